@@ -1,1 +1,1 @@
-"""In the training process: events, queries attached to them, the I/O thread."""
+"""The training process's side: events, queries attached to them, the I/O thread."""

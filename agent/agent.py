@@ -1,4 +1,4 @@
-"""The object inside the training process: it raises events and answers clients."""
+"""The object inside the training process that raises events and serves clients."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from looptap.streams.control import Control
 
 
 class Agent:
-    """Raises the events of a training loop and answers those who attach to them.
+    """The training process's end of looptap: raises events and serves clients.
 
     ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
     is where to listen: None for a private socket of this machine, ``"tcp"`` for loopback, ``"tcp://host:port"``.
     ``budget`` is the fraction of the loop's time that all queries and the I/O thread may take together, unless a client
     grants one more. ``ranks`` restricts the agent to these ranks. An agent that is not ``enabled``, or has
     ``LOOPTAP_DISABLED=1`` in its environment, or is in a forked child, does nothing and costs nothing: training code
-    needs no ``if``. No signal is handled, unless ``sigterm`` asks for it: then what waits is sent before SIGTERM does
-    what it did before, and clients hear of it.
+    needs no ``if``. ``sigterm=True`` installs a SIGTERM handler that sends pending values, tells clients, and then
+    does what SIGTERM did before; without it no signal is handled.
 
     ``on_stop`` is raised out of `emit` when a client asks the job to stop, in addition to `stop_requested`.
-    ``may_pause`` is for how many seconds clients may pause the loop, inside `emit`. ``replay`` is a file of commands of
-    another run that are executed at the same events in this one (or ``LOOPTAP_REPLAY`` names it).
+    ``may_pause`` is for how many seconds clients may pause the loop, inside `emit`. ``replay`` (or ``LOOPTAP_REPLAY``)
+    names a file of another run's commands, which are executed at the same events in this one.
 
-    A newer agent of the same name and rank takes the place of an older one of the same process, which is closed: a
-    cell of a notebook can be run again.
+    A newer agent of the same name and rank in the same process closes the older one and takes its place, so that a
+    notebook cell can be run again.
 
-    A mistake in the arguments raises, on any machine and in the first second: ValueError (also for ``sigterm`` off the
-    main thread), `BadEndpoint` for a ``listen`` that is none, `ControlError` for a ``replay`` that cannot be done. What
-    this machine does not allow (a directory that others can write, a port that is taken, a full disk) is a warning, and
-    the job continues with an agent that does nothing; ``strict`` raises that as well. After that nothing it does raises
-    into the loop.
+    A wrong argument raises at once, on any machine: ValueError (also for ``sigterm`` off the main thread),
+    `BadEndpoint` for a malformed ``listen``, `ControlError` for a ``replay`` that cannot be executed. What this
+    machine does not allow (a directory that others can write, a port that is taken, a full disk) is a warning, and the
+    job continues with an agent that does nothing; ``strict`` raises that as well. After that nothing raises into the
+    loop.
 
     >>> import looptap
     >>> with looptap.Agent("doctest", enabled=False) as agent:
@@ -79,7 +79,9 @@ class Agent:
     # ------------------------------------------------------------ what the loop calls
 
     def emit(self, event: str, /, **observables: Any) -> None:
-        """Raise ``event`` with its observables, passed by reference. Never raises, from any thread, but ``on_stop``.
+        """Raise ``event`` with its observables, which are passed by reference.
+
+        Any thread. Never raises, except ``on_stop``.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).emit("batch", step=3, loss=0.1)
@@ -121,10 +123,10 @@ class Agent:
     ) -> None:
         """Declare a stream: its query runs from now on, with a ``history`` of values.
 
-        Clients read it by its name, the history first. With ``keep``, all values go to the file of the run as well
-        (docs/store.md). The query and its arguments are those of `Run.stream`; no budget
-        limits it, since the host has written it. Raises QueryError for a bad query, ValueError for another bad argument
-        or a name that is taken, LimitReached beyond ``Limits.standing_streams``; no value of it ever raises.
+        Clients read it by its name, the history first. With ``keep``, all values also go to the file of the run
+        (docs/store.md). The query and its arguments are those of `Run.stream`; no budget limits it, since the
+        host has written it. Raises QueryError for a bad query, ValueError for another bad argument
+        or a name that is taken, LimitReached beyond ``Limits.standing_streams``. Evaluating it never raises.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -144,7 +146,7 @@ class Agent:
     def log(self, /, **values: Any) -> None:
         """Append each value to the declared stream of its name. Never raises.
 
-        It keeps the newest 10,000 values.
+        Each stream keeps its newest 10,000 values.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -182,9 +184,10 @@ class Agent:
         doc: str = "",
         at: str | Collection[str] = "",
     ) -> None:
-        """Declare a control: ``get`` reads it, from any thread and without effect; ``set`` changes it, in the loop.
+        """Declare a control: a setting that clients can read and change.
 
-        ``type`` is int, float, bool or str, without one that of the first choice, else float; ``at`` names the events
+        ``get`` reads it, on any thread and without side effects; ``set`` changes it, in the loop.
+        ``type`` is int, float, bool or str, by default that of the first choice, else float; ``at`` names the events
         at which ``set`` may be called, by default any, the first of ``groups`` unless the client says. Controls that
         are declared as attributes (`looptap.Control`) are found on exposed objects. Raises ControlError.
 
@@ -216,7 +219,7 @@ class Agent:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a client has asked the job to stop: for loops that want to end politely.
+        """True if a client has asked the job to stop, for loops that end by themselves.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).stop_requested
@@ -227,10 +230,8 @@ class Agent:
     def state_dict(self) -> dict[str, Any]:
         """Return the agent's state for a checkpoint, as plain data. Never raises.
 
-        It has event numbers, values of controls and the runs so far.
-
-        Of the controls there are those that the host has declared, those of exposed objects, and what commands have
-        changed by its path; those of optimizers are in the state of the optimizer.
+        It holds event numbers, the runs so far and the values of controls: those that the host has declared, those of
+        exposed objects, and those that commands have changed by path. An optimizer's are in its own state.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).state_dict()["events"]
@@ -241,10 +242,10 @@ class Agent:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state: continue its event numbers and restore its controls.
 
-        To be called where the job loads its checkpoint, once what it steers is exposed. A value of an event that had
-        been there before, in this process or as the file of the earlier run tells, is marked: ``again`` of its
-        record. `stats` and the file of the run say what it was resumed from. A control that cannot be set back is
-        warned of and on record. Raises ValueError for what is no state.
+        Call it where the job loads its checkpoint, after exposing what it controls. Values of events that had
+        occurred before, in this process or according to the file of the earlier run, are marked: ``again`` of their
+        records. `stats` and the file of the run say what it was resumed from. A control that cannot be set back causes
+        a warning and a record. Raises ValueError if ``state`` is malformed.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -264,11 +265,9 @@ class Agent:
         return self._parts.dispatcher.stats()
 
     def close(self, reason: str = "the run ended") -> None:
-        """End the run: close windows, send what waits, notify clients. Never raises.
+        """End the run: close windows, send pending values, notify clients.
 
-        Blocks up to 2 s.
-
-        Only Ctrl-C comes out of it, after everything was done.
+        Blocks up to 2 s. Raises nothing but KeyboardInterrupt, and that only once everything is done.
         """
         self._life.close(reason)
 
@@ -338,7 +337,7 @@ def agent_of(
 
 
 def parts_of(agent: Agent) -> Components:
-    """Return what ``agent`` is made of: for looptap's own tests and benchmarks, with no promise to anybody else."""
+    """Return the parts of ``agent``: for looptap's own tests, may change at any time."""
     return agent._parts
 
 
@@ -352,7 +351,7 @@ event gets into a graph, nor a guard or a break; elsewhere it is a call that ret
 
 
 def _know_torch() -> None:
-    """Look for torch, which may be imported after looptap."""
+    """Check whether torch has been imported; the host may do so after looptap."""
     global _compiling
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "compiler"):

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of an agent, and how an agent resumes from it."""
+"""The agent's part of a checkpoint, and how an agent resumes from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("looptap")
 
 
 class AgentCheckpoint:
-    """What outlives the process of an agent, in the checkpoints of its job; see `Agent.state_dict`."""
+    """The agent's state in the checkpoints of its job; see `Agent.state_dict`."""
 
     def __init__(self, parts: Components, life: LifeCycle) -> None:
         self._parts, self._life = parts, life
@@ -36,7 +36,7 @@ class AgentCheckpoint:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state. Raises ValueError for anything else."""
+        """Continue from a state. Raises ValueError if it is malformed."""
         events, groups, seen = (_counts(state, name) for name in ("events", "groups", "seen"))
         run, lineage, file, controls = _facts(state)
         if self._life.inert:

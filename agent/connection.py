@@ -28,14 +28,14 @@ Place: TypeAlias = tuple[Path, str, int]
 
 
 class Connection(Protocol):
-    """What connects an agent with its clients. `ServerConnection` is one; `looptap.testing` has one of memory."""
+    """The connection of an agent to its clients: by sockets, or in memory for tests."""
 
     files: list[Path]
     """What is to be removed at the end."""
 
     @property
     def link(self) -> ServerThread | None:
-        """The thread that has the sockets, while it is open; None where there is none."""
+        """The thread that owns the sockets, while it is open; None without sockets."""
 
     @property
     def is_open(self) -> bool:
@@ -45,40 +45,40 @@ class Connection(Protocol):
         """Decide where clients find the agent; None if nowhere. Raises LinkError."""
 
     def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
-        """Open to clients. Raises what goes wrong, and then leaves nothing behind.
+        """Open to clients, whom ``dispatcher`` answers.
 
-        ``dispatcher`` answers them.
+        On an error, undoes everything and raises.
         """
 
     def undo(self) -> None:
         """Undo what `open` has done or is about to do, after Ctrl-C."""
 
     def send(self, peer: bytes, frame: bytes) -> SendResult:
-        """Send ``frame`` to ``peer``; return the result. I/O thread.
+        """Send ``frame`` to ``peer``; return the result.
 
-        Does not block. Never raises.
+        I/O thread. Does not block. Never raises.
         """
 
     def wake(self) -> None:
-        """Let values be sent soon. Any thread. Does not block."""
+        """Send pending values soon. Any thread. Does not block."""
 
     def hurry(self) -> None:
-        """Let values be sent at once. Any thread. Does not block."""
+        """Send pending values at once. Any thread. Does not block."""
 
     def post(self, call: Callable[[], object]) -> None:
         """Run ``call`` on the I/O thread, if open. Any thread. Does not block."""
 
     def detach(self) -> None:
-        """Refuse further work from the loop; `stop` still sends what waits."""
+        """Refuse further work from the loop; `stop` still sends pending values."""
 
     def stop(self, timeout: float) -> None:
-        """Send what waits and say goodbye; a second call waits again.
+        """Send pending values and say goodbye; a second call waits again.
 
         Blocks up to ``timeout`` seconds.
         """
 
     def drain(self, timeout: float) -> None:
-        """Send what waits and stay open, within ``timeout`` seconds."""
+        """Send pending values and stay open. Blocks up to ``timeout`` seconds."""
 
     def abandon(self) -> None:
         """Become inert in a forked child, without touching what the parent owns."""
@@ -88,7 +88,7 @@ class Replaceable(Protocol):
     """An agent, as far as the next one of its name has to know it."""
 
     def replaced(self) -> bool:
-        """End the run, whose place is taken; False if it had ended already."""
+        """End the run for its successor; return False if it had ended already."""
 
 
 agents_by_place: dict[Place, Replaceable] = {}
@@ -103,14 +103,14 @@ def take_place(agent: Replaceable, place: Place) -> Replaceable | None:
 
 
 def give_up_place(agent: object) -> None:
-    """Make ``agent`` not found any more."""
+    """Unregister ``agent``."""
     for place, there in list(agents_by_place.items()):
         if there is agent:
             agents_by_place.pop(place, None)
 
 
 class ServerConnection:
-    """The connection of a real agent: a `ServerThread`, and the file that announces it, both or neither."""
+    """An agent's `ServerThread` and its connection file: both exist, or neither."""
 
     def __init__(self, name: str, rank: int, endpoint: str | None, limits: Limits) -> None:
         self._name, self._rank, self._endpoint, self._limits = name, rank, endpoint, limits
@@ -137,7 +137,7 @@ class ServerConnection:
         return self._place
 
     def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
-        """See `Connection`. Ctrl-C comes out of it, and then `undo` has to follow."""
+        """See `Connection`. After KeyboardInterrupt, call `undo`."""
         assert self._place is not None
         self._dispatcher = dispatcher
         self._opening = opening = _Opening(
@@ -147,7 +147,7 @@ class ServerConnection:
         self.files, self._open = opening.files, True
 
     def undo(self) -> None:
-        """See `Connection`. What is about to open on its thread is taken back there."""
+        """See `Connection`. An opening in progress is undone on its own thread."""
         self.files, self._open = [], False
         if self._opening is not None:
             self._opening.abandon()
@@ -184,7 +184,7 @@ class ServerConnection:
             self._server.stop(timeout)
 
     def drain(self, timeout: float) -> None:
-        """See `Connection`. Also waits until clients have confirmed: libzmq drops what it still holds at exit."""
+        """See `Connection`. Also waits until clients confirm: libzmq drops data at exit."""
         dispatcher, deadline = self._dispatcher, time.monotonic() + timeout
         if dispatcher is None:
             return
@@ -204,7 +204,7 @@ class ServerConnection:
 
 
 class _Opening:
-    """A server and its connection file on their way. `run` has a thread of its own, not the host's."""
+    """A server and its connection file while they open, on a thread of their own."""
 
     def __init__(
         self, dispatcher: RequestDispatcher, directory: Path, endpoint: str | None, limits: Limits,
@@ -217,7 +217,7 @@ class _Opening:
         self._decided: list[str] = []  # the first entry says who has to undo it, if anyone
 
     def run(self) -> None:
-        """Listen, and announce it. Raises what goes wrong; then nothing is left behind."""
+        """Listen, and publish the connection file. On an error, undoes both and raises."""
         keys = RoleKeys.fresh(OPERATOR)
         sockets = place_for_sockets(self._directory) if self._endpoint in (None, "ipc") else None
         server = ServerThread(
@@ -237,7 +237,7 @@ class _Opening:
             self._undo()
 
     def abandon(self) -> None:
-        """Undo it, whether `run` is over or not: the host was interrupted."""
+        """Undo it, whether or not `run` has finished, after an interrupt of the host."""
         self._decided.append("abandoned")
         if self._decided[0] == "open":
             aside(self._undo, "looptap-close")
@@ -250,7 +250,7 @@ class _Opening:
 
 
 def why_not(error: Exception) -> str:
-    """Return a sentence on why there is no agent, with the likeliest way out."""
+    """Return a sentence that says why there is no agent, and the likeliest way out."""
     if isinstance(error, LooptapError):
         return str(error)
     code = getattr(error, "errno", None)

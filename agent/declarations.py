@@ -18,7 +18,7 @@ log = logging.getLogger("looptap")
 
 
 class ControlDeclarations:
-    """Checks what a host declares, and notes it unless the agent is inert; see the methods of `Agent`."""
+    """The host's declarations, stored unless the agent is inert; see `Agent`."""
 
     def __init__(self, dispatcher: RequestDispatcher, life: LifeCycle) -> None:
         self._job, self._life = dispatcher.commands.job, life
@@ -30,7 +30,7 @@ class ControlDeclarations:
             self._job.controls.declare(name, get, set, control)
 
     def trigger(self, name: str, function: Callable[[], Any], at: str | Collection[str], doc: str) -> None:
-        """Declare a function that clients may have called. Raises ControlError."""
+        """Declare a function that clients may call. Raises ControlError."""
         trigger = checked_trigger(function, at, doc, f"the trigger {name!r}")
         if not self._life.inert:
             self._job.triggers[name] = trigger
@@ -42,12 +42,12 @@ class ControlDeclarations:
             self._job.checkpoint = trigger
 
     def stop_requested(self) -> bool:
-        """Return whether a client has asked the job to stop, and note that the job looks."""
+        """Return True if a client has asked the job to stop; note that the job checks."""
         self._job.stop_looked_at = True
         return self._job.stop_requested
 
     def allow(self, on_stop: type[BaseException] | None, may_pause: float | None) -> None:
-        """Note whether clients may stop and pause the loop. Raises ValueError."""
+        """Set whether clients may stop and pause the loop. Raises ValueError."""
         if on_stop is not None:
             if not isinstance(on_stop, type) or not issubclass(on_stop, BaseException):
                 raise ValueError(f"on_stop={on_stop!r} must be a class of exceptions.")
@@ -59,7 +59,7 @@ class ControlDeclarations:
     def replay(self, path: str | os.PathLike[str] | None, strict: bool) -> None:
         """Replay ``path``, or the file named by LOOPTAP_REPLAY. Raises ControlError.
 
-        One that the environment names and that cannot be done is a warning, unless ``strict``.
+        If the file comes from the environment, an error is a warning unless ``strict``.
         """
         named = path or os.environ.get("LOOPTAP_REPLAY")
         if not named or self._life.inert:

@@ -1,4 +1,4 @@
-"""The life of an agent: it opens to clients, may fail or be forked or replaced, and ends with everything sent."""
+"""Life cycle of an agent: opening, failure, fork, replacement and the end."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ log = logging.getLogger("looptap")
 
 
 class LifeCycle:
-    """Opens and ends one agent. ``sources`` are where its events go: from the end on, nowhere.
+    """The life cycle of one agent.
 
-    ``on_inert`` is called when they change, with what replaces them.
+    ``sources`` are where its events go; once it ends they are a `NullEventSources`, which ``on_inert`` receives.
     """
 
     def __init__(self, parts: Components, on_inert: Callable[[EventSources], None]) -> None:
@@ -42,7 +42,7 @@ class LifeCycle:
 
     @property
     def inert(self) -> bool:
-        """True if events go nowhere: it never opened, was closed, failed, or is a forked child's."""
+        """True if events are ignored: never opened, closed, failed, or a forked child."""
         return isinstance(self.sources, NullEventSources)
 
     # ------------------------------------------------------------ the beginning
@@ -50,9 +50,7 @@ class LifeCycle:
     def open(self, *, sigterm: bool = False, strict: bool = False) -> None:
         """Open the agent to clients; if the machine does not allow it, become inert.
 
-        Logs a warning, or raises with ``strict``.
-
-        Ctrl-C comes out of it, and nothing is left behind.
+        Logs a warning, or raises with ``strict``. Raises KeyboardInterrupt, and then leaves nothing behind.
         """
         if self.inert:
             return
@@ -86,11 +84,9 @@ class LifeCycle:
     # ------------------------------------------------------------ the end
 
     def close(self, reason: str = "the run ended") -> None:
-        """End the run: close windows, send what waits, notify clients. Never raises.
+        """End the run: close windows, send pending values, notify clients.
 
-        Blocks up to 2 s.
-
-        Only Ctrl-C comes out of it, after everything was done.
+        Blocks up to 2 s. Raises nothing but KeyboardInterrupt, and that only once everything is done.
         """
         if os.getpid() != self._pid:
             return
@@ -113,7 +109,7 @@ class LifeCycle:
         return True
 
     def complain(self, error: Exception) -> None:
-        """Log what went wrong, once per kind; the loop continues."""
+        """Log the error, once per kind; the loop continues."""
         kind = f"{type(error).__name__}: {error}"
         if kind not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
             self._complaints.add(kind)
@@ -186,12 +182,12 @@ class LifeCycle:
         self._parts.connection.stop(EXIT_SECONDS)  # another thread may have been closing it already
 
     def _drain(self) -> None:
-        """Send what is pending, within half of the exit limit."""
+        """Send pending values, within half of the exit limit."""
         self._parts.connection.drain(EXIT_SECONDS / 2)
 
 
 def _weakly(life: LifeCycle, method: Callable[..., None]) -> Callable[..., None]:
-    """``method`` as a hook that does not keep its agent alive."""
+    """Return ``method`` as a hook that does not keep its agent alive."""
     weak = weakref.ref(life)
 
     def call(*args: Any) -> None:

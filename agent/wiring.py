@@ -1,4 +1,4 @@
-"""The parts of an agent, and how they are put together; `looptap.Agent` and `looptap.testing` use the same."""
+"""Builds the parts of an agent, for `looptap.Agent` and `looptap.testing`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ log = logging.getLogger("looptap")
 
 @dataclass(frozen=True)
 class Components:
-    """What an agent is made of. An inert one has `NullEventSources`, and its connection is never opened."""
+    """The parts of an agent.
+
+    An inert one has `NullEventSources`, and its connection is never opened.
+    """
 
     name: str
     groups: tuple[str, ...]
@@ -59,7 +62,7 @@ def build(
 ) -> Components:
     """Check the arguments of an agent and make its parts, not yet open to clients.
 
-    ``connect`` makes the connection, ``record`` the recorder; ``clock`` tells the time of events. Where the recorder
+    ``connect`` makes the connection, ``record`` the recorder; ``clock`` returns the time of events. Where the recorder
     cannot be made the agent is inert, with a warning; ``strict`` raises the error. Raises ValueError for a bad name or
     group, and for ``sigterm`` off the main thread.
     """
@@ -92,5 +95,5 @@ def warn_inert(error: Exception, strict: bool) -> None:
 
 
 def enabled_here() -> bool:
-    """Return whether the environment lets agents run."""
+    """Return True if the environment enables agents."""
     return os.environ.get("LOOPTAP_DISABLED", "") in ("", "0")

@@ -1,7 +1,7 @@
-"""A command: what a client wants done once, on the loop thread, at an event of a named type.
+"""Commands: what clients want done once, in the loop, at an event of some type.
 
-It is validated on the I/O thread and applied on the loop thread; its record is immutable and replaced as a whole, so
-that either thread reads one that is consistent. Which thread decides what becomes of a command is settled by `claim`.
+A command is validated on the I/O thread and applied on the loop thread; its record is immutable and replaced as a
+whole, so that either thread reads one that is consistent. `claim` settles which thread decides its outcome.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Then: TypeAlias = Callable[[], None]
 
 
 class Requester(NamedTuple):
-    """Who wants to know what came of a command."""
+    """The recipient of a command's outcome."""
 
     peer: bytes
     request: int
@@ -47,7 +47,7 @@ class Requester(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """What a command returned, and what is to be done when its event is over."""
+    """What a command returned, and what is left to do when its event is over."""
 
     value: Any = None
     then: Then | None = None
@@ -57,11 +57,11 @@ class Vote(Protocol):
     """The decision of several ranks on one command."""
 
     def await_decision(self, command: LoopCommand, event: Event) -> None:
-        """Wait for the decision of the ranks; raise LooptapError if it is not to run."""
+        """Wait for the decision of the ranks. Raises LooptapError if it is "no"."""
 
 
 class LoopCommand:
-    """Base of all commands. A kind of command says how it is checked and what it does."""
+    """Base class of all commands; a subclass says how one is checked and applied."""
 
     randomness = True
     """Whether the state of random number generators is restored afterwards."""
@@ -95,30 +95,27 @@ class LoopCommand:
     def check(self) -> tuple[str, ...]:
         """Check the request; return the events at which it is safe, empty for any.
 
-        I/O thread. Completes the record.
-
-        Raises LooptapError.
+        I/O thread. Completes the record. Raises LooptapError.
         """
         raise NotImplementedError
 
     def apply(self, event: Event) -> CommandResult:
-        """Execute the command; what it raises is the outcome.
+        """Execute the command; what it raises becomes the outcome.
 
         Loop thread, inside `emit`, whose torch state is preserved.
         """
         raise NotImplementedError
 
     def release(self) -> None:
-        """Release all that only `apply` needs: a record outlives its command."""
+        """Release what only `apply` needs: a record outlives its command."""
 
     # ------------------------------------------------------------ the life of a command
 
     def validate(self) -> None:
         """Check the command and settle its event. Raises LooptapError.
 
-        I/O thread; loop thread for a command of the host.
-
-        After that it can be applied at any event of type ``record.on``.
+        I/O thread; loop thread for a command of the host. After that it can be applied at any event of type
+        ``record.on``.
         """
         safe, wanted = self.check(), self.record.on
         if wanted and safe and wanted not in safe:
@@ -130,7 +127,7 @@ class LoopCommand:
             self.job.saving()
 
     def note(self, **changes: Any) -> None:
-        """Replace the record by one with these ``changes``."""
+        """Replace the record by a copy with these ``changes``."""
         self.record = msgspec.structs.replace(self.record, **changes)
 
     def claim(self, by: object) -> bool:
@@ -158,17 +155,14 @@ class LoopCommand:
             raise
 
     def settle(self, value: Any) -> None:
-        """Report it as done where it was accepted. I/O thread."""
+        """Record success without running it: it took effect when accepted. I/O thread."""
         self.claim(self)
         self.value, self.over = value, True
         self.note(outcome=DONE, result=value)
         self._finished(self)
 
     def give_up(self, error: LooptapError) -> None:
-        """Report that it will not run, with ``error``; no effect once it has begun.
-
-        Any thread.
-        """
+        """Report that the command will not run, unless it has begun. Any thread."""
         if not self.claim(self):
             return
         self.error, self.kind, self.over = str(error), type(error).__name__, True
@@ -177,18 +171,18 @@ class LoopCommand:
         self._finished(self)
 
     def report(self, requester: Requester) -> None:
-        """Send the outcome to one more ``requester``, at once if known. I/O thread."""
+        """Send the outcome to another ``requester``, at once if known. I/O thread."""
         self.requesters.append(requester)
         if self.over:  # else the loop thread reports; if it has just begun to, both do, and the client ignores one
             self._finished(self)
 
     def forget(self, kept_bytes: int) -> None:
-        """Release a value of more than ``kept_bytes``; remember that it has run."""
+        """Release a value of more than ``kept_bytes``, but remember that it has run."""
         self.value, self.size, self.kind = None, 0, LimitReached.__name__
         self.error = f"This command has run; of all results {kept_bytes:,} bytes are kept, and this is older."
 
     def reply(self, requester: Requester) -> m.Message:
-        """Build the answer to ``requester``."""
+        """Build the reply to ``requester``."""
         if self.error and not requester.regardless:
             return m.Failed(requester.request, self.kind, self.error, self._traceback)
         try:
@@ -232,7 +226,7 @@ class LoopCommand:
         return self.apply(event)
 
     def _save(self, function: Callable[[], Any]) -> None:
-        """Save the checkpoint that was asked for; if that fails, nothing changes."""
+        """Save the requested checkpoint; if that fails, nothing changes."""
         state = TorchStateGuard()
         try:
             with state:
@@ -243,7 +237,7 @@ class LoopCommand:
             raise
 
     def _interrupted(self) -> None:
-        """Report what has become of a command into which Ctrl-C came."""
+        """Report the outcome of a command that Ctrl-C interrupted."""
         if not self._begun:
             self.error = NOT_BEGUN
         elif not self.error and self.record.outcome == PENDING:

@@ -25,7 +25,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 class CommandService:
-    """Turns messages into commands, and has them run at their events."""
+    """The entry of client commands: turns requests into commands and schedules them."""
 
     def __init__(
         self, queries: QueryRegistry, taps: EventSources, groups: tuple[str, ...], limits: Limits,
@@ -82,7 +82,7 @@ class CommandService:
         return command.record.error
 
     def close(self) -> None:
-        """Let go of what is the host's."""
+        """Release the host's objects."""
         self.agreement.close()
         self.job.close()
 
@@ -101,7 +101,7 @@ class CommandService:
         return self._schedule(command, asker)
 
     def _command(self, client: str, message: m.Command, asker: Requester) -> Preparation | None:
-        """Run a command at the next event that suits it."""
+        """Run a command at the next suitable event."""
         if message.what == "cancel":
             self._cancel(client, message.id)
             asker = asker._replace(regardless=True)

@@ -1,4 +1,4 @@
-"""The kinds of commands: set a control, call a trigger, save a checkpoint, stop, pause, run code."""
+"""Kinds of commands: set, trigger, checkpoint, stop, pause, and running code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from looptap.streams.operators.pipeline import Mapped
 
 
 class SetControl(LoopCommand):
-    """Set a control to a value, if it was not changed since the client saw its version ``expected``."""
+    """A command that sets a control, if its version is still ``expected``."""
 
     expected: int | None = None
 
@@ -35,7 +35,7 @@ class SetControl(LoopCommand):
         return control.control.at
 
     def apply(self, event: Event) -> CommandResult:
-        """Set the control, after both checks again: the object may have changed."""
+        """Set the control, after repeating both checks: the object may have changed."""
         self._check_version()
         control = self.job.controls.find(self.record.name)
         return self._set(control, control.control.checked(self.record.value, self.record.name))
@@ -60,7 +60,7 @@ class SetControl(LoopCommand):
 
 
 class RestoreControl(SetControl):
-    """Set a control back to a value that it had when the job was saved; what a schedule does is in its own state."""
+    """A command that sets a control back to its value in a checkpoint."""
 
     def check(self) -> tuple[str, ...]:
         """Check only the value: the host chooses the event. Raises ControlError."""
@@ -69,12 +69,12 @@ class RestoreControl(SetControl):
         return ()
 
     def apply(self, event: Event) -> CommandResult:
-        """Set it."""
+        """Set the control."""
         return self._set(self.job.controls.find(self.record.name), self.record.value)
 
 
 class CallTrigger(LoopCommand):
-    """Call a function of the host, which has a name."""
+    """A command that calls a named function of the host."""
 
     _trigger: Trigger | None = None
 
@@ -91,30 +91,30 @@ class CallTrigger(LoopCommand):
         return self._trigger.at
 
     def apply(self, event: Event) -> CommandResult:
-        """Call it."""
+        """Call the function."""
         assert self._trigger is not None
         return CommandResult(short(self._trigger.function()))
 
     def release(self) -> None:
-        """Let go of the function."""
+        """Release the function."""
         self._trigger = None
 
 
 class SaveCheckpoint(CallTrigger):
-    """Have the host make a checkpoint."""
+    """A command that saves a checkpoint."""
 
     def check(self) -> tuple[str, ...]:
-        """Find the function that makes it. Raises ControlError."""
+        """Find the host's checkpoint function. Raises ControlError."""
         self._trigger = self.job.saving()
         self.note(checkpoint=False)  # it is one itself
         return self._trigger.at
 
 
 class StopLoop(LoopCommand):
-    """Ask the loop to end: by ``on_stop``, raised out of `emit`, and by `Agent.stop_requested`."""
+    """A command that asks the loop to end, by `stop_requested` and ``on_stop``."""
 
     def check(self) -> tuple[str, ...]:
-        """Note on record if the loop may not notice."""
+        """Add a note if the loop may not notice."""
         if self.job.on_stop is None and not self.job.stop_looked_at:
             self.note(
                 note="asked; the job ends only if its loop reads agent.stop_requested, which it has not done so far "
@@ -123,7 +123,7 @@ class StopLoop(LoopCommand):
         return ()
 
     def apply(self, event: Event) -> CommandResult:
-        """Note that it was asked for, and have ``on_stop`` raised when the event is over."""
+        """Set `stop_requested`; raise ``on_stop`` when the event is over."""
         self.job.stop_requested = True
         return CommandResult(None, None if self.job.on_stop is None else self._leave)
 
@@ -133,18 +133,18 @@ class StopLoop(LoopCommand):
 
 
 class PauseLoop(LoopCommand):
-    """Have the loop wait inside `emit` when the event is over, for ``value`` seconds or until it is resumed."""
+    """A command that pauses the loop in `emit`, for ``value`` s or until resumed."""
 
     _observer = LoopObserver()
 
     def check(self) -> tuple[str, ...]:
-        """Settle for how long. Raises ControlError where the host does not allow it."""
+        """Settle the duration. Raises ControlError if the host allows no pause."""
         self.note(value=self.job.pause.allowed(self.record.value, group(), self.record.agreed))
         self._resumes = self.job.pause.resumes
         return ()
 
     def apply(self, event: Event) -> CommandResult:
-        """Let the loop wait once the event is over."""
+        """Pause the loop once the event is over."""
         self._observer = self.job.observers.current()  # closing the agent meanwhile releases what is exposed
         return CommandResult(self.record.value, self._wait)
 
@@ -159,7 +159,7 @@ class PauseLoop(LoopCommand):
 
 
 class RunCode(LoopCommand):
-    """Run code of a client at one event."""
+    """A command that runs a client's code at one event."""
 
     randomness = False
 
@@ -173,7 +173,7 @@ class RunCode(LoopCommand):
         self._pipeline: Mapped | None = None
 
     def check(self) -> tuple[str, ...]:
-        """Compile it. Raises QueryError."""
+        """Compile the code. Raises QueryError."""
         assert self._code is not None
         pipeline = self._queries.compiled(code_of(self._code))
         if not isinstance(pipeline, Mapped):
@@ -184,18 +184,18 @@ class RunCode(LoopCommand):
         return ()
 
     def apply(self, event: Event) -> CommandResult:
-        """Evaluate it."""
+        """Evaluate the code."""
         assert self._pipeline is not None
         outputs = self._pipeline.push(event, event.event_number, event.event_time)
         return CommandResult(outputs[-1][1] if outputs else None)
 
     def release(self) -> None:
-        """Let go of the code."""
+        """Release the code."""
         self._code = self._pipeline = None
 
 
 class UnknownCommand(LoopCommand):
-    """A command of a name that this version does not know."""
+    """A command with a name that this version does not know."""
 
     def check(self) -> tuple[str, ...]:
         """Raise ControlError."""
@@ -222,7 +222,7 @@ def _check_schedule(control: BoundControl, schedule: str) -> None:
 
 
 def _put_back(control: BoundControl, old: Any) -> str:
-    """Undo a change that failed halfway, if possible; return what the value is now."""
+    """Undo a change that failed halfway, if possible; return the present value."""
     try:
         if control.value() != old:
             control.set(old, FREEZE if control.schedules else "")

@@ -1,4 +1,4 @@
-"""The commands of a run: how many may come, what each of them has become, and that no id runs twice."""
+"""The commands of a run: rate limit, outcomes, and unique ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_RECORD_BYTES = 33_554_432
 
 
 class CommandLog:
-    """Remembers the commands that were accepted or refused, the newest, within bounds."""
+    """The newest accepted and refused commands, up to a bound."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
@@ -27,18 +27,18 @@ class CommandLog:
 
     @property
     def records(self) -> list[CommandRecord]:
-        """What is on record, in the order in which the commands came."""
+        """The records of all commands, in order of arrival."""
         return [command.record for command in list(self._listed)]
 
     @property
     def remembered(self) -> int:
-        """How many commands are remembered by their ids, so that none of them runs twice."""
+        """The number of command ids kept, so that no command runs twice."""
         return len(self._by_id)
 
     def known(self, id: str, asker: Requester, *, again: bool = False) -> bool:
-        """Return True for a known id, and send its outcome to ``asker``.
+        """Return True if ``id`` is known; if so, send its outcome to ``asker``.
 
-        With ``again`` one that the ranks agreed not to do counts as if it had not come.
+        With ``again``, a command that the ranks agreed not to run counts as unknown.
         """
         known = self._by_id.get(id)
         if known is None or (again and known.kind in (NotAgreed.__name__, EventPassed.__name__)):
@@ -47,9 +47,9 @@ class CommandLog:
         return True
 
     def count(self) -> None:
-        """Count one more command. Raises LimitReached if too many wait or come.
+        """Count one more command against ``Limits.commands_per_second``.
 
-        See `Limits.commands_per_second`.
+        Raises LimitReached if too many are pending or arrive.
         """
         if sum(not one.over for one in self._by_id.values()) >= MAX_RECORDS:
             raise LimitReached(f"{MAX_RECORDS:,} commands wait for their events, the bound; run.cancel(id) ends one.")
@@ -61,32 +61,32 @@ class CommandLog:
         self._times.append(now)
 
     def accept(self, command: LoopCommand) -> LoopCommand:
-        """Remember a command that waits for its event; return it."""
+        """Record a command that waits for its event; return it."""
         self._remember(command)
         command.waits = True
         return command
 
     def settle(self, command: LoopCommand, value: object) -> None:
-        """Remember a command that was done where it was accepted."""
+        """Record a command that took effect when it was accepted."""
         self._remember(command)
         command.settle(value)
 
     def refuse(self, command: LoopCommand, error: LooptapError) -> None:
-        """Remember a command that will not run."""
+        """Record a command that will not run."""
         self._remember(command)
         command.give_up(error)
 
     def give_up(self, id: str, error: LooptapError) -> None:
-        """Note that a command will not run; no effect once it has begun."""
+        """Record that a command will not run, unless it has begun."""
         self._by_id[id].give_up(error)
 
     def not_begun(self, command: LoopCommand) -> None:
-        """Note that Ctrl-C came before a command; no effect if it has begun after all."""
+        """Record that Ctrl-C came before a command, unless it has begun."""
         self._remember(command)
         command.give_up(ControlError(NOT_BEGUN))
 
     def waiting(self, id: str) -> LoopCommand | None:
-        """Return the command that waits for its event; None if it does not wait."""
+        """Return the command that waits for its event, or None."""
         command = self._by_id.get(id)
         return command if command is not None and command.waits else None
 

@@ -1,6 +1,6 @@
 """Controls: declared by the host, of exposed objects, and attributes by path.
 
-Values are read where they are asked for, on the I/O thread, and set on the training thread.
+Values are read on the I/O thread when a client asks, and set on the training thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FREE = Control(float)
 
 
 class BoundControl:
-    """One control: how to read and to set it. ``set`` takes the value and what is to become of a schedule."""
+    """A control with its getter, and its setter (value, what becomes of a schedule)."""
 
     def __init__(
         self, name: str, control: Control, get: Callable[[], Any], set: Callable[[Any, str], object],
@@ -48,14 +48,14 @@ class BoundControl:
 
 
 class ControlChanges:
-    """Versions of the controls: how often each was changed by a command, and by which client last."""
+    """Versions of the controls: how often commands changed each, and who did last."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, str, Any, float]] = {}
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """Return the names of the controls that were changed."""
+        """Return the names of the changed controls."""
         return list(self._last)
 
     def version(self, name: str) -> int:
@@ -63,14 +63,14 @@ class ControlChanges:
         return self._last[name][0] if name in self._last else 0
 
     def note(self, name: str, client: str, value: Any) -> int:
-        """Note a change; return the new version."""
+        """Record a change; return the new version."""
         with self._lock:
             version = self.version(name) + 1
             self._last[name] = (version, client, value, time.monotonic())
         return version
 
     def conflict(self, name: str, expected: int | None) -> str:
-        """Describe the change that the caller has not seen; empty if there is none."""
+        """Describe the change that the caller has not seen; empty if none."""
         if expected is None or expected == self.version(name):
             return ""
         if name not in self._last:
@@ -83,7 +83,7 @@ class ControlChanges:
 
 
 class BoundControls:
-    """All that can be set in a job, by name: ``standing`` are the exposed objects."""
+    """All controls of a job, by name; ``standing`` are the exposed objects."""
 
     def __init__(self, standing: Callable[[], dict[str, Any]]) -> None:
         self._standing = standing
@@ -91,7 +91,7 @@ class BoundControls:
         self.changes = ControlChanges()
 
     def declare(self, name: str, get: Callable[[], Any], set: Callable[[Any], object], control: Control) -> None:
-        """Add a control of the host's own. Raises ControlError."""
+        """Add a control of the host. Raises ControlError."""
         if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
             raise ControlError(f"a control's name is 1 to 100 printable characters, not {name!r:.120}.")
         if not callable(get) or not callable(set):
@@ -99,7 +99,7 @@ class BoundControls:
         self._declared[name] = BoundControl(name, control, get, lambda value, schedule: set(value))
 
     def named(self) -> dict[str, BoundControl]:
-        """Return the controls that have names; a declared one hides a found one."""
+        """Return the named controls; a declared one hides a found one."""
         standing = self._standing()
         found = {knob.name: knob for name, thing in list(standing.items()) for knob in _of(name, thing, standing)}
         return found | self._declared
@@ -173,7 +173,7 @@ class BoundControls:
 
 
 class _Anything(Control):
-    """The control of a value that is None now, so that its type is unknown."""
+    """The control of a value of unknown type: it is None now."""
 
     def _admitted(self, value: Any) -> Any:
         return value if type(value) in KINDS and value == value else None

@@ -1,4 +1,4 @@
-"""A schedule of what is to be done at which event number, for one type of events."""
+"""Work scheduled by event number, for one type of events."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from looptap.streams.events import Event
 
 
 class Scheduled(Protocol):
-    """What can be put on a schedule, such as a command."""
+    """Something that can be scheduled, such as a command."""
 
     def run(self, event: Event) -> Then | None:
         """Execute it; a second call, after Ctrl-C, repeats nothing that has begun."""
 
 
 class EventSchedule:
-    """What waits for events of the type ``on``, in the order of their numbers: the same order on every rank."""
+    """Work that waits for events of type ``on``, in event order on every rank."""
 
     def __init__(self, queries: QueryRegistry, on: str) -> None:
         self._queries, self._on = queries, on
@@ -41,7 +41,7 @@ class EventSchedule:
         self._queries.at_next(self._on, self.run)
 
     def drop(self, id: str) -> int:
-        """Take one off the schedule; return its event's number. I/O thread.
+        """Unschedule ``id``; return its event's number. I/O thread.
 
         Returns 0 if the loop thread has taken it.
         """
@@ -51,7 +51,7 @@ class EventSchedule:
             return number
 
     def run(self, event: Event) -> Then | None:
-        """Run what is due, and come back at the next event if there is more. Loop thread."""
+        """Run what is due; run the rest at the next event. Loop thread."""
         thens = []
         while (scheduled := self._running or self._next(event._number)) is not None:
             if (then := scheduled.run(event)) is not None:

@@ -23,7 +23,7 @@ log = logging.getLogger("looptap")
 
 
 class Trigger(NamedTuple):
-    """A function of the host that clients can have called."""
+    """A function of the host that clients can call."""
 
     function: Callable[[], Any]
     at: tuple[str, ...]
@@ -31,7 +31,7 @@ class Trigger(NamedTuple):
 
 
 class JobHooks:
-    """What the host declares for clients, and the exposed objects that observe commands and pauses."""
+    """The host's declarations for clients, and its observers of commands and pauses."""
 
     def __init__(self, sources: EventSources, default_event: str) -> None:
         self.default_event = default_event
@@ -48,7 +48,7 @@ class JobHooks:
         self.exclude_pause = sources.exclude_pause
 
     def saving(self) -> Trigger:
-        """Return what makes a checkpoint. Raises ControlError if the host has not said."""
+        """Return the checkpoint function. Raises ControlError if none is declared."""
         if self.checkpoint is None:
             raise ControlError("this job has not said how to make a checkpoint: agent.checkpoint(function).")
         return self.checkpoint
@@ -62,7 +62,7 @@ class JobHooks:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of what is the host's, and end a pause."""
+        """Release the host's objects, and end a pause."""
         self.pause.resume()
         self.triggers.clear()
         self.controls = BoundControls(dict)
@@ -70,19 +70,19 @@ class JobHooks:
 
 
 class ExposedObservers:
-    """The `LoopObserver`s among what one agent exposes. Loop thread only."""
+    """The `LoopObserver`s among an agent's exposed objects. Loop thread only."""
 
     def __init__(self, exposed: Mapping[str, Any]) -> None:
         self._exposed = exposed
 
     def current(self) -> LoopObserver:
-        """Return one observer that stands for all that are exposed now."""
+        """Return one observer that passes calls on to all that are exposed now."""
         found = {id(one): one for one in list(self._exposed.values()) if issubclass(type(one), LoopObserver)}
         return _EachOf(tuple(found.values()))
 
 
 class _EachOf(LoopObserver):
-    """Several observers as one. What one of them raises is logged, and the others are called nevertheless."""
+    """Several observers as one; an exception of one is logged and stops no other."""
 
     def __init__(self, observers: tuple[LoopObserver, ...]) -> None:
         self._observers = observers
@@ -102,7 +102,7 @@ class _EachOf(LoopObserver):
 
 
 def short(value: Any) -> Any:
-    """Return a host function's result as plain data if that is small; else its repr."""
+    """Return a host function's result as plain data if that is small, else its repr."""
     try:
         return snapshot(value, MAX_RESULT_BYTES)[0]
     except LooptapError:
@@ -110,7 +110,7 @@ def short(value: Any) -> Any:
 
 
 def checked_trigger(function: Callable[[], Any], at: Any, doc: str, what: str) -> Trigger:
-    """Return a function of the host as a trigger. Raises ControlError."""
+    """Build the trigger of a host function. Raises ControlError."""
     if not callable(function):
         raise ControlError(f"{what} is a function without arguments, not {function!r:.80}.")
     doc = doc or (getattr(function, "__doc__", None) or "").strip().split("\n")[0]

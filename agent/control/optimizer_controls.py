@@ -1,7 +1,7 @@
-"""The controls of an exposed torch optimizer, and what becomes of a schedule when its learning rate is set.
+"""Controls of an exposed torch optimizer, and of a schedule that drives one.
 
-``scale``: the schedule continues from the new value, and is everywhere as many times higher as that is. ``freeze``: the
-learning rate stays, and the schedule continues unseen, so that a later ``scale`` takes it up again where it is then.
+When a learning rate is set, ``scale`` multiplies the whole schedule by the same factor, so that it continues from the
+new value; ``freeze`` keeps the learning rate while the schedule continues unseen, until a later ``scale`` resumes it.
 """
 
 from __future__ import annotations
@@ -156,16 +156,16 @@ def _scale_all(scheduler: Any, factors: dict[int, float], whole: bool) -> None:
 
 
 def _tell(scheduler: Any, values: dict[int, float]) -> None:
-    """Set what `get_last_lr` returns to the present learning rates."""
+    """Set the result of `get_last_lr` to the present learning rates."""
     if isinstance(last := getattr(scheduler, "_last_lr", None), list):
         for i, value in values.items():
             last[i] = value
 
 
 class _Frozen:
-    """What a frozen scheduler does at a step: the schedule continues, and the optimizer sees none of it.
+    """The class of a frozen scheduler: its steps do not reach the optimizer.
 
-    It is a class that the scheduler is made an instance of, not an attribute: `state_dict` stays what it was.
+    The scheduler's ``__class__`` is exchanged; an attribute would show in its `state_dict`.
     """
 
     _looptap_class: type
@@ -200,7 +200,7 @@ def _unseen(scheduler: Any) -> dict[int, float]:
 
 
 def _thaw(scheduler: Any, groups: Any) -> None:
-    """Let the schedule drive these groups again, from where it is by now."""
+    """Let the schedule drive these groups again, from where it is now."""
     kind = type(scheduler)
     if not issubclass(kind, _Frozen):
         return

@@ -1,4 +1,4 @@
-"""A pause: the training thread waits inside `emit`, because the host allows it, for a bounded time."""
+"""Pauses: the training thread waits inside `emit`, for a bounded time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INTERRUPT_CHECK_SECONDS = (
 
 
 class Pause:
-    """Whether the loop pauses, since when, and what ends that. ``bound`` is the longest in seconds; None: none."""
+    """The state of a pause, and its ``bound`` in seconds (None: not allowed)."""
 
     def __init__(self) -> None:
         self.bound: float | None = None
@@ -40,7 +40,7 @@ class Pause:
     def most(self, world: ProcessGroup | None) -> float | None:
         """Return the longest allowed pause in seconds; None if there is none.
 
-        It is far shorter than ranks wait for each other.
+        On several ranks it is far shorter than their timeout.
         """
         return (
             self.bound
@@ -49,7 +49,7 @@ class Pause:
         )
 
     def allowed(self, seconds: float | None, world: ProcessGroup | None = None, ranks: int = 0) -> float:
-        """Return the seconds that a pause takes, by default the most.
+        """Return the duration of a pause in seconds, by default the longest allowed.
 
         Raises ControlError, also for a pause of some of the ranks.
         """

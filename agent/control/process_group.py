@@ -1,8 +1,8 @@
-"""The process group of a job on several ranks, as far as looptap needs it: its size, its patience, its store.
+"""The process group of a job on several ranks: its size, timeout and store.
 
 The store is what the ranks met by (torch's TCPStore, mostly): small values under keys, with an atomic compare-and-set.
-It is no collective: a rank that never asks keeps no other waiting. We have a connection of our own, on a thread of our
-own, since an operation on a store whose process hangs does not return. torch is never imported here.
+It is no collective: a rank that never asks keeps no other waiting. looptap uses a connection of its own, on a thread of
+its own, since an operation on a store whose process hangs does not return. torch is never imported here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _timeout(dist: Any) -> float:
 
 
 class Answer:
-    """The result of one operation on the store. Not a Future, whose lock Ctrl-C may leave taken."""
+    """The result of one store operation; Ctrl-C could leave a Future's lock taken."""
 
     def __init__(self) -> None:
         self._came: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
@@ -75,7 +75,7 @@ class Answer:
 
 
 class Ballots:
-    """Has the ranks of a job agree, each time on one key, with ``patience`` seconds for all to come."""
+    """Votes of the ranks of a job, one key each, with ``patience`` as the timeout."""
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], Answer]] = queue.SimpleQueue()
@@ -87,19 +87,19 @@ class Ballots:
         """When the operation began that is under way on the store."""
 
     def connect(self, patience: float) -> None:
-        """Be ready: the connection is made on a thread of its own."""
+        """Connect in advance, on a thread of its own."""
         self._ask(lambda store: store.set_timeout(timedelta(seconds=max(1.0, patience))))
 
     def vote(self, key: str, size: int, patience: float) -> Answer:
-        """Be counted, and learn what is decided; the answer raises what the store raises."""
+        """Cast this rank's vote; the answer is the decision, or raises the store's error."""
         return self._ask(lambda store: _vote(store, key, size, patience))
 
     def refuse(self, key: str, why: str = LATE) -> None:
-        """Decide that nothing is done, if nothing is decided yet."""
+        """Decide against ``key``, unless it is already decided."""
         self._ask(lambda store: store.compare_set(f"{key}/how", "", why))
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         if self._thread is not None:
             self._asked.put((_hang_up, Answer()))
 
@@ -150,7 +150,7 @@ class Ballots:
 
 
 def _hang_up(store: Any) -> None:
-    """Mark the end of the thread's work."""
+    """Tell the thread to end."""
 
 
 def _vote(store: Any, key: str, size: int, patience: float) -> str:

@@ -1,9 +1,9 @@
-"""Commands for several ranks: done at the same event number on each of them, or on none.
+"""Commands for several ranks: done at the same event number on all, or on none.
 
 A client has a command prepared on every rank, asks each how far it is, and names an event ahead of all. At that event
-each rank's training thread counts itself in, by the store of the process group, and waits, bounded, for the decision:
-to do it once all are there, not to do it as soon as one has passed the event or does not come. Who counts itself last,
-and who gives up waiting, decide by one atomic compare-and-set, so that all find the same.
+each rank's training thread votes by the store of the process group, and waits, bounded, for the decision: to run the
+command once all have voted, not to run it as soon as one has passed the event or does not come. The last to vote, and
+the first to give up waiting, decide by one atomic compare-and-set, so that all find the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INTERRUPT_CHECK_SECONDS = (
 
 
 class Prepared(NamedTuple):
-    """A command that is validated, and waits for its event to be named."""
+    """A validated command whose event has yet to be named."""
 
     command: LoopCommand
     peer: bytes
@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
 
 
 class VoteAtEvent(NamedTuple):
-    """The decision of all ranks on one command, which they take at event ``number``."""
+    """The vote of all ranks on one command, held at event ``number``."""
 
     consensus: RankConsensus
     on: str
@@ -56,7 +56,7 @@ class VoteAtEvent(NamedTuple):
 
 
 class RankConsensus:
-    """The commands of this rank that other ranks do, too."""
+    """This rank's commands that other ranks run too."""
 
     def __init__(self, commands: CommandLog, queries: QueryRegistry, taps: EventSources, patience: float) -> None:
         self._commands, self._queries, self._taps, self._patience = commands, queries, taps, patience
@@ -65,7 +65,7 @@ class RankConsensus:
         self._due: dict[str, EventSchedule] = {}
 
     def prepare(self, command: LoopCommand, asker: Requester) -> Preparation:
-        """Keep a command until its event is named; return how far this rank is.
+        """Keep a command until its event is named; return this rank's position.
 
         Raises ControlError where ranks cannot agree, LimitReached.
         """
@@ -91,9 +91,7 @@ class RankConsensus:
     def agree(self, message: m.Agree, asker: Requester) -> Preparation | None:
         """Set the event of a prepared command, drop it, or return this rank's position.
 
-        Returns None if the outcome follows.
-
-        Raises ControlError.
+        Returns None if the outcome follows. Raises ControlError.
         """
         self._expire()
         prepared = self.prepared.get(message.id)
@@ -128,9 +126,9 @@ class RankConsensus:
                 del self.prepared[id]
 
     def call_off(self, id: str, error: LooptapError) -> bool:
-        """Cancel a command that is prepared or waits; False if it has begun.
+        """Cancel a command that has not begun; return False if it has.
 
-        That settles it for all ranks: it is done where all count themselves in, and this one will not.
+        That settles it for all ranks: a command runs only if every rank votes for it.
         """
         prepared = self.prepared.pop(id, None)
         if prepared is not None:
@@ -145,7 +143,7 @@ class RankConsensus:
         return False
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release everything."""
         self.prepared.clear()
         self.ballots.close()
 
@@ -160,7 +158,7 @@ class RankConsensus:
     def await_decision(self, command: LoopCommand, on: str, number: int, event: Event) -> None:
         """Vote for a command, and wait for the decision of all ranks. Loop thread.
 
-        Returns if it is to be done. Raises NotAgreed, EventPassed, CommandCancelled and InDoubt.
+        Returns if it is to run. Raises NotAgreed, EventPassed, CommandCancelled and InDoubt.
         """
         key, ranks = _key(command.record.id, number), command.record.agreed
         event_named = f"{on} {number:,}"
@@ -188,13 +186,13 @@ class RankConsensus:
             )
 
     def _passed(self, key: str, on: str, number: int) -> EventPassed:
-        """Refuse a command for all ranks, since this one has passed its event."""
+        """Refuse a command for all ranks: this one has passed its event."""
         self.ballots.refuse(key)
         self.ballots.forget_later(key)
         return EventPassed(f"this rank had passed {on} {number:,} when the command came: nothing is done.")
 
     def _decision(self, key: str, size: int) -> str:
-        """Wait for what the ranks decide. Raises InDoubt if the store does not answer."""
+        """Wait for the ranks' decision. Raises InDoubt if the store does not answer."""
         world = group()
         patience = self._patience if world is None else min(self._patience, world.timeout / 10)
         answer = self.ballots.vote(key, size, patience)

@@ -1,4 +1,4 @@
-"""A replay: the recorded commands of one run are done in another one, at the same events."""
+"""Replay: run the recorded commands of one run in another, at the same events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("looptap")
 
 
 class ReplayedCommand:
-    """One recorded command, which becomes a command of this run at its event: what it changes may not exist before."""
+    """A recorded command, made at its event: its target may not exist before."""
 
     def __init__(self, service: CommandService, source: str, entry: dict[str, Any]) -> None:
         self._service, self._source, self._entry = service, source, entry
@@ -69,7 +69,7 @@ class ReplayedCommand:
 def replay(
     entries: list[dict[str, Any]], source: str, service: CommandService, queries: QueryRegistry
 ) -> dict[str, EventSchedule]:
-    """Schedule commands at their events, those of one event in their order."""
+    """Schedule recorded commands at their events, in their recorded order."""
     found: dict[str, EventSchedule] = {}
     for place, entry in enumerate(entries):
         on = entry["event"]

@@ -1,1 +1,1 @@
-"""The objects that both the training thread and the I/O thread touch."""
+"""Objects shared by the training thread and the I/O thread."""

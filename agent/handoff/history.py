@@ -1,4 +1,4 @@
-"""The history of a declared stream: its newest values, numbered, for any number of readers.
+"""History of a declared stream: its newest values, numbered, for many readers.
 
 Guarantees: `put` never waits for a reader and never raises; a reader knows from the numbers exactly what was
 overwritten before. All buffers of an agent together stay within their bytes: one that holds more than its share
@@ -18,7 +18,7 @@ ITEM_OVERHEAD_BYTES = 192
 
 
 class History:
-    """State shared by all history buffers of an agent: their queues, and the bounds on bytes, of each and of all."""
+    """State shared by an agent's history buffers; bounds bytes of each and of all."""
 
     __slots__ = ("buffers", "each", "held_bytes", "limit", "lock", "peak_bytes", "queues")
 
@@ -55,7 +55,7 @@ class History:
 
 
 class HistoryBuffer:
-    """The newest values of one stream. `unobserved` without a reader: then the I/O thread is not woken."""
+    """The newest values of one stream; they wake the I/O thread only for a reader."""
 
     __slots__ = ("_history", "_made", "capacity", "first", "held", "number", "readers", "slots")
 
@@ -79,7 +79,7 @@ class HistoryBuffer:
     # ------------------------------------------------------------ the producer's end
 
     def put(self, event: int, time: float, value: Any, size: int) -> None:
-        """Append the next value, in place of the oldest one. Loop thread."""
+        """Append the next value in place of the oldest one. Loop thread."""
         history, capacity = self._history, self.capacity
         with history.lock:
             self._made = number = self._made + 1
@@ -100,7 +100,7 @@ class HistoryBuffer:
     def put_all(
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
     ) -> None:
-        """Append the next values, in place of the oldest ones. Loop thread."""
+        """Append the next values in place of the oldest ones. Loop thread."""
         count, history, slots = len(values), self._history, self.slots
         if count > self.capacity:
             for one in zip(events, times, values, sizes, strict=True):
@@ -180,7 +180,7 @@ class HistoryBuffer:
 
 
 class Cursor:
-    """One reader of a history, with its own position; the I/O thread reads it like a value queue.
+    """One reader of a history, with its own position; a `ValueSource`.
 
     An ``above`` over 0 is the last number that the reader has: later values that are no longer held are lost.
     """
@@ -199,7 +199,7 @@ class Cursor:
         return self.buffer.number if self._end is None else self._end
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
-        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+        """Return the next values without removing them: see `ValueSource.peek`."""
         upto = self.number
         if self.position >= upto:
             return None
@@ -212,11 +212,11 @@ class Cursor:
         return leading(items, size)
 
     def take(self, columns: ValueBatch) -> None:
-        """Move the position behind the values of `peek`."""
+        """Remove the values that `peek` returned."""
         self.position = columns.numbers[-1]
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End after the newest value of now; with ``at_once``, at the present position."""
+        """End after the newest value; with ``at_once``, at the present position."""
         self._end = self.position if at_once else self.buffer.number
 
     def leave(self) -> None:
@@ -237,9 +237,9 @@ class Cursor:
 
 
 class HandedOverCursor:
-    """The source of a client whose query became a declared stream: the rest of its queue, then the history.
+    """The source of a client whose query became a declared stream.
 
-    The queue gets no further values; they are numbered above ``base``, like those of the history.
+    It yields the rest of the query's queue, with numbers above ``base``, then the history.
     """
 
     def __init__(self, post: QueueSet, outbox: ValueQueue, base: int, reader: Cursor) -> None:
@@ -255,16 +255,16 @@ class HandedOverCursor:
 
     @property
     def dropped(self) -> int:
-        """Values that were lost, of the queue and of the history."""
+        """The number of values that queue and history have lost."""
         return self._lost + self.reader.dropped
 
     @property
     def reached(self) -> int:
-        """The number up to which every value was taken or lost; 0 while the queue still holds some."""
+        """The number up to which all was taken or lost; 0 while the queue holds values."""
         return 0 if self._rest else self.reader.position
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
-        """Up to ``count`` values of ``size`` bytes together (one at least), consecutively numbered; they stay."""
+        """Return the next values without removing them: see `ValueSource.peek`."""
         columns = self._queue.peek(count, size) if self._rest else None
         if columns is None:
             if self._rest:
@@ -274,14 +274,14 @@ class HandedOverCursor:
         return columns._replace(numbers=tuple(number + self._base for number in columns.numbers))
 
     def take(self, columns: ValueBatch) -> None:
-        """Move the position behind the values of `peek`."""
+        """Remove the values that `peek` returned."""
         if self._rest:
             self._queue.take(columns)
         else:
             self.reader.take(columns)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End after the newest value of now."""
+        """End after the newest value; with ``at_once``, at the present position."""
         self.reader.stop(at_once=at_once)
 
     def leave(self) -> None:

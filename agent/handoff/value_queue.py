@@ -21,7 +21,7 @@ MAX_VALUES_PER_TRANSFER = 16_384
 
 
 class FlaggedValue:
-    """A value with flags, with what the condition of a flight recorder reads, or with the number of its window."""
+    """A value with flags, condition inputs (flight recorder) or a window number."""
 
     __slots__ = ("condition_inputs", "flags", "value", "window")
 
@@ -44,15 +44,12 @@ class ValueBatch(NamedTuple):
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> ValueBatch | None:
-        """Return some items as columns; None if there is none."""
+        """Return items as columns; None if there are none."""
         return cls(*zip(*items, strict=True)) if items else None
 
 
 def leading(items: Sequence[Item], size: int) -> ValueBatch | None:
-    """Return the first items with consecutive numbers, up to ``size`` bytes.
-
-    At least one is returned.
-    """
+    """Return the first items with consecutive numbers: up to ``size`` bytes, or one."""
     columns = ValueBatch.of(items)
     if columns is None or (columns.numbers[-1] - columns.numbers[0] < len(items) and sum(columns.sizes) <= size):
         return columns
@@ -65,7 +62,7 @@ def leading(items: Sequence[Item], size: int) -> ValueBatch | None:
 
 
 class ValueSink(Protocol):
-    """Where a query puts its values: a `ValueQueue`, or the `HistoryBuffer` of a declared stream."""
+    """The output of a query: a `ValueQueue`, or a declared stream's `HistoryBuffer`."""
 
     @property
     def unobserved(self) -> bool:
@@ -91,7 +88,7 @@ class ValueSink(Protocol):
 
 
 class ValueSource(Protocol):
-    """Where the I/O thread takes the values of one client's stream: a `ValueQueue`, or a `Cursor`."""
+    """The input of one client's stream: a `ValueQueue`, or a `Cursor`. I/O thread."""
 
     @property
     def number(self) -> int:
@@ -99,19 +96,22 @@ class ValueSource(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Values that were lost."""
+        """The number of lost values."""
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
-        """Return up to ``count`` consecutive values of ``size`` bytes (at least one), without removing them."""
+        """Return the next consecutive values without removing them.
+
+        At most ``count`` values of ``size`` bytes together, but at least one; None if there are none.
+        """
 
     def take(self, columns: ValueBatch) -> None:
-        """Remove the values of `peek`."""
+        """Remove the values that `peek` returned."""
 
     def __len__(self) -> int: ...
 
 
 class QueueSet:
-    """State shared by all sinks of an agent: the ready set, the wakeup of the I/O thread, and the bound on bytes.
+    """State shared by all sinks of an agent: ready set, wakeup, bound on bytes.
 
     ``ring`` lets values gather before they are sent, ``hurry`` does not.
 
@@ -209,7 +209,7 @@ class QueueSet:
         return taken
 
     def close(self, outbox: ValueSource) -> None:
-        """Forget a queue and its values; it is granted no further bytes."""
+        """Forget a queue and its values, and reserve no further bytes for it."""
         if isinstance(outbox, ValueQueue) and outbox in self._queues:
             del self._queues[outbox]
             outbox.closed = True
@@ -231,7 +231,7 @@ class QueueSet:
 
 
 class ValueQueue:
-    """The values of one stream on their way to the I/O thread."""
+    """The queue of one stream's values for the I/O thread."""
 
     unobserved = False  # a client reads them
     # Byte counters with one writer each are exact without a lock: their difference is pending.
@@ -273,7 +273,7 @@ class ValueQueue:
     def put_all(
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
     ) -> None:
-        """Append the next values, or count those as dropped for which there is no room."""
+        """Append the next values, counting those without room as dropped."""
         room = self._room - sum(sizes)
         if room < 0 or not self.number:
             for one in zip(events, times, values, sizes, strict=True):
@@ -317,14 +317,14 @@ class ValueQueue:
     # ------------------------------------------------------------ the I/O thread's end
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
-        """Return up to ``count`` consecutive values of ``size`` bytes (at least one), without removing them."""
+        """Return the next values without removing them: see `ValueSource.peek`."""
         if not self._held:
             self._held = self._items[:MAX_VALUES_PER_TRANSFER]
             del self._items[: len(self._held)]
         return leading(self._held[:count], size)
 
     def take(self, columns: ValueBatch) -> None:
-        """Remove the values of `peek`."""
+        """Remove the values that `peek` returned."""
         del self._held[: len(columns.numbers)]
         size = sum(columns.sizes)
         self._taken_bytes += size

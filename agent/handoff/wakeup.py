@@ -1,4 +1,4 @@
-"""Wakes the I/O thread: any thread sets a wakeup, one thread sleeps on its descriptor in a poll."""
+"""Wakeups of the I/O thread: any thread sets one, a poll of its descriptor ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import weakref
 
 
 class SocketWakeup:
-    """Set from any thread in a few microseconds, without waiting and without raising."""
+    """A wakeup that any thread sets in a few µs, without blocking or raising."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -25,7 +25,7 @@ class SocketWakeup:
             self._writer.send(b"\0")
 
     def clear(self) -> bool:
-        """Make the descriptor silent again; whether it was set."""
+        """Make the descriptor unreadable; return whether it was set."""
         try:
             return bool(self._reader.recv(4096))
         except OSError:
@@ -35,7 +35,7 @@ class SocketWakeup:
 if sys.platform == "linux":
 
     class Wakeup:
-        """Set from any thread in a fraction of a microsecond, without waiting and without raising."""
+        """A wakeup that any thread sets in less than 1 µs, without blocking or raising."""
 
         def __init__(self) -> None:
             self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -50,7 +50,7 @@ if sys.platform == "linux":
                 pass
 
         def clear(self) -> bool:
-            """Make the descriptor silent again; whether it was set."""
+            """Make the descriptor unreadable; return whether it was set."""
             try:
                 return os.eventfd_read(self.fd) > 0
             except OSError:

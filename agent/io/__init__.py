@@ -1,1 +1,1 @@
-"""I/O thread: the reactor, the sockets, and who may connect."""
+"""I/O thread: reactor, sockets, and authentication."""

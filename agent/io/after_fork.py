@@ -16,7 +16,7 @@ from typing import Protocol
 
 
 class Abandonable(Protocol):
-    """What a forked child inherits and must not use."""
+    """An object that a forked child inherits and must not use."""
 
     def abandon(self) -> None:
         """Become inert without touching what the parent owns."""

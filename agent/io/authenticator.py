@@ -2,7 +2,7 @@
 
 libzmq asks over ``inproc://zeromq.zap.01``; with ``ZAP_ENFORCE_DOMAIN`` no client is admitted without an answer.
 The I/O thread answers between its other work, so there is no second thread that could die.
-Whatever goes wrong with a request is a refusal. The connection's ``User-Id`` becomes the client's public key,
+Any error in a request is a refusal. The connection's ``User-Id`` becomes the client's public key,
 so that its role is looked up for every message and a revoked key loses it at once.
 """
 
@@ -21,7 +21,7 @@ _MAX_REQUESTS_PER_TURN = 64
 
 
 class Authenticator:
-    """Answers handshakes of one context from a table of public keys; used by one thread after `open`."""
+    """A table of public keys that decides the handshakes of one context."""
 
     def __init__(self) -> None:
         self._roles: dict[bytes, tuple[str, float]] = {}  # with the monotonic time until which each holds
@@ -44,7 +44,7 @@ class Authenticator:
     def admit(self, public_key: bytes, role: str, until: float = math.inf) -> None:
         """Admit the owner of ``public_key`` (Z85) as ``role``. Any thread.
 
-        The key opens nothing any more after ``until``, in monotonic seconds.
+        The key is refused after ``until``, in monotonic seconds.
         """
         self._roles[public_key] = role, until
 

@@ -1,4 +1,4 @@
-"""Endpoints: bound over nothing that exists, and open to no more than asked.
+"""Endpoints: never replaces an existing socket, opens no more than was asked for.
 
 | asked for | meaning |
 |---|---|
@@ -41,7 +41,7 @@ _MAX_BIND_ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a socket listens: the endpoints to connect to, and the file that libzmq leaves behind."""
+    """A bound socket's endpoints, and the file that libzmq leaves behind."""
 
     endpoints: tuple[str, ...]
     path: Path | None = None
@@ -75,7 +75,7 @@ def bind(server: zmq.Socket[bytes], wanted: str | None, directory: Path) -> Boun
 
 
 def check_form(wanted: object) -> None:
-    """Raise BadEndpoint for what is an endpoint on no machine."""
+    """Raise BadEndpoint if ``wanted`` is malformed on every machine."""
     if wanted is None or wanted in ("ipc", "tcp"):
         return
     if not isinstance(wanted, str):
@@ -131,7 +131,7 @@ def socket_mark() -> str:
 
 
 def place_for_sockets(wanted: Path) -> Path:
-    """``wanted``, if a socket can be made in it and only its owner can look into it; else the private directory."""
+    """Return ``wanted`` if it can hold private sockets, else the private directory."""
     if sys.platform == "win32" or wanted.stat().st_mode & 0o077:
         return private_dir()
     path = wanted.absolute() / f"{socket_mark()}-{secrets.token_hex(4)}.sock"
@@ -155,7 +155,7 @@ def place_for_sockets(wanted: Path) -> Path:
 def rebind(server: zmq.Socket[bytes], bound: Bound) -> Bound:
     """Bind ``server`` again at its path, whose file has vanished; clients stay.
 
-    Raises OSError, EndpointError or UnsafeFile if that cannot be done.
+    Raises OSError, EndpointError or UnsafeFile.
     """
     assert bound.path is not None
     make_private(bound.path.parent)

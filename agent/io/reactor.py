@@ -1,4 +1,4 @@
-"""The poll loop of the I/O thread, and how it shares the interpreter with the training thread.
+"""The I/O thread's poll loop, which shares the GIL with the training thread.
 
 Guarantees
 - With no client and nothing to send it wakes once a heartbeat, to see whether the loop moves.
@@ -46,7 +46,7 @@ _spent = time.monotonic if sys.platform == "win32" else time.thread_time
 
 
 class WakeReason(enum.Enum):
-    """Why a flush is due."""
+    """The reason why a flush is due."""
 
     RUNG = enum.auto()
     HABIT = enum.auto()
@@ -55,7 +55,7 @@ class WakeReason(enum.Enum):
 
 
 class ServedThread(Protocol):
-    """The `ServerThread`, as far as its reactor knows it: sockets, wakeups and counters, which both use."""
+    """The part of a `ServerThread` that its reactor uses."""
 
     limits: Limits
     sockets: tuple[ServerSocket, ...]
@@ -78,11 +78,11 @@ class ServedThread(Protocol):
         """Run the calls posted so far."""
 
     def check_files(self, touch: bool) -> None:
-        """Create files again that have vanished."""
+        """Recreate vanished files; with ``touch`` update the times of all."""
 
 
 class Reactor:
-    """The turns of one link: ``turn`` sleeps until there is something to do, and does a piece of it."""
+    """The poll loop of one server; each `run_once` sleeps, then does a piece of work."""
 
     def __init__(self, link: ServedThread, brain: RequestHandler, door: zmq.Socket[bytes]) -> None:
         self._server, self._handler, self._authenticator = link, brain, door
@@ -96,7 +96,7 @@ class Reactor:
         self._next_touch = time.monotonic() + TOUCH_INTERVAL_SECONDS
 
     def _watch(self) -> None:
-        """Poll the sockets of now; not those of viewers while these rest."""
+        """Poll the present sockets; those of viewers only if they are not resting."""
         self._sockets = self._server.sockets
         self._busy_polling, self._cold = zmq.Poller(), zmq.Poller()
         routers = [g.router for g in self._sockets if g.router is not None and (g.role == OPERATOR or not self._rested)]
@@ -156,7 +156,7 @@ class Reactor:
         self._due, self._wake_reasons = now + self._handler.linger(), WakeReason.RUNG
 
     def _flush(self) -> None:
-        """Flush a piece, and decide when to come back."""
+        """Flush a piece, and decide when to flush again."""
         full, out = self._server.full, self._server.frames_out
         began = now = time.monotonic()
         worked = time.thread_time()

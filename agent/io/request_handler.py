@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class RequestHandler(Protocol):
-    """Answers clients; all methods are called on the I/O thread."""
+    """The part that answers clients; all methods are called on the I/O thread."""
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
         """Handle one frame of an authenticated peer; may call `ServerThread.send`."""

@@ -34,7 +34,7 @@ class SendResult(enum.Enum):
 
 
 class ServerSocket:
-    """One ROUTER with CURVE, which holds the secret of ``server``; used by the I/O thread after `open`."""
+    """A CURVE ROUTER socket with the secret of ``server``. After `open`, I/O thread."""
 
     def __init__(self, number: int, role: str, server: KeyPair, limits: Limits) -> None:
         self.role, self.server, self._limits = role, server, limits
@@ -46,13 +46,13 @@ class ServerSocket:
         self._held: dict[bytes, list[tuple[zmq.MessageTracker, int]]] = {}
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]], wanted: str | None, directory: Path | None) -> None:
-        """Listen. Raises EndpointBusy or BadEndpoint; `close` is called then, too."""
+        """Listen. Raises EndpointBusy or BadEndpoint, after `close`."""
         self.router = context.socket(zmq.ROUTER)
         secure(self.router, self.server, self._limits)
         self.bound = bind(self.router, wanted, directory or private_dir())
 
     def renew(self) -> None:
-        """Listen once more at a path that has vanished."""
+        """Listen again at a path that has vanished."""
         if self.router is not None:
             self.bound = rebind(self.router, self.bound)
 
@@ -93,7 +93,7 @@ class ServerSocket:
 
 
 def secure(router: zmq.Socket[bytes], server: KeyPair, limits: Limits) -> None:
-    """Set ``router`` to demand keys and keep the limits; call before binding."""
+    """Make ``router`` demand keys and keep the limits; call before binding."""
     router.curve_server = True
     router.curve_secretkey = server.secret
     router.zap_domain = DOMAIN

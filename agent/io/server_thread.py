@@ -1,4 +1,4 @@
-"""The agent's end of the wire: one thread that owns the sockets, and nothing else of the job.
+"""The agent's I/O thread, which owns its sockets and touches nothing of the job.
 
 Guarantees
 - `ServerThread.wake` costs the training thread a fraction of a microsecond; it never waits and never raises.
@@ -6,8 +6,8 @@ Guarantees
 - An exception of the request handler restarts the loop after a pause; the fourth one without a quiet minute in between
   closes the link for good and is logged once. None reaches the training thread.
 - A forked child neither uses nor closes what its parent owns.
-Assumes that the request handler calls `ServerThread.send` on this thread only. How the thread shares the interpreter
-with the training thread is the matter of looptap.agent.io.reactor.
+Assumes that the request handler calls `ServerThread.send` on this thread only. looptap.agent.io.reactor says how the
+thread shares the interpreter with the training thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LINGER_SECONDS = 0.5
 
 
 class ServerThread:
-    """The sockets of an agent, their authenticator, and the thread "looptap-io" that serves them.
+    """An agent's sockets, their authenticator, and the thread "looptap-io".
 
     There is one socket, for operators, until `open_viewer_socket` makes another. ``endpoint`` is what
     `looptap.agent.io.endpoints` understands; sockets are made in ``directory``, by default the user's private one.
@@ -156,12 +156,12 @@ class ServerThread:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where clients can connect; empty before `start`."""
+        """Endpoints that clients can connect to; empty before `start`."""
         return self._operators.bound.endpoints
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """True while the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def stats(self) -> dict[str, int | float]:

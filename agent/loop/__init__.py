@@ -1,4 +1,4 @@
-"""Training thread: event types, attached queries, their cost, and the guards around them.
+"""Training thread: event types, attached queries, their cost, and their guards.
 
 The way of an event, from `Agent.emit` to a value in a queue
 1. `emit` looks the event's name up in a dict, and adds one to a count if nothing waits for events of this type.

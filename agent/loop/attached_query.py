@@ -1,4 +1,4 @@
-"""A query that is attached to the events of a running job: evaluated on the training thread, guarded, measured."""
+"""A query attached to a running job's events, evaluated on the training thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EventOccurrence: TypeAlias = tuple[Any, int, float, int]
 class AttachedQuery(QueryStatus):
     """One query of one client on the events of one type.
 
-    The training thread calls `post` and `close`; the I/O thread reads the counters and empties the outbox.
+    The training thread calls `evaluate` and `flush`; the I/O thread reads the counters and empties the outbox.
 
     Ctrl-C may come out of both. Each notes first which event, or which end of a group, it is at (`seen`, `closed`), and
     leaves the counts whole: a value that is not put is counted as dropped, a window that lacks an event is flagged. So
@@ -139,7 +139,7 @@ class AttachedQuery(QueryStatus):
             self._in_a_row = 0
 
     def _interrupted(self, put: int, event: Event, number: int, now: float) -> None:
-        """Make the counts whole after Ctrl-C inside `post`, which has put ``put`` values."""
+        """Correct the counts after Ctrl-C in `evaluate`, which had put ``put`` values."""
         if self.suspended or self.state != "live":
             return
         outputs, self._outputs = self._outputs, None
@@ -157,7 +157,7 @@ class AttachedQuery(QueryStatus):
         self._put(self.pipeline.recover(now), event, number, now)
 
     def miss(self, number: int, now: float) -> None:
-        """Take note of an event that Ctrl-C has kept from the query."""
+        """Count an event that the query missed because of Ctrl-C."""
         if self.state != "live":
             return
         self.seen = number
@@ -219,7 +219,7 @@ class AttachedQuery(QueryStatus):
                 post = self.evaluate
 
     def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
-        """Do as `evaluate` for a reduction in mid-batch: see the package's page. Raises what it raises."""
+        """Do what `evaluate` does, for a reduction in mid-batch. Raises its errors."""
         self.seen = number
         self.events += 1
         outbox = self.outbox
@@ -235,7 +235,7 @@ class AttachedQuery(QueryStatus):
             raise
 
     def _evaluate_numbers_in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[EventOccurrence]) -> bool:
-        """Put a batch of values at once, if all are numbers or rows of numbers: see the package's page."""
+        """Put a batch at once; False if a value is neither a number nor a row of them."""
         happened = [one for one in batch if one[0] is not None]
         values: list[Any] = []
         try:
@@ -286,14 +286,14 @@ class AttachedQuery(QueryStatus):
             self._failed(error)
 
     def miss_log(self, call: int) -> None:
-        """Count a value as lost that Ctrl-C has kept from `log`."""
+        """Count a value as lost because of Ctrl-C in `log`."""
         if self.seen != call and self.state == "live":
             self.seen = call
             self.events += 1
             self.outbox.lose()
 
     def flush(self, number: int, now: float, group: int = 0) -> None:
-        """End the window: the host's group has ended, which was the ``group``-th."""
+        """End the window, since the host's group number ``group`` has ended."""
         self.closed = group or self.closed
         self._flush_requested = False
         outbox = self.outbox
@@ -332,16 +332,16 @@ class AttachedQuery(QueryStatus):
         self._put(outputs, None, number, now)
 
     def flush_at_next_event(self) -> None:
-        """End the window at the next event (from any thread)."""
+        """End the window at the next event. Any thread."""
         self._flush_requested = True
 
     def flush_partial(self, number: int, now: float) -> None:
-        """End the window because the query goes; it is flagged partial."""
+        """End the window, flagged as partial, since the query is being removed."""
         self.pipeline.begin(partial=True)
         self.flush(number, now)
 
     def evaluate_measured(self, event: Event, number: int, now: float, began: int, step: float) -> None:
-        """`post` of a query that is under suspicion, at the cost that is its own doing."""
+        """Do what `evaluate` does, for a watched query, and charge it only its own time."""
         before = self.meter.own.start()
         self.evaluate(event, number, now, began)
         cost = self.meter.own.stop(before)
@@ -352,7 +352,7 @@ class AttachedQuery(QueryStatus):
             self.meter.calm(now)
 
     def charge(self, cost: float, step: float, number: int, now: float) -> None:
-        """Note an evaluation of more than 20 µs, in a loop of ``step`` seconds."""
+        """Record an evaluation of more than 20 µs, in a loop of ``step`` seconds."""
         meter, limited = self.meter, self.meter.limited
         if not meter.charge(cost, step, self.seconds, self.events, now):
             self.fail(f"one evaluation took {cost:.1f} s, for the second time")
@@ -385,7 +385,7 @@ class AttachedQuery(QueryStatus):
                 put(number, now, FlaggedValue(copy, flags, kept), size + more)
 
     def _inputs(self, event: Event) -> tuple[dict[str, Any], int]:
-        """Return snapshots of what the recorder's condition reads."""
+        """Return snapshots of the inputs of the flight recorder's condition."""
         assert self.recorder is not None
         kept: dict[str, Any] = {}
         total = 0

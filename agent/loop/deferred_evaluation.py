@@ -36,7 +36,7 @@ LOCK_TIMEOUT_SECONDS = 0.5
 
 
 class Evaluable(Protocol):
-    """The plan of an event: evaluates its deferred queries."""
+    """The plan of an event, which evaluates its deferred queries."""
 
     def evaluate(self, waiting: list[Any]) -> None:
         """Evaluate these events and ends of groups."""
@@ -52,7 +52,7 @@ MISSED: Final = object()
 
 
 class NullWakeup:
-    """In place of the queues where values have no consumer: a wakeup is always pending."""
+    """A wakeup that is always pending, for values without a consumer."""
 
     wakeup_pending = True
 
@@ -94,7 +94,7 @@ class DeferredEvaluator:
         return twin
 
     def waits(self) -> bool:
-        """Return True if there are events to evaluate."""
+        """Return True if events wait for evaluation."""
         return bool(self.events or self.piece)
 
     def notify(self) -> None:

@@ -1,4 +1,4 @@
-"""Plans which queries are evaluated at an event or later, and times them."""
+"""Plans which queries run at an event and which later, and measures their cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
 
 
 class EvaluationPlan:
-    """Which queries of one type are evaluated at the event, and which ones later, from copies of ``names``."""
+    """The split of one type's queries into those evaluated at once and those later."""
 
     __slots__ = ("deferred", "immediate", "names", "queries", "source", "stale", "started", "tensor")
 
@@ -34,7 +34,7 @@ class EvaluationPlan:
         self.started = False  # the first event is evaluated without delay: a client has just asked
 
     def evaluate(self, waiting: list[PendingEvent]) -> None:
-        """Evaluate the queries of ``later`` at these events, as far as they are behind."""
+        """Evaluate the ``later`` queries at those of the events that they have not seen."""
         batch: list[EventOccurrence] = []
         for _, number, now, dt, began, observables in waiting:
             event: Any = observables
@@ -59,7 +59,7 @@ class EvaluationPlan:
                 self.stale = True
 
     def fail(self, reason: str) -> None:
-        """Fail the queries of ``later``. Loop thread. Ends their evaluation."""
+        """Fail the ``later`` queries, which ends their evaluation. Loop thread."""
         for query in self.deferred:
             query.deferred = False
             query.fail(reason)

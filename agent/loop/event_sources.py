@@ -1,4 +1,4 @@
-"""The event types of a run: numbers, groups, and the queries and commands that wait for their events.
+"""The event types of a run: numbers, groups, waiting queries and commands.
 
 Guarantees: events of one type are numbered without a gap and reach the queries in that order, from whichever thread
 they come; an idle type costs a count. Assumes that attached queries are replaced as a whole (copy on write), never
@@ -32,13 +32,13 @@ MAX_EVENT_TYPES = 1000
 
 
 class DeferredActions(Exception):
-    """Raised out of an event when commands have left something to do after it, outside the lock: to wait, or to end."""
+    """Actions that commands leave for after the event: to pause or to end the loop."""
 
     def __init__(self, thens: list[Callable[[], None]]) -> None:
         self.actions = thens
 
     def run(self) -> None:
-        """Do it; raises what the host wants to be stopped by."""
+        """Run the actions. Raises the host's ``on_stop``."""
         for then in self.actions:
             then()
 
@@ -107,9 +107,7 @@ class EventSource:
         self.has_work = bool(self.inner_groups or self.queries or self.latest_slots or self.commands)
 
     def deliver(self, observables: dict[str, Any]) -> None:
-        """Raise one event: close groups, run commands, evaluate queries. KeyboardInterrupt comes out, and
-        `DeferredActions`.
-        """
+        """Deliver one event. Raises only KeyboardInterrupt and `DeferredActions`."""
         if self.capturing is not None and self.capturing():
             self.number += 1  # inside a CUDA graph capture it only counts
             return
@@ -213,7 +211,7 @@ class EventSource:
         return plan
 
     def _prepare(self, event: Event) -> list[Callable[[], None]]:
-        """Run the commands, and note what queries on other events want of this one."""
+        """Run the commands, and copy what queries on other events read of this one."""
         thens = []
         for _ in range(len(self.commands)):  # one that comes meanwhile has its turn at the next event
             try:
@@ -234,7 +232,7 @@ class EventSource:
         return thens
 
     def end_group(self, now: float) -> None:
-        """End the open group: the windows that follow it close."""
+        """End the open group and the windows that follow it."""
         with self._lock:
             groups = self.groups_ended + 1
             try:
@@ -244,7 +242,7 @@ class EventSource:
                 raise
 
     def end(self, groups: int, now: float) -> None:
-        """End the ``groups``-th group; a second call does what was left to do."""
+        """End the ``groups``-th group; a second call finishes the first."""
         if self.groups_ended != groups:
             self.group_start, self.groups_ended = self.number, groups
         plan = self._plan
@@ -259,7 +257,7 @@ class EventSource:
 
 
 class EventSources:
-    """All event types of a run. A type is opened by its first event or by who attaches to it."""
+    """All event types of a run; the first event or query of a type opens it."""
 
     def __init__(
         self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: DeferredEvaluator,
@@ -280,7 +278,7 @@ class EventSources:
     def open(self, event: str) -> EventSource:
         """Return the source of ``event``, made if missing.
 
-        Raises ValueError beyond 1,000 types, TypeError for a name that is no text.
+        Raises ValueError beyond 1,000 types, TypeError for a name that is not a string.
         """
         tap = self.by_name.get(event)
         if tap is None:
@@ -312,7 +310,7 @@ class EventSources:
         self.unobserved.drain()
 
     def exclude_pause(self, seconds: float) -> None:
-        """Leave a pause of ``seconds`` out of the time of a step."""
+        """Leave a pause of ``seconds`` out of the step time."""
         with self.lock:
             for tap in list(self.by_name.values()):
                 if tap._last_time:
@@ -336,12 +334,12 @@ class EventSources:
                 tap._posted, tap._ends = 0, (0, ())
 
     def counts(self) -> dict[str, int]:
-        """Return the events so far, by type, without types that had none."""
+        """Return the number of events so far, by type, without types that had none."""
         return {name: tap.number for name, tap in list(self.by_name.items()) if tap.number}
 
 
 class NullEventSources(EventSources):
-    """The event types of an inert agent: all names lead to one source without queries."""
+    """The event types of an inert agent: every name leads to one idle source."""
 
     def __init__(self) -> None:
         super().__init__((), {}, 0, DeferredEvaluator(QueueSet(0, _no_wakeup, _no_wakeup)))

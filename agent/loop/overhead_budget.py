@@ -46,7 +46,7 @@ _MIN_DEMAND_CHANGE = 0.05  # part by which a demand has to change for the shares
 
 
 class OverheadBudget:
-    """The share of the loop's time that all queries of a run and the I/O thread may take together.
+    """The share of the loop's time for all queries of a run and the I/O thread.
 
     >>> OverheadBudget(0.03).fraction
     0.03
@@ -72,14 +72,14 @@ class OverheadBudget:
         self._io, self._share = share, None
 
     def demand(self, meter: CostMeter, fraction: float) -> None:
-        """Note what an expensive query would take."""
+        """Record the fraction that an expensive query would take."""
         before = self.demands.get(meter, 0.0)
         # A smaller change is passed over: else each query that is judged would cost a look at all others.
         if abs(fraction - before) > _MIN_DEMAND_CHANGE * before:
             self.demands[meter], self._share = fraction, None
 
     def release(self, meter: CostMeter) -> None:
-        """Forget what a query would take: the others may have it."""
+        """Return a query's part to the others."""
         if self.demands.pop(meter, None) is not None:
             self._share = None
 
@@ -104,7 +104,7 @@ class OverheadBudget:
 
 
 class TypicalCost:
-    """What an evaluation of a query costs typically, from the expensive ones and from its totals."""
+    """The typical cost of a query's evaluation, by expensive ones and by totals."""
 
     __slots__ = ("_begun", "_events", "_in_a_row", "_last", "_least", "_mean", "_seconds")
 
@@ -119,7 +119,7 @@ class TypicalCost:
         self._mean = math.inf if convicted else None  # the newest one
 
     def note(self, cost: float, seconds: float, events: int, now: float) -> float | None:
-        """Note an expensive evaluation; return the typical cost, None if too early.
+        """Record an expensive evaluation; return the typical cost, None if too early.
 
         It is the ``events``-th evaluation.
         """
@@ -142,7 +142,7 @@ class TypicalCost:
 
 
 class Verdict(NamedTuple):
-    """Why a query was limited: what it cost, and what else there was."""
+    """The reason why a query was limited: its cost, and the budget left."""
 
     cost: float
     """Seconds of an evaluation, typically."""
@@ -200,7 +200,7 @@ class CostMeter:
         """Why it was limited the last time."""
 
     def charge(self, cost: float, step: float, seconds: float, events: int, now: float) -> bool:
-        """Note an expensive evaluation, in a loop of ``step`` seconds; False: detach.
+        """Record an expensive evaluation in a loop of ``step`` seconds; False: detach.
 
         ``seconds`` and ``events`` are the query's totals at the time ``now``. Sets `every`: 1 if the query is within
         its share, else the number of events per evaluation that brings it there.
@@ -240,7 +240,7 @@ class CostMeter:
             self.verdict = Verdict(typical, self._step, allowed, len(others), sum(others), self._budget.io)
 
     def calm(self, now: float) -> None:
-        """Note that a watched query is cheap; free it if it was watched long enough."""
+        """Record that a watched query is cheap; free it if it was watched long enough."""
         if self.limited or now >= self._until:
             self.forget()
 
@@ -251,7 +251,7 @@ class CostMeter:
         self._typical.reset(convicted=True)
 
     def _watch(self, until: float) -> None:
-        """Watch the evaluations from now on, and judge by these alone."""
+        """Watch the evaluations from now on, and judge the query by these alone."""
         self.watched, self.skip, self._until = True, MEASURE_NEXT, until
         self._typical.reset()
         self.own.reset()
@@ -262,7 +262,7 @@ class CostMeter:
 
     @property
     def limited(self) -> bool:
-        """Whether the query is evaluated less often than it asked for."""
+        """True if the query is evaluated less often than it asked for."""
         return self.every > 1
 
     def forget(self) -> None:

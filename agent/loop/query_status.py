@@ -56,7 +56,7 @@ class QueryStatus:
         self._notify()
 
     def _try_again(self, now: float) -> None:
-        """Resume a suspended query, and watch what it costs."""
+        """Resume a suspended query, and watch its cost."""
         self._resumed = now
         self.meter.try_again(now)
         self._resume()
@@ -76,7 +76,7 @@ class QueryStatus:
 
     @property
     def filtered(self) -> int:
-        """Events at which a mapped query had no value to yield, of those at which it was evaluated."""
+        """The number of evaluations at which a mapped query yielded no value."""
         empty = self._empty  # looked at first: the training thread raises it last
         return max(0, empty - self.pipeline.skipped)
 
@@ -104,7 +104,7 @@ class QueryStatus:
         return f"evaluated at every {every} event, to stay within {percent(meter.allowed())}: {verdict}"
 
     def fail(self, reason: str) -> None:
-        """Stop for good; the I/O thread takes the query off its events."""
+        """Stop for good; the I/O thread detaches the query."""
         self.state, self.reason, self._feed = "failed", reason, None
         self._notify()
 
@@ -127,7 +127,7 @@ class QueryStatus:
             self.record_error(format_error(error, self.pipeline.text))
 
     def record_error(self, text: str) -> None:
-        """Count an error; the first is reported, and one hundred in a row end the query."""
+        """Count an error; report the first, and end the query at a hundred in a row."""
         self.errors += 1
         self._in_a_row += 1
         if self.errors == 1:

@@ -1,4 +1,4 @@
-"""A reduction that one client asks of several ranks: its values say in which window they are."""
+"""One rank's part of a reduction over ranks; its values carry a window number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the time that an evaluation took was its own doing.
+"""Measures which part of an evaluation's time was its own doing.
 
 An evaluation may take long because it computes, sleeps or waits for a lock: that is its own doing. Or because another
 process had the CPU, or another thread the interpreter lock: that is not. The kernel says how long a thread was on a
@@ -39,7 +39,7 @@ _SECONDS_PER_NANOSECOND = 1e-9
 def thread_usage() -> tuple[float, int]:
     """Return this thread's CPU seconds, and how often it has slept or waited.
 
-    Where the system does not tell (macOS, Windows) both are 0. Costs 1.5 µs.
+    Both are 0 where the system does not say (macOS, Windows). Costs 1.5 µs.
     """
     if _THREAD is None:
         return 0.0, 0
@@ -48,7 +48,7 @@ def thread_usage() -> tuple[float, int]:
 
 
 class Schedule:
-    """How long one thread was on a CPU, and how long it wanted one; a file of the kernel is kept open for that."""
+    """The kernel's account of a thread's CPU and run queue time; holds a file open."""
 
     def __init__(self, thread: int) -> None:
         self._fd: int | None = None
@@ -68,20 +68,20 @@ class Schedule:
 
 
 class IoSchedule:
-    """The schedule of the I/O thread, for other threads; empty until that thread has said which it is."""
+    """The I/O thread's schedule, for other threads; empty until that thread is known."""
 
     def __init__(self) -> None:
         self._thread = 0
         self._schedule: Schedule | None = None
 
     def is_this_thread(self) -> None:
-        """Follow the calling thread."""
+        """Set the calling thread as the I/O thread."""
         thread = threading.get_native_id()
         if thread != self._thread:
             self._thread, self._schedule = thread, None
 
     def seconds(self) -> float:
-        """Return the I/O thread's seconds on a CPU or waiting for one, for others."""
+        """Return the I/O thread's seconds on or waiting for a CPU; 0 on that thread."""
         if not self._thread or self._thread == threading.get_native_id():
             return 0.0
         if self._schedule is None:
@@ -90,7 +90,7 @@ class IoSchedule:
 
 
 class _Own(threading.local):
-    """The schedule of each thread that has asked for its own."""
+    """The schedule of the calling thread, if it has asked for its own."""
 
     schedule: Schedule | None = None
 
@@ -99,7 +99,7 @@ _own = _Own()
 
 
 class Moment(NamedTuple):
-    """What the clocks of a thread show at one time: seconds, and how often it has waited."""
+    """The readings of a thread's clocks at one time: seconds, and number of waits."""
 
     wall: float
     cpu: float
@@ -109,7 +109,7 @@ class Moment(NamedTuple):
 
 
 class OwnTime:
-    """Tells what of the time that evaluations take is their own doing, and keeps account of waits."""
+    """A stopwatch for the part of evaluations that is their own doing."""
 
     __slots__ = ("_cpu", "_io", "_waits")
 
@@ -118,7 +118,7 @@ class OwnTime:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new account."""
+        """Forget earlier evaluations."""
         self._cpu, self._waits = 0.0, 0
 
     def start(self) -> Moment:

@@ -1,4 +1,4 @@
-"""A client's code as something that can be compiled: its text, or the function that it pickled.
+"""Loads a query from source text or a pickled function.
 
 Only the I/O thread calls this, and only for an authenticated operator, who may run code in the job by design.
 """

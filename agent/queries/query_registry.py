@@ -1,4 +1,4 @@
-"""The queries of a run: compiled for a client, put on the events they ask about, taken off again.
+"""The queries of a run: compiled, attached to events, and detached.
 
 Runs on the I/O thread, and where the host declares streams. A tap's tuple of queries is only ever replaced as a whole:
 the training thread sees the old one or the new one.
@@ -36,7 +36,7 @@ MAX_LISTED_NAMES = 20
 
 
 class QueryRegistry:
-    """Compiles queries and commands, and moves them on and off the taps."""
+    """The compiler of queries and commands, which attaches them to event sources."""
 
     def __init__(self, taps: EventSources, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget) -> None:
         self._sources, self._groups, self._limits, self._budget = taps, groups, limits, budget
@@ -58,7 +58,7 @@ class QueryRegistry:
         return compile_query(QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds))
 
     def declared(self, name: str, pipeline: Pipeline, on: str, sink: ValueSink, max_bytes: int) -> AttachedQuery:
-        """Make a query of the host, not yet attached. Raises QueryError.
+        """Compile a query of the host, not yet attached. Raises QueryError.
 
         No budget limits it.
         """
@@ -68,7 +68,7 @@ class QueryRegistry:
         return AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest)
 
     def attached(self, attach: m.Attach, outbox: ValueQueue) -> AttachedQuery:
-        """Make the query of ``attach``, not yet attached. Raises QueryError.
+        """Compile the query of ``attach``, not yet attached. Raises QueryError.
 
         It fills ``outbox``.
         """
@@ -111,7 +111,7 @@ class QueryRegistry:
         )
 
     def notes(self, query: AttachedQuery) -> list[str]:
-        """Return a warning on the events of ``query`` for the client that attaches it."""
+        """Return warnings about the events of ``query``, for the client that attaches it."""
         notes = []
         seen = list(self._sources.counts())
         if query.on not in seen:
@@ -144,7 +144,7 @@ class QueryRegistry:
             tap.refresh()
 
     def schedule_command(self, query: AttachedQuery) -> None:
-        """Let the next event check again if a client waits for values of ``query``."""
+        """Make the next event check again whether a client waits for ``query``."""
         if not query.on:
             return
         with self._moving:
@@ -224,15 +224,15 @@ def _emits_are_compiled(likely: bool) -> bool:
 
 
 def _listed(names: list[str]) -> str:
-    """List names in a sentence of bounded length."""
+    """Format names as a sentence of bounded length."""
     more = len(names) - MAX_LISTED_NAMES
     return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
-    """Return the pipeline's form for several ranks. Raises QueryError.
+    """Return the pipeline's form for several ranks, whose values have to align.
 
-    The values of ranks have to fit together.
+    Raises QueryError.
     """
     if attach.throttle or attach.when is not None:
         which = "throttle=" if attach.throttle else "when="
@@ -245,9 +245,9 @@ def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
 
 
 def grant_share(share: float | None) -> float | None:
-    """Return the share of the loop's time asked for. Raises QueryError.
+    """Return the share of the loop's time asked for: a positive number.
 
-    It must be a positive number.
+    Raises QueryError.
     """
     if share is not None and not share > 0:
         raise QueryError(f"budget={share!r} must be a fraction of the loop's time above 0; math.inf lifts the limit.")

@@ -1,7 +1,7 @@
 """Finds the query or command that a thread runs, by its Python frames.
 
 So the training thread need not note what it begins, and pays nothing. A thread that reads the frames holds the GIL:
-what keeps the GIL for itself cannot be found from inside the process, and is the client's to say.
+code that keeps the GIL cannot be found from inside the process; the client has to report it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMMANDS = LoopCommand.run.__code__.co_filename
 
 
 class Inside(NamedTuple):
-    """A query or a command that a thread is inside of; ``turn`` tells one evaluation from the next."""
+    """A query or command that a thread runs; ``turn`` identifies the evaluation."""
 
     subject: AttachedQuery | LoopCommand
     turn: int
@@ -31,7 +31,7 @@ class Inside(NamedTuple):
     """Who asked for it; empty for the job itself."""
 
     def same(self, other: Inside) -> bool:
-        """True if both are one evaluation."""
+        """Return True if both are the same evaluation."""
         return self.subject is other.subject and self.turn == other.turn
 
     def as_info(self) -> LongEvaluation:
@@ -50,7 +50,7 @@ class Inside(NamedTuple):
 
 
 def evaluations() -> Iterator[Inside]:
-    """Return the queries and commands that other threads run at this moment."""
+    """Return the queries and commands that other threads are running now."""
     own = threading.get_ident()
     for thread, frame in sys._current_frames().items():
         found = None if thread == own else _innermost(frame)

@@ -1,4 +1,4 @@
-"""The connection file of a run, written again if it vanishes; and the removal of what dead runs left behind."""
+"""Publishes and renews a run's connection file; removes those of dead runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def announce(run: RunInfo, keys: RoleKeys, link: ServerThread, directory: Path) 
 
 
 def note_end(run: RunInfo, files: Iterable[Path], reason: str, store: Path | None) -> None:
-    """Note the end of a run next to its connection ``files``, for late clients."""
+    """Record the end of a run next to its connection ``files``, for late clients."""
     kept = str(store) if store is not None and store.exists() else ""
     for path in files:
         with contextlib.suppress(OSError, UnsafeFile):
@@ -36,7 +36,7 @@ def note_end(run: RunInfo, files: Iterable[Path], reason: str, store: Path | Non
 
 
 def _renew(file: ConnectionFile, directory: Path) -> None:
-    """Announce a run again whose file has vanished, or its whole directory."""
+    """Publish a run again whose file, or whole directory, has vanished."""
     remake(directory)
     publish(file, directory)
 

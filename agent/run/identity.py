@@ -1,4 +1,4 @@
-"""What a run says of itself: its id, where it is, which rank of which job."""
+"""Identity of a run: its id, its machine, its rank and its job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_info(name: str) -> RunInfo:
 
 
 def job_of(environment: Mapping[str, str]) -> str:
-    """Return what identifies the job of this process; empty without a launcher.
+    """Return the identity of this process's job; empty without a launcher.
 
     A port of the address where all ranks meet is held by one job; a step of Slurm may be a part of one.
 

@@ -17,7 +17,7 @@ MAX_EARLIER_RUNS = 100
 
 
 class ResumeFacts(TypedDict, total=False):
-    """What a run resumes; empty if it resumes nothing."""
+    """The facts of a resumed run; empty if it resumes nothing."""
 
     lineage: list[str]
     resumed_from: str | None
@@ -26,7 +26,7 @@ class ResumeFacts(TypedDict, total=False):
 
 
 class RunHistory:
-    """The runs before this one; and the events, by type, up to which they had come."""
+    """The earlier runs, and the event numbers that they had reached, by type."""
 
     def __init__(self) -> None:
         self.runs: tuple[str, ...] = ()
@@ -45,9 +45,9 @@ class RunHistory:
         seen: Mapping[str, int],
         find: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
-        """Continue from there.
+        """Continue after these runs and event numbers.
 
-        ``find`` returns further events that had been there; the I/O thread calls it before it reads new values.
+        ``find`` returns further events that had occurred; the I/O thread calls it before it reads new values.
         """
         self._since = monotonic()
         self.runs, self.taken_up = runs[-MAX_EARLIER_RUNS:], dict(taken_up)
@@ -55,7 +55,7 @@ class RunHistory:
         self._find = find
 
     def learn(self, seen: Mapping[str, int]) -> None:
-        """These events had been there, too."""
+        """Record further events that had occurred, by their newest numbers."""
         self.seen |= {name: max(number, self.seen.get(name, 0)) for name, number in seen.items()}
 
     def flagged(self, on: str, columns: ValueBatch, flags: bytearray) -> bytearray:
@@ -72,7 +72,7 @@ class RunHistory:
         return flags
 
     def describe(self) -> ResumeFacts:
-        """Return the same as facts of the run; none if it resumes nothing."""
+        """Return the history as facts of the run; none if it resumes nothing."""
         if self._find is not None:
             self._look()
         if not self.taken_up:

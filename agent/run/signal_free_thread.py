@@ -1,4 +1,4 @@
-"""Work on a thread of its own: Python delivers signals to the main thread alone, so Ctrl-C never cuts it short."""
+"""Runs work on a thread of its own, which Ctrl-C cannot interrupt."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Result = TypeVar("Result")
 
 
 def aside(do: Callable[[], Result], name: str) -> Result:
-    """Run a function on a thread called ``name``, and wait; raises what it raises.
+    """Run a function on a thread called ``name``; return its result or raise.
 
-    Ctrl-C ends the waiting and not the work. Where no thread can be started, it is done on this one.
+    Ctrl-C ends the wait but not the work. If no thread can be started, the function runs on this one.
     """
     came: SimpleQueue[tuple[Result | None, BaseException | None]] = SimpleQueue()
     begun: SimpleQueue[bool] = SimpleQueue()

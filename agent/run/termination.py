@@ -1,4 +1,4 @@
-"""SIGTERM, for who asks for it: what waits is sent before the job goes the way it would go without looptap.
+"""Optional SIGTERM handler: sends pending values before the former handler runs.
 
 Python ends at SIGTERM without running anything. This handler runs on the main thread, between two of its
 instructions; a main thread that hangs in a call of C runs no handler.
@@ -15,10 +15,11 @@ from typing import Any
 
 
 class OnSigterm:
-    """Handles SIGTERM until `remove`: calls ``end`` where the process dies of it, else ``flush``, then who was before.
+    """A SIGTERM handler, installed until `remove`.
 
-    Raises ValueError off the main thread, where Python allows no signal handler. A signal that was ignored stays so,
-    and a handler that is not Python's stays alone: it could not be called.
+    It calls ``flush`` and then the former handler; without one, ``end``, and the process dies of the signal.
+    Raises ValueError off the main thread, where Python allows no signal handler. An ignored signal stays ignored, and a
+    handler that is not Python's stays installed: it could not be called.
     """
 
     def __init__(self, end: Callable[[], object], flush: Callable[[], object]) -> None:
@@ -39,13 +40,13 @@ class OnSigterm:
         os.kill(os.getpid(), number)
 
     def remove(self) -> None:
-        """Give SIGTERM back to its former handler, unless it was taken since."""
+        """Restore the former handler of SIGTERM, unless it was replaced since."""
         with contextlib.suppress(ValueError):  # not on the main thread: the handler stays, and only passes it on
             if signal.getsignal(signal.SIGTERM) is self._handler:
                 signal.signal(signal.SIGTERM, self._before)
 
 
 def require_main_thread() -> None:
-    """Raise ValueError anywhere else."""
+    """Raise ValueError on any thread but the main one."""
     if threading.current_thread() is not threading.main_thread():
         raise ValueError("sigterm=True: only the main thread can handle signals. Make the agent there.")

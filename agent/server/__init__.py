@@ -1,1 +1,1 @@
-"""Answers to clients: requests, sessions, subscriptions, declared streams. No sockets."""
+"""Server without sockets: requests, sessions, subscriptions, declared streams."""

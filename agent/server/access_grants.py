@@ -1,4 +1,4 @@
-"""Shares: keys for viewers that expire, and a socket that is open meanwhile.
+"""Shares: keys for viewers that expire, and the socket that they open.
 
 Runs on the I/O thread. A share shows streams of its own, or all that is exported, and has a key pair of its own; shares
 of the same endpoint have a socket together, which is opened for the first and closed with the last.
@@ -36,7 +36,7 @@ MAX_GRANT_SECONDS = 366 * 86_400.0
 
 @dataclass
 class AccessGrant:
-    """One share: its key, where it lets in, and until when."""
+    """One share: its key, its endpoint and its expiry."""
 
     id: str
     key: bytes = field(repr=False)
@@ -50,7 +50,7 @@ class AccessGrant:
 
 
 class AccessGrants:
-    """The shares of a run. ``dismiss`` disconnects the clients of a key; ``link`` returns what opens sockets."""
+    """The shares of a run; ``dismiss`` disconnects the clients of a key."""
 
     def __init__(
         self, run: m.RunInfo, limits: Limits, standing: DeclaredStreams, dismiss: Callable[[str, str], None],
@@ -66,9 +66,9 @@ class AccessGrants:
         return "" if link is None else link.sender
 
     def share(self, ask: m.CreateShare, by: str) -> NewShare:
-        """Make a key that opens until it expires.
+        """Make a key that admits viewers until it expires.
 
-        Raises LimitReached, QueryError for a time that is none, BadEndpoint, EndpointBusy.
+        Raises LimitReached, QueryError for a bad duration, BadEndpoint, EndpointBusy.
         """
         link = self._link()
         if link is None:
@@ -103,12 +103,12 @@ class AccessGrants:
         return [shared.id for shared in over]
 
     def expire(self) -> None:
-        """End the shares whose time is over."""
+        """End the expired shares."""
         now = time.monotonic()
         self._end([shared for shared in self.shares.values() if shared.until <= now], "this share has expired")
 
     def visibility(self, client: ClientSession) -> Sight | None:
-        """Return the test for the streams that a client may read; None means all."""
+        """Return a predicate for the streams that a client may read; None means all."""
         if not client.viewer:
             return None
         share = next((one for one in self.shares.values() if one.key.decode() == client.key), None)
@@ -119,7 +119,7 @@ class AccessGrants:
         return lambda standing: standing.exported
 
     def limited(self, id: str) -> AccessGrant:
-        """Return a share with streams of its own by its id. Raises QueryError."""
+        """Return the share ``id``, which has streams of its own. Raises QueryError."""
         share = self._share(id)
         if not share.only:
             raise QueryError(f"the share {id} shows all that is exported: it was made without streams of its own.")
@@ -143,7 +143,7 @@ class AccessGrants:
         return share
 
     def describe(self, guests: SessionTable) -> list[ShareInfo]:
-        """Describe each share, with the names of the viewers who are attached by it."""
+        """Describe each share, with the names of its attached viewers."""
         return [
             self._info(s, tuple(c.name for c in guests.of(s.key.decode()) if not c.disconnected))
             for s in self.shares.values()

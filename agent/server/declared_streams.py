@@ -1,9 +1,8 @@
-"""Declared streams: queries of the host, or handed over by clients, that run once and keep a history.
+"""Declared streams: queries that run once for all readers and keep a history.
 
-Their values go into a ring each and stay there. Without a reader the I/O thread is not woken: arithmetic is
-evaluated 256 events at a time, on the training thread.
-
-One that a client has handed over continues as long as it is exported, kept or read; the host may take its name.
+The host declares them, or a client hands its query over; such a stream continues as long as it is exported, kept or
+read, and the host may take its name. Without a reader the I/O thread is not woken: arithmetic is evaluated 256 events
+at a time, on the training thread.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ RATE_WINDOW_VALUES = 128
 
 
 class DeclaredStream:
-    """One declared stream; ``logged``: its values come from `Agent.log`; ``by``: the client that handed it over."""
+    """One declared stream: a query with a history that any client may read."""
 
     def __init__(
         self,
@@ -147,9 +146,7 @@ class DeclaredStreams:
     def adopt(self, name: str, query: AttachedQuery, after: int, by: str) -> DeclaredStream:
         """Turn a client's query into a declared stream, numbered above ``after``.
 
-        Raises QueryError, LimitReached.
-
-        Nothing may be evaluated meanwhile.
+        Nothing may be evaluated meanwhile. Raises QueryError, LimitReached.
         """
         bound = self._limits.handed_streams
         if sum(bool(standing.by) for standing in list(self.by_name.values())) >= bound:
@@ -214,7 +211,7 @@ class DeclaredStreams:
             started = ended
 
     def named(self, name: str) -> DeclaredStream | None:
-        """Return the stream of that name; make that of the commands when first needed."""
+        """Return the stream of that name; create that of the commands on first use."""
         return self.by_name.get(name) or (self._commands() if name == COMMANDS else None)
 
     def command(self, command: QueuedCommand) -> None:
@@ -239,10 +236,7 @@ class DeclaredStreams:
         return [msgspec.structs.replace(stream.describe(), exported=True, shares=()) for stream in self.seen(sees)]
 
     def tidy(self) -> Sequence[DeclaredStream]:
-        """Remove streams that failed, are unused, or whose name the host has taken.
-
-        Returns those that have ended.
-        """
+        """Remove and return streams that failed, are unused, or gave up their name."""
         over = []
         for stream in list(self.by_name.values()):
             query = stream.query

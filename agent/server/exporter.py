@@ -1,12 +1,10 @@
-"""Values on their way to the clients: in frames of a bounded size, as fast as each client takes them in.
+"""Sends values to clients in bounded frames, as fast as each client reads them.
 
 Runs on the I/O thread alone. A flush costs what the streams with news cost, however many there are: each client has a
 list of its streams with news (`ClientSession.ready`), and `ValueExporter` the clients that have such streams, in turns.
-A stream
-gets on the list by `mark`: when its sink is collected from `QueueSet.ready`, when this side changes its state, and at
-each
-heartbeat. It leaves the list when it has been looked at and nothing is left to send; that is safe because its sink was
-taken out of `QueueSet.ready` before, so that a later value puts it there again.
+A stream gets on the list by `mark`: when its sink is collected from `QueueSet.ready`, when this side changes its state,
+and at each heartbeat. It leaves the list when it has been looked at and nothing is left to send; that is safe because
+its sink was taken out of `QueueSet.ready` before, so that a later value puts it there again.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ LARGE_VALUE_BYTES = 262_144
 
 
 class ValueExporter:
-    """The streams of all clients; ``send`` hands a frame over for a peer and says what became of it."""
+    """The streams of all clients; ``send`` sends a frame to a peer."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class ValueExporter:
                 self.mark(stream)
 
     def mark(self, stream: Subscription) -> None:
-        """Look at a stream at the next flush, if it is served still."""
+        """Look at a stream at the next flush, if it is still served."""
         if stream in self.streams:
             stream.client.ready[stream] = None
             self._turns[stream.client] = None
@@ -143,9 +141,9 @@ class ValueExporter:
     # ------------------------------------------------------------ sending
 
     def window(self) -> Callable[[ClientSession], int]:
-        """Return the bound on a client's bytes in flight, as a function of the client.
+        """Return a function that bounds a client's bytes in flight.
 
-        Operators share the bound of the run; viewers take nothing of it.
+        Operators divide the bound of the run among them; viewers take nothing of it.
         """
         if self.leaving:
             return lambda client: sys.maxsize
@@ -174,7 +172,7 @@ class ValueExporter:
         return held
 
     def answer(self, client: ClientSession, frame: bytes) -> SendResult:
-        """Send a reply after those that the client is owed; keep it without room."""
+        """Send a reply, after earlier ones; keep it while the client has no room."""
         sent = SendResult.FULL if client.owed else self._send(client.peer, frame)
         if sent is SendResult.FULL and sum(map(len, client.owed)) + len(frame) <= MAX_IN_FLIGHT_BYTES:
             client.owed.append(frame)
@@ -184,7 +182,7 @@ class ValueExporter:
         return sent
 
     def _pay(self, client: ClientSession, now: float) -> bool:
-        """Send a client the replies that it is owed; True if that was all."""
+        """Send a client the replies kept for it; return True if all were sent."""
         while client.owed and not client.disconnected and now >= client.full_until:
             if self._send(client.peer, client.owed[0]) is SendResult.FULL:
                 client.refused()
@@ -202,7 +200,7 @@ class ValueExporter:
     def _serve(self, client: ClientSession) -> tuple[bool, bool]:
         """Send a client changed states and one frame of values, streams in turn.
 
-        Whether anything went, and whether there may be more, for which there was no room.
+        Returns whether anything was sent, and whether more may be left for lack of room.
         """
         frames, looked, taken = [], [], []
         room, size, before = TYPICAL_BATCH_VALUES, 0, self.sent_bytes
@@ -235,7 +233,7 @@ class ValueExporter:
         return self.sent_bytes > before, self.leaving or room <= 0 or size >= LARGE_VALUE_BYTES // 2
 
     def _send_values(self, client: ClientSession, frames: list[bytes]) -> bool:
-        """Send the values of some streams as one frame; whether it went."""
+        """Send the values of some streams as one frame; return whether it was sent."""
         frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
         if (
             self._send(client.peer, frame) is not SendResult.OK
@@ -248,7 +246,7 @@ class ValueExporter:
         return True
 
     def _tell(self, stream: Subscription) -> bool:
-        """Send the state of a stream, its end after its last value.
+        """Send the state of a stream; its end follows its last value.
 
         Returns False if its client has no room.
         """

@@ -1,4 +1,4 @@
-"""The liveness of the loop: event counts, their ages, and the code it is in.
+"""Liveness of the loop: event counts, their ages, and long-running client code.
 
 The I/O thread looks once a heartbeat, whether or not a client is connected: `emit` only counts, and notes no time.
 """
@@ -20,7 +20,7 @@ LONG_SECONDS = 5.0
 
 
 class LoopLiveness:
-    """The clock of each event type, exact to the time between two beats. ``owner`` names the client of a query."""
+    """The age of each event type's last event, exact to a heartbeat."""
 
     def __init__(self, taps: EventSources, owner: Callable[[object], str]) -> None:
         self._taps, self._owner = taps, owner
@@ -32,7 +32,7 @@ class LoopLiveness:
         """The queries and commands that have run for `LONG_SECONDS` and have not returned."""
 
     def beat(self) -> None:
-        """Look, and note what has been inside one evaluation for long. I/O thread only."""
+        """Update, and record what has been running for long. I/O thread only."""
         delivers, before, self._beaten = self.update(), self._beaten, time.monotonic()
         if delivers and self._delivered <= before:
             self._look_inside(self._beaten, before)
@@ -41,7 +41,7 @@ class LoopLiveness:
             self._note([])
 
     def update(self) -> bool:
-        """Note which event counts have moved; True if some type has work to do."""
+        """Record which event counts have moved; True if some type has work to do."""
         now, delivers = time.monotonic(), False
         for name, tap in list(self._taps.by_name.items()):
             count = tap.number
@@ -82,7 +82,7 @@ class LoopLiveness:
         return {name: now - moved for name, moved in list(self._moved.items())}
 
     def age(self) -> float:
-        """Return the seconds since the agent began."""
+        """Return the seconds since the agent started."""
         return time.monotonic() - self._began
 
     def report(self) -> dict[str, EventActivity]:
@@ -91,5 +91,5 @@ class LoopLiveness:
         return {name: EventActivity(count=self._counts[name], idle=age) for name, age in self.ages().items()}
 
     def as_info(self) -> list[LongEvaluation]:
-        """Describe what the loop has been inside of for long."""
+        """Describe the queries and commands that have been running for long."""
         return [one.as_info() for one in self.inside]

@@ -33,7 +33,7 @@ _MAX_ERROR_CHARACTERS = 2000  # characters of an error there
 
 
 class RunRecorder:
-    """Hands the values of kept streams, and the records of commands, to the file of the run."""
+    """The writer of kept streams and command records to the file of a run."""
 
     def __init__(self, run: RunInfo, where: Any) -> None:
         self._rank = run.rank
@@ -70,7 +70,7 @@ class RunRecorder:
         self._kept[standing] = number, reader
 
     def stop_recording(self, standing: DeclaredStream, lineage: RunHistory) -> None:
-        """Stop recording a stream, after handing over what has come."""
+        """Stop recording a stream, after handing over its last values."""
         standing.kept = False
         if standing in self._kept:
             self._ready[standing] = None
@@ -81,13 +81,13 @@ class RunRecorder:
             reader.leave()
 
     def heard(self, sinks: Sequence[ValueSink]) -> None:
-        """Look at those whose values come from these sinks, at the next `hand_over`."""
+        """Mark the streams whose values come from these sinks for `hand_over`."""
         for sink in sinks:
             if sink in self._rings:
                 self._ready[self._rings[sink]] = None
 
     def look_at_all(self) -> None:
-        """Look at all of them at the next `hand_over`."""
+        """Mark all streams for `hand_over`."""
         self._ready.update(dict.fromkeys(self._kept))
 
     def hand_over(self, lineage: RunHistory) -> None:
@@ -108,11 +108,9 @@ class RunRecorder:
         self._tell_errors(ready)
 
     def _tell_errors(self, streams: Iterable[DeclaredStream]) -> None:
-        """Record how often each query has failed, and its first error.
+        """Record each query's first error, and its numbers of errors and skipped events.
 
-        Likewise how many events the budget has kept from them.
-        A first error, and the end of a query, at once where it is one of these ``streams``; further ones, of all
-        streams, once a second.
+        For ``streams`` a first error and the end of a query are recorded at once; for all of them, once a second.
         """
         now = time.monotonic()
         due = now > self._errors_told + _ERROR_COUNT_INTERVAL_SECONDS

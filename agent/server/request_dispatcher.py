@@ -1,7 +1,7 @@
 """Serves clients: answers requests, attaches queries, sends values.
 
-Everything here runs on the I/O thread, through `receive`, `flush`, `beat` and `goodbye`. The training thread is met
-in few places only: taps (copy on write), the backlog, outboxes and rings, and the queue of command outcomes.
+Everything here runs on the I/O thread, through `receive`, `flush`, `on_heartbeat_timer` and `goodbye`. It shares with
+the training thread only taps (copy on write), the backlog, outboxes and rings, and the queue of command outcomes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LAST_VALUES_TIMEOUT_SECONDS, LAST_STATUS_TIMEOUT_SECONDS = 1.0, 0.25
 
 
 class RequestDispatcher:
-    """Answers clients. ``send`` hands a frame to the connection; ``link`` is what opens sockets for viewers, if any."""
+    """The agent's request handler; ``send`` sends a frame to a peer."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class RequestDispatcher:
         self._tidy()
 
     def flush(self) -> bool:
-        """Send one message's worth of what waits; True if there is more to send now."""
+        """Send one message of pending values; True if more can be sent now."""
         self.statistics.io_seconds = time.thread_time()
         self.sources.backlog.catch_up()
         self.queues.peak_bytes = max(self.queues.peak_bytes, self.queues.gathered())
@@ -201,7 +201,7 @@ class RequestDispatcher:
         return next((s.client.name for s in streams if s.query is query and s.reader is None), "")
 
     def ask_for_confirmation(self) -> None:
-        """Ask all clients what has reached them; see `confirmed`."""
+        """Ask all clients what they have received; see `confirmed`."""
         self._send_heartbeat(confirm=True)
 
     def confirmed(self) -> bool:
@@ -211,18 +211,18 @@ class RequestDispatcher:
         )
 
     def on_shutdown_signal(self) -> None:
-        """End the shares that have expired."""
+        """End the expired shares."""
         self.access_grants.expire()
         self._tidy()
 
     def disconnect(self, key: str, reason: str) -> None:
-        """Send nothing more to who came in by a key, but why."""
+        """Disconnect the clients of a key, with a reason."""
         for client in self.sessions.of(key):
             self._reply(client.peer, m.Goodbye(reason, dismissed=True))
             self.on_disconnect(client.peer)
 
     def goodbye(self) -> None:
-        """Send what waits, end every stream, and say goodbye with a reason."""
+        """Send pending values, end every stream, and say goodbye with a reason."""
         self.sources.drain()
         self.declared_streams.finish(self.farewell)
         for stream in self.exporter.streams:

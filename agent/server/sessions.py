@@ -57,7 +57,7 @@ class SessionTable:
         return known
 
     def conflicting_session(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> bytes | None:
-        """Return the session to drop when all places are taken: the longest away."""
+        """Return the session to drop if all places are taken: the longest disconnected."""
         held, bound, _ = self._places(role)
         if held < bound or peer in self.clients or self._back(role, hello, key) is not None:
             return None
@@ -86,11 +86,11 @@ class SessionTable:
         return self.is_expired(client)
 
     def is_expired(self, client: ClientSession) -> bool:
-        """Return True if a disconnected client has run out of time to return."""
+        """Return True if a disconnected client has run out of time to reconnect."""
         return not client.token or time.monotonic() - client.last_heard >= self.limits.heartbeat_timeout
 
     def forget(self, peer: bytes) -> list[Subscription]:
-        """Remove a client; return its streams, which are to be removed."""
+        """Remove a client; return its streams, for the caller to remove."""
         client = self.clients.pop(peer, None)
         if client is None:
             return []
@@ -104,7 +104,7 @@ class SessionTable:
         return streams
 
     def base(self, client: ClientSession, attach: m.Attach) -> int:
-        """Return the number after which a new stream counts. Raises LimitReached."""
+        """Return the last number before a new stream's values. Raises LimitReached."""
         if not 0 <= attach.above <= _MAX_VALUE_NUMBER:
             raise LimitReached(f"above={attach.above}: no stream has reached that number.")
         return max(attach.above, self.reached.get(client.token, {}).get(attach.stream, 0))

@@ -1,4 +1,4 @@
-"""Agent statistics: the counters and the stacks that a client may ask for, and heartbeats."""
+"""Agent statistics: counters and stacks that clients ask for, and heartbeats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from looptap.protocol.replies import AgentStats, StackReport
 
 
 class StatisticsReporter:
-    """Collects the counters of an agent, and keeps two of its own. I/O thread only."""
+    """The counters of an agent, two of its own among them. I/O thread only."""
 
     def __init__(
         self, run: m.RunInfo, *, sources: EventSources, queues: QueueSet, liveness: LoopLiveness,
@@ -37,7 +37,7 @@ class StatisticsReporter:
         self._history, self._pause, self._recorder, self._budget = history, pause, recorder, budget
 
     def stacks(self) -> StackReport:
-        """Report where each thread of the job is, and whether its loop moves."""
+        """Report the stack of each thread of the job, and whether its loop moves."""
         liveness, pause = self._liveness, self._pause
         return StackReport(
             threads=stacks(), events=liveness.report(), paused=pause.seconds(), age=liveness.age(),
@@ -53,7 +53,7 @@ class StatisticsReporter:
         return {name: count for name, count in counts.items() if name in shown}
 
     def beat(self, client: ClientSession, confirm: bool = False) -> m.Beat:
-        """Return a client's heartbeat: event counts, and how long the loop stands."""
+        """Return a client's heartbeat: event counts, and the loop's seconds at rest."""
         pulse, events = self._liveness, self.events(client)
         idle = pulse.idle()
         ages = {name: age for name, age in pulse.ages().items() if name in events}

@@ -1,4 +1,4 @@
-"""The agent's view of its clients and of the streams that it serves them."""
+"""The agent's view of its clients and of the streams that it sends them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_MISSED_HEARTBEAT_TIMEOUTS = 3
 
 @dataclass(eq=False)
 class ClientSession:
-    """One attached client: how much was sent to it, and how much of that it has said to have taken in."""
+    """One attached client, with the bytes sent to it and those it has confirmed."""
 
     peer: bytes
     role: str
@@ -62,11 +62,11 @@ class ClientSession:
 
     @property
     def viewer(self) -> bool:
-        """Whether it sees nothing but what is exported."""
+        """True if it sees only exported streams."""
         return self.role != OPERATOR
 
     def refused(self) -> None:
-        """Note that libzmq had no room: a viewer that does not read is left alone."""
+        """Set the time of the next try after libzmq had no room, ever later for a viewer."""
         pause = (
             min(VIEWER_RETRY_DELAY_SECONDS * 2 ** min(self.refusals, 8), VIEWER_STALL_TIMEOUT_SECONDS)
             if self.viewer
@@ -76,7 +76,7 @@ class ClientSession:
         self.full_until = time.monotonic() + pause
 
     def is_stalled(self, now: float, window: int) -> bool:
-        """Return True if nothing should be sent at present."""
+        """Return True if nothing should be sent now."""
         return (
             bool(self.owed) or self.disconnected or now < self.full_until or self.sent_bytes - self.got_bytes >= window
         )
@@ -94,9 +94,10 @@ def expired_sessions(clients: dict[bytes, ClientSession], limits: Limits, now: f
 
 
 class Subscription:
-    """One stream of one client: a query, and what of its values is ready to go; they are numbered above ``base``.
+    """One stream of one client: its query, and the values ready to be sent.
 
-    ``source`` has the values: the outbox of a query of this client alone, or its reader of a declared stream's ring.
+    ``source`` has the values, numbered above ``base``: the outbox of a query of this client alone, or its reader of a
+    declared stream's ring.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Subscription:
 
     @property
     def changed(self) -> bool:
-        """Whether the client has yet to hear of a change of state or of a first error."""
+        """True if the client has yet to receive a change of state or a first error."""
         return self.reported_changes != self.query.changes
 
     def touch(self) -> None:
@@ -167,7 +168,7 @@ class Subscription:
         self.touch()
 
     def next(self, count: int, size: int) -> tuple[ValueBatch, list[Any], bytearray] | None:
-        """Return what to send next, with values and flags; it stays until `take`."""
+        """Return the next values with their flags; they stay until `take`."""
         if self.query.recorder is None:
             columns = self.source.peek(count, size)
         else:
@@ -192,7 +193,7 @@ class Subscription:
                 self.ready.popleft()
 
     def packed(self, columns: ValueBatch, values: list[Any], flags: bytearray, rank: int) -> bytes:
-        """Return the message of what `next` gave; unpackable values become errors."""
+        """Encode what `next` returned; values that cannot be encoded become errors."""
         try:
             form, raw = pack_values(values)
         except LooptapError:
@@ -241,7 +242,7 @@ class Subscription:
         )  # fmt: skip
 
     def stats(self) -> SubscriptionStats:
-        """Return the same counters, with the names of the query and its client."""
+        """Return the state and counters, with the names of the query and its client."""
         s, query = self.status(), self.query
         return SubscriptionStats(
             name=query.name, on=query.on, client=self.client.name, state=s.state, values=s.last - self.base,
@@ -251,7 +252,7 @@ class Subscription:
         )  # fmt: skip
 
     def _record(self, count: int, size: int) -> None:
-        """Show the recorder what has come."""
+        """Feed the flight recorder with new values."""
         recorder = self.query.recorder
         assert recorder is not None
         columns = self.source.peek(count, size)

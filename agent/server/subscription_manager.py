@@ -1,4 +1,4 @@
-"""Begins and ends the subscriptions of clients, and turns a client's query into a declared stream.
+"""Begins and ends subscriptions; turns a client's query into a declared stream.
 
 There is one way to export and to keep: what is to be seen by others, or to go to the file of the run, is a declared
 stream. A client's own query becomes one where it is: with its state, its numbers and its budget, between two events.
@@ -30,7 +30,7 @@ PAUSE_TIMEOUT_SECONDS = 0.1
 
 
 class SubscriptionManager:
-    """The streams of all clients; on the I/O thread."""
+    """The subscriptions of all clients. I/O thread only."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class SubscriptionManager:
         )
 
     def detach(self, stream: Subscription, reason: str) -> None:
-        """End a stream of a client, behind what it has yielded so far."""
+        """End a stream of a client, after the values it has yielded so far."""
         query = stream.query
         if stream.reader is None:
             self._queries.drop(query)

@@ -1,4 +1,4 @@
-"""Backward passes inside a query: the loop's graph is retained, and no gradient is accumulated in its tensors.
+"""Guards the loop's graph and gradients against backward passes in a query.
 
 `torch.autograd.grad` frees the graph it goes through, and the loop's own `backward()` would then raise. Every way
 into the engine leads through one attribute of torch, where a stand-in takes its place while a guard is open; it
@@ -28,14 +28,14 @@ _guarded: list[Guarded] = []
 
 
 class Guarded:
-    """A thread inside a guard: whose tensors are the loop's, and the number of the first node that is the query's."""
+    """A guarded thread: which tensors are the loop's, and the query's first node."""
 
     def __init__(self, owns: Owns) -> None:
         self.thread, self.owns, self.first_node = get_ident(), owns, 0
         self.gradients: list[tuple[Any, Any]] = []
 
     def admit(self, roots: Iterable[Any]) -> None:
-        """Refuse a backward pass that reaches what is the loop's; have gradients of all leaves put back."""
+        """Refuse a backward pass that reaches the loop's tensors; guard all gradients."""
         waiting = [getattr(root, "node", None) or root.grad_fn or root for root in roots]
         seen = set(map(id, waiting))
         while waiting:
@@ -56,7 +56,7 @@ class Guarded:
 
 
 class _StandIn:
-    """The engine of autograd, to which it passes on all calls."""
+    """A proxy for the engine of autograd, which passes all calls on."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -96,7 +96,7 @@ def retain(guarded: Guarded) -> None:
 
 
 def release(guarded: Guarded) -> None:
-    """End what `retain` has begun; the second time there is nothing to end."""
+    """Undo `retain`; a second call does nothing."""
     for leaf, gradient in reversed(guarded.gradients):
         leaf.grad = gradient
     if guarded in _guarded:

@@ -1,4 +1,4 @@
-"""The items of a container before a query looked at it, and how they are put back."""
+"""Copies of containers from before a query, and how to restore them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def as_before(container: Any, before: Any) -> bool:
 
 
 def places(path: ObjectPath, container: Any, before: Any, attributes: bool) -> Iterator[ObjectPath]:
-    """What has changed of a container: attributes and items by name, if it is a dictionary of known items."""
+    """Yield what changed: of a fully copied dictionary its items, else the container."""
     if not isinstance(before, dict):
         yield path
         return
@@ -54,7 +54,7 @@ def places(path: ObjectPath, container: Any, before: Any, attributes: bool) -> I
 
 
 def refill(container: Any, before: Any) -> bool:
-    """Put the items back; False where only their number is known."""
+    """Restore the items; return False where only their number is known."""
     if isinstance(before, tuple | int):
         return False
     if isinstance(container, dict):

@@ -1,4 +1,4 @@
-"""How each kind of object that a query can reach is kept: what of it is noted, and what is looked at next."""
+"""For each kind of reachable object: what to record, and where to go next."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _keepers: dict[type, Keeper] = {}
 
 
 def keeper_of(kind: type) -> Keeper:
-    """Return the function that keeps objects of this type."""
+    """Return the function that records objects of this type."""
     keeper = _keepers.get(kind)
     if keeper is None:
         if len(_keepers) > MAX_TYPES:
@@ -75,7 +75,7 @@ def _chosen(kind: type) -> Keeper:
 
 
 def _nothing(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """Keep nothing."""
+    """Record nothing."""
 
 
 def _tensor(walk: Walk, value: Any, path: ObjectPath) -> None:
@@ -175,7 +175,7 @@ def _file(walk: Walk, value: Any, path: ObjectPath) -> None:
 
 
 def _iterator(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """Refuse what the query names; of another one put the position back, or report that it has moved."""
+    """Refuse an iterator that the query names; restore another, or report its move."""
     if _is_named(path, walk.named):
         raise QueryError(ITERATOR.format(path))
     if isinstance(value, types.GeneratorType):
@@ -205,7 +205,7 @@ def _is_named(path: ObjectPath, named: Collection[str]) -> bool:
 
 
 def _frame(generator: types.GeneratorType[Any, Any, Any]) -> Any:
-    """Where a generator stands: the place in its code, and what its variables are."""
+    """Return a generator's position in its code, and its variables."""
     frame = generator.gi_frame
     return None if frame is None else (frame.f_lasti, {n: id(v) for n, v in frame.f_locals.items()})
 
@@ -229,7 +229,7 @@ def _loader(walk: Walk, value: Any, path: ObjectPath) -> None:
 
 
 class _Refused:
-    """In place of the one iterator of a DataLoader that keeps its workers."""
+    """A stand-in for the one iterator of a DataLoader that keeps its workers."""
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
         raise QueryError(PERSISTENT)
@@ -244,9 +244,9 @@ def _function(walk: Walk, value: Any, path: ObjectPath) -> None:
 
 
 def keep_root(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """Note an observable; of a function that the host hands to queries only the generators that it draws from.
+    """Record an observable; of a function of the host only its random generators.
 
-    Such a function is meant to do what it does.
+    The other effects of such a function are intended.
     """
     torch = sys.modules.get("torch")
     if not callable(value) or (torch is not None and isinstance(value, torch.nn.Module)):
@@ -277,7 +277,7 @@ def _instance(walk: Walk, value: Any, path: ObjectPath) -> None:
 
 
 def _attributes(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """Keep the attributes of an object, in its dictionary and in its slots."""
+    """Record an object's attributes, those in slots included."""
     own = attributes_of(value)
     if own:
         walk.keep(own, path, True)
@@ -320,7 +320,7 @@ _slots_of: dict[type, list[tuple[str, Any]]] = {}
 
 
 def _class_of(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """Look at what the methods of the job's own classes refer to, and at the attributes of the classes."""
+    """Visit a class of the job: its attributes, and what its methods refer to."""
     kind = type(value)
     for function in methods_of(kind):
         for name, item in references(function):
@@ -347,5 +347,5 @@ _BY_BASE: list[tuple[Any, Keeper]] = [
 
 
 def is_tensor_kind(kind: type) -> bool:
-    """Return True if objects of this type are kept as tensors."""
+    """Return True if objects of this type are recorded as tensors."""
     return keeper_of(kind) is _tensor

@@ -1,4 +1,4 @@
-"""The modules of a model before a query looked at them: attributes, parameters, buffers, children, hooks, class."""
+"""Modules of a model as they were before a query: attributes, children, hooks."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def _standard() -> frozenset[str]:
 
 @functools.cache
 def _hooks() -> tuple[str, ...]:
-    """Return those of them that hold hooks."""
+    """Return the standard attributes that hold hooks."""
     return tuple(name for name in _standard() if "_hooks" in name)
 
 
 class Modules:
-    """All modules that a query can reach: there may be hundreds, most of which are as they were."""
+    """All modules that a query can reach: perhaps hundreds, few of which change."""
 
     def __init__(self) -> None:
         self._all: list[tuple[ObjectPath, Any, type, Any, dict[str, Any], list[dict[str, Any]]]] = []
         self._hooks: list[tuple[ObjectPath, dict[Any, Any], dict[Any, Any]]] = []
 
     def add(self, module: Any, path: ObjectPath) -> Iterator[tuple[Any, ObjectPath]]:
-        """Note a module; what is to be looked at next, buffers apart."""
+        """Record a module; yield the objects to visit next, buffers excepted."""
         own = attributes_of(module)
         held = [own.get(name) or {} for name in _STORED]
         self._all.append((path, module, type(module), own, dict(own), [dict(part) for part in held]))
@@ -50,7 +50,7 @@ class Modules:
                     self._hooks.append((ObjectPath(path, name), own[name], dict(own[name])))
 
     def put_back(self) -> Iterator[Change]:
-        """Put everything back; what had changed."""
+        """Restore everything; yield what had changed."""
         for path, module, kind, own, before, held in self._all:
             if type(module) is not kind:
                 module.__class__ = kind

@@ -2,7 +2,7 @@
 
 From the observables that the query reads a bounded walk goes through containers, instances, modules, functions and
 what these refer to, nearest things first. Attributes, items, hooks, positions of files and states of generators are
-put back; what is changed and cannot be is reported by its name. Iterators that the query names are refused.
+restored; other changes are reported by name. Iterators that the query names are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 
 
 class Belongings:
-    """What the loop has, as it was before a query that mentions the words in ``named``."""
+    """The loop's objects, as they were before a query that mentions ``named`` words."""
 
     def __init__(self, named: Collection[str]) -> None:
         self._walk = Walk(named)
@@ -26,9 +26,9 @@ class Belongings:
         self._found: set[int] = set()  # of the hooks that the query has put somewhere
 
     def keep(self, roots: Mapping[str, Any]) -> None:
-        """Note what stands in ``roots`` by name, and what can be reached from there, as it is now.
+        """Record the state of ``roots`` and of everything reachable from them.
 
-        Raises QueryError for an iterator of the loop among what the query names.
+        Raises QueryError if the query names an iterator of the loop.
         """
         walk = self._walk
         try:
@@ -47,7 +47,7 @@ class Belongings:
         return self._walk.seen(thing)
 
     def put_back(self) -> list[Change]:
-        """Put everything back; what had changed, buffers apart."""
+        """Restore everything; return what had changed, buffers excepted."""
         torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "no_grad"):
             return list(self._changes())
@@ -77,7 +77,7 @@ class Belongings:
         yield from self._walk.tensors.put_back()
 
     def _unhook(self) -> Iterator[Change]:
-        """Take the hooks off that were put on tensors and on all modules; those of a module are among its items."""
+        """Remove hooks that were added to tensors, or for all modules at once."""
         modules = vars(sys.modules["torch"].nn.modules.module)
         held: list[Any] = [hooks for name, hooks in modules.items() if name.startswith("_global_")]
         for thing in self._walk.things:

@@ -1,4 +1,4 @@
-"""A bounded walk through what a query can reach, and what is noted on it, to be put back."""
+"""A bounded walk through the objects that a query can reach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Undo = Callable[[], Iterable[Change]]
 
 
 class Walk:
-    """What has been noted so far, and what is still to be looked at.
+    """The objects recorded so far, and those still to be visited.
 
     ``named`` are the words that the query mentions.
     """
@@ -54,9 +54,9 @@ class Walk:
             self.waiting.append((value, path))
 
     def keep(self, container: Any, path: ObjectPath, attributes: bool = False) -> None:
-        """Have the items of a container put back, which are the ``attributes`` of an object or its own."""
+        """Record a container's items; ``attributes``: they are an object's attributes."""
         self.containers.append((path, container, contents(container), attributes))
 
     def undo(self, path: ObjectPath, how: Undo) -> None:
-        """Have ``how`` called in the end for what stands at ``path``; it gives what the client should hear of."""
+        """Record ``how`` to restore what is at ``path``; it returns changes to report."""
         self.undos.append((path, how))

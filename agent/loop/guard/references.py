@@ -1,4 +1,4 @@
-"""What the functions and classes of the job refer to besides their arguments."""
+"""Objects that the job's functions and classes refer to, arguments apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _methods_of: dict[type, list[types.FunctionType]] = {}
 
 
 def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The objects outside that a function refers to by name."""
+    """Yield the objects outside that a function refers to, with their names."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents
@@ -35,7 +35,7 @@ def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def methods_of(kind: type) -> list[types.FunctionType]:
-    """The functions of a class and its bases, libraries' apart."""
+    """Return the functions of a class and its bases, except those of libraries."""
     found = _methods_of.get(kind)
     if found is None:
         if len(_methods_of) > MAX_TYPES:

@@ -1,7 +1,7 @@
-"""The guard around code that looptap does not know: what it changes of the loop is put back, or reported by name.
+"""The guard around unknown code: restores or reports what it changes in the loop.
 
 Costs about 100 µs on a busy machine, and more where the code reads a model, an optimizer or another object, which is
-looked through.
+searched.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class StateGuard:
         self.restore()
 
     def restore(self) -> None:
-        """Put all back, once: after a Ctrl-C it is called again, which may have come before the first call.
+        """Restore everything once; call it again after Ctrl-C, to do the rest.
 
-        Ctrl-C does not leave the loop half put back, since all of it can be done twice.
+        Ctrl-C does not leave the loop half restored, since each step can be done twice.
         """
         pressed: KeyboardInterrupt | None = None
         while self._open:
@@ -100,7 +100,7 @@ class StateGuard:
         self._changes.sort(key=lambda change: change.thing is None)  # of what else goes with them, tensors say most
 
     def changed(self, number: int) -> str:
-        """What the code has changed of what the loop owns, at the event of this number; empty if nothing."""
+        """Describe the changes that the code made to the loop at an event; empty if none."""
         parts = []
         for undone, ending in ENDINGS.items():
             names = list(dict.fromkeys(self._name(change) for change in self._changes if change.undone == undone))
@@ -132,7 +132,7 @@ class StateGuard:
 
 
 def copy_of(event: Event, name: str) -> Any:
-    """Copy an observable, inside a guard unless it is plain. Raises what that raises."""
+    """Copy an observable, inside a guard unless it is plain. Raises its errors."""
     if Sight.of_whole((name,)).plain(event):
         return snapshot(getattr(event, name))[0]
     guard = StateGuard((), *event.__looptap_shown__(), names=(name,))

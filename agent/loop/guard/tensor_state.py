@@ -1,6 +1,6 @@
 """The state of tensors and arrays before a query, and what can be restored.
 
-Put back are gradients, `requires_grad`, the graph, data that was exchanged, and the contents of what is small and lies
+Restored are gradients, `requires_grad`, the graph, data that was exchanged, and the contents of what is small and lies
 on the host, or is a buffer. What is larger is watched: a tensor counts its changes itself (``_version``), and of an
 array, or of data reached past that count, a sample is compared.
 """
@@ -28,7 +28,7 @@ MAX_NON_LEAVES = 16
 
 
 class ObjectPath(NamedTuple):
-    """Where something stands: in what, and as what. It is made for each object and read for the few that changed."""
+    """A path to an object, as its parent and one step; formatted only for a report."""
 
     parent: ObjectPath | None
     step: str
@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
 
 class _Tensor:
-    """One tensor as it was."""
+    """A tensor's recorded state."""
 
     __slots__ = (
         "buffer", "data", "grad", "grad_fn", "kind", "path", "requires", "retained", "tensor", "twin", "version",
@@ -84,7 +84,7 @@ class Tensors:
         self._left, self._bytes = MAX_COPIED_TENSORS, MAX_COPIED_BYTES
 
     def add(self, tensor: Any, path: ObjectPath, buffer: bool = False) -> Any:
-        """Note a tensor; a ``buffer`` is put back without a word. Returns its gradient."""
+        """Record a tensor; return its gradient. A ``buffer`` is restored silently."""
         one = _Tensor(tensor, path, buffer)
         self._all.append(one)
         if kind_of(type(tensor)) != TENSOR or tensor.layout is not self.torch.strided or one.version < 0:
@@ -103,7 +103,7 @@ class Tensors:
         return one.grad
 
     def add_array(self, array: Any, path: ObjectPath) -> None:
-        """Note an array."""
+        """Record an array."""
         if array.dtype.hasobject or not array.size:
             return
         if array.nbytes <= SMALL_BYTES and array.nbytes <= self._bytes:
@@ -114,7 +114,7 @@ class Tensors:
             self._samples.append((path, chosen := flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)], chosen.copy()))
 
     def keep(self) -> None:
-        """Copy what is small, all of a kind at once, and keep the places of results in the graph."""
+        """Copy small tensors, all of a kind at once, and keep results' graph nodes."""
         for members in self._groups.values():
             self._kept.append((members, self._flat(members)))
         if self._twins:
@@ -124,7 +124,7 @@ class Tensors:
                     one.twin = one.tensor.clone() if small else self.torch.ops.aten.alias(one.tensor)
 
     def put_back(self) -> Iterator[Change]:
-        """Put back what can be; what has changed, buffers apart."""
+        """Restore what can be; yield what had changed, buffers excepted."""
         for one in self._all:
             try:
                 yield from self._attributes(one)
@@ -147,7 +147,7 @@ class Tensors:
                 yield Change(path, False, chosen)
 
     def _attributes(self, one: _Tensor) -> Iterator[Change]:
-        """Put back what hangs on a tensor: its data, its place in the graph, `requires_grad`, its gradient."""
+        """Restore a tensor's data, graph node, `requires_grad` and gradient."""
         tensor, data = one.tensor, one.data
         if type(tensor) is not one.kind:
             tensor.data = data
@@ -178,7 +178,7 @@ class Tensors:
         return bool(one.tensor.is_leaf or one.data.nbytes <= MAX_COPIED_BYTES)
 
     def _restored(self, members: list[_Tensor], kept: Any) -> Iterator[_Tensor]:
-        """Put the contents of tensors of one kind back; those that had changed."""
+        """Restore the contents of tensors of one kind; return those that had changed."""
         now = self._flat(members) if kept.is_cpu else None  # of a device nothing is compared: that would wait for it
         if now is not None and not _unequal(now, kept):
             return
@@ -198,7 +198,7 @@ class Tensors:
 
 
 def _rewritten(array: Any, copy: Any) -> bool:
-    """Give an array its shape and contents back; False where it does not take them."""
+    """Restore an array's shape and contents; return False if it refuses them."""
     try:
         if array.shape != copy.shape:
             array.resize(copy.shape, refcheck=False)

@@ -1,4 +1,4 @@
-"""The loop's state, put back after code that looptap does not know has run in it.
+"""Global state of torch, numpy and random, restored after unknown code.
 
 Saved and restored: grad and inference mode, autocast, default dtype and device, precision of products, anomaly and
 deterministic mode, thread count, dispatch and function modes, hooks of saved tensors, and the random numbers of torch,
@@ -24,13 +24,13 @@ captured = 0
 
 
 def captures() -> Callable[[], bool] | None:
-    """Return the test for CUDA graph capture; None without CUDA."""
+    """Return a function that tests for CUDA graph capture; None without CUDA."""
     torch = sys.modules.get("torch")
     return None if torch is None or not torch.backends.cuda.is_built() else capturing
 
 
 def capturing() -> bool:
-    """Return True during CUDA graph capture; counts it, and reports it once."""
+    """Return True during CUDA graph capture; count it, and warn once."""
     global captured
     cuda = sys.modules["torch"].cuda
     if not cuda.is_initialized() or not cuda.is_current_stream_capturing():
@@ -42,7 +42,7 @@ def capturing() -> bool:
 
 
 class TorchStateGuard:
-    """A context in which modes and random numbers may change; they are as before when it ends.
+    """A context that restores modes and random number generators at its end.
 
     With ``randomness=False`` random numbers are left alone, for commands that are meant to draw some.
 
@@ -72,7 +72,7 @@ class TorchStateGuard:
         self.restore()
 
     def restore(self) -> None:
-        """Put all back; done again, for Ctrl-C may have cut it short, it changes nothing more."""
+        """Restore everything; a second call, after Ctrl-C, does the rest."""
         if self._errors is not None and np.geterr() != self._errors:
             np.seterr(**self._errors)
         if self._modes is not None:
