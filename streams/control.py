@@ -12,7 +12,7 @@ from typing import Any
 from looptap.streams.errors import ControlError
 
 KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
-"""The types that a control may have, and how a sentence calls them."""
+"""The types of controls, and their names in messages."""
 
 
 class Control:

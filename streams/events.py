@@ -20,7 +20,7 @@ CALLS = {
     "latest": "Say of which event: latest('epoch').error.",
     "values": "The sequence of the events of a run is 'events'.",
 }
-"""What to say of a name of the language that was read as an observable."""
+"""Hints for names of the language that were read as observables."""
 
 
 class MissingObservable(QueryError, AttributeError):
@@ -28,7 +28,7 @@ class MissingObservable(QueryError, AttributeError):
 
 
 lazies: list[bool] = []
-"""Empty until a `Lazy` is made: loops that never do, do not pay for looking for them."""
+"""Empty until a `Lazy` is created, so that other loops skip the search for them."""
 
 
 class Lazy:

@@ -190,14 +190,14 @@ def function(parameter: str | None, body: ast.expr, text: SourceText, names: dic
 
 def format_error(error: BaseException, source: str = "") -> str:
     """Return a traceback of ``error`` from the query's first frame, with its line."""
-    if isinstance(error, LooptapError):  # it says itself what is wrong, and where
+    if isinstance(error, LooptapError):  # the message already says what is wrong and where
         return str(error)
     tb: TracebackType | None = error.__traceback__
     first = tb
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<query "):
         first = first.tb_next
     name = first.tb_frame.f_code.co_filename if first else ""
-    if first is None and source:  # it happened in looptap's own reducers, whose frames help no user
+    if first is None and source:  # raised in looptap's reducers, whose frames do not help a user
         return f"{_last_line(error)}, in {source}"
     if first:
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)

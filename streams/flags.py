@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 PARTIAL = 1
-"""The window was cut."""
+"""The window is incomplete."""
 ERROR = 2
 """The value is the text of an error."""
 TRIGGER = 4
-"""The condition ``when=`` came true at this event."""
+"""The condition ``when=`` became true at this event."""
 REPEATED = 8
-"""The event had been there before the job resumed from an older state."""
+"""The event repeats one from before the job resumed from an older state."""

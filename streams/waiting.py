@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_INTERRUPT_CHECK_SECONDS = 0.5  # the longest that a thread waits in one piece
+_INTERRUPT_CHECK_SECONDS = 0.5  # maximum of one wait
 
 
 def wait_interruptibly(wait: Callable[[float], object], timeout: float | None) -> bool:

@@ -87,7 +87,7 @@ class Histogram(Stateful):
             raise ValueError(f"histogram takes at most {bounds.items:,} bins, and {size:,} were asked for.")
         self._bins, self._range = bins, range
         self._counts: Counts
-        self._counts, self._edges = np.histogram(np.empty(0), bins, range)  # checks both as numpy does
+        self._counts, self._edges = np.histogram(np.empty(0), bins, range)  # numpy checks bins and range
         self._pending: list[float] = []
         self._kept: list[Floats] = []
         self._numbers = 0

@@ -156,7 +156,7 @@ class Maximum(ScalarReducer):
         self._device = item.clone() if held is MISSING else self._pick(held, item.to(held.device))
 
     def _pick(self, held: Any, item: Any) -> Any:
-        if isinstance(held, float | int):  # fetched from the device, of another process
+        if isinstance(held, float | int):  # merged from another process, which fetched it from its device
             return max(held, float(item)) if held == held and item == item else math.nan
         return sys.modules["torch"].maximum(held, item)
 

@@ -55,7 +55,7 @@ class _Others:
         self.total = _wide(item)
         self.wide = self.total is not item and bool(getattr(item, "ndim", 0))
         if zero and not self.wide:
-            self.total = 0 + self.total  # as Python's sum, which so refuses strings and lists
+            self.total = 0 + self.total  # like Python's sum: refuses strings and lists
 
     def add(self, item: Any) -> None:
         dtype = getattr(item, "dtype", None)
@@ -64,7 +64,7 @@ class _Others:
         total = self.total
         if is_tensor(item) and is_tensor(total):
             item = item.detach().to(total.device)
-            # Tensors of one shape promote to the wider type in the addition itself; a scalar may not.
+            # The addition promotes tensors of one shape to the wider type, but not always a scalar.
             self.total = total + (item if item.shape == total.shape else _wide(item))
         elif self._fits(item):
             np.add(total, item, out=total)
@@ -175,7 +175,7 @@ class Sum(ScalarReducer):
     def _numbers(self) -> Any:
         if not self._floats:
             return self._whole
-        # The compensation is not finite as soon as the total is not: then the plain total is right.
+        # If the total is not finite, nor is the compensation: then the plain total is right.
         total = self._total + self._lost if math.isfinite(self._lost) else self._total
         return total + self._whole if self._whole else total
 
@@ -294,7 +294,7 @@ class Variance(ScalarReducer):
             return
         n = self._n + other._n
         away = (other._shift - self._shift) + (other._mean - self._mean)
-        # away - away is 0, or NaN where an infinity is among the items: the variance has no value then.
+        # away - away is 0, or NaN if an item is infinite: then the variance is undefined.
         self._m2 = self._m2 + other._m2 + away * (away * (self._n * other._n / n)) + (away - away)
         self._mean = self._mean + away * (other._n / n)
         self._n = n

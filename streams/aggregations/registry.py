@@ -45,9 +45,9 @@ class Reducer(Protocol):
     """An aggregation of the items of a window, in one pass."""
 
     mergeable: bool
-    """Whether ``merge`` works."""
+    """True if ``merge`` works."""
     constant: bool
-    """Whether the memory does not grow with the number of the items (plain numbers)."""
+    """True if memory does not grow with the number of items (plain numbers)."""
 
     def add(self, item: Any) -> None:
         """Add the next item."""

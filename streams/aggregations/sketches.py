@@ -162,7 +162,7 @@ def interpolate(ordered: Sequence[Any], q: float) -> Any:
     if not part:
         return low
     high = ordered[below + 1]
-    if low == high:  # also two equal infinities, whose difference is no number
+    if low == high:  # includes two equal infinities, whose difference is NaN
         return low
     return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
@@ -205,7 +205,7 @@ class FineGrid:
     def _cover(self, lowest: float, highest: float, exponent: int) -> None:
         """Double the width until the cells span lowest to highest at ``exponent``."""
         self.lowest, self.highest = lowest, highest
-        # A cell's number must be an integer that a float can tell from the next one: at most 2 ** 52.
+        # A cell's number must be an integer that a float represents exactly: at most 2 ** 52.
         exponent = max(exponent, self.exponent, math.frexp(max(abs(lowest), abs(highest)))[1] - 52)
         first, end = (math.floor(math.ldexp(x, -exponent)) for x in (lowest, highest))
         while end - first >= self.counts.size:

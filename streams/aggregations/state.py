@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from looptap.streams.values.sizing import MISSING
 
 PARTS: dict[str, Callable[..., Any]] = {}
-"""Functions that make an object inside a state from the rest of its tagged list; the module of the object adds it."""
+"""Functions that create an object in a state from its tagged list; the object's module registers each."""
 
 
 class Stateful:
@@ -30,7 +30,7 @@ class Stateful:
 
     __slots__ = ()
     kept: ClassVar[tuple[str, ...]] = ()
-    """The attributes that depend on the items; the others depend on the call that made the reducer."""
+    """The attributes that depend on the items; the others depend on the constructor call."""
     mergeable: bool
 
     @property

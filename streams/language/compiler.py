@@ -95,9 +95,9 @@ class _Compiler:
         self.spec, self.text = spec, text
         self.names = builtins.names(spec.functions)
         self.known = set(spec.known or ()) - set(spec.functions)
-        self.shadowed: set[str] = set()  # names of the language that an observable may turn out to hide
+        self.shadowed: set[str] = set()  # names of the language that an observable may hide
         self.parts = StreamingExtractor(text, self.names, self.per_event, spec.bounds, spec.item == "e")
-        self.alias = spec.item  # what a bare event is called in a mapped expression
+        self.alias = spec.item  # the name of the bare event in a mapped expression
 
     def compile(self) -> Pipeline:
         body, source = self.text.body, self.spec.source
@@ -361,7 +361,7 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
         )
     window, every, throttle = spec.window, spec.every, spec.throttle
     compiled = getattr(code, "__code__", None)
-    reads, texts = frozenset(names_in(compiled)), texts_in(compiled)  # a text may be read: e['train/loss']
+    reads, texts = frozenset(names_in(compiled)), texts_in(compiled)  # a text may be a name: e['train/loss']
     pipeline: Pipeline
     if positional[0].name == spec.source:
         size = window.size if isinstance(window, Sliding) else None

@@ -57,7 +57,7 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             loads.append(node.id)
     if not names or any(loads.count(name) != events.count(name) for name in set(events)):
-        return None  # an event in place of a value: the error for it names all that the event has
+        return None  # an event used as a value: let the error list its names
     return frozenset(names)
 
 
@@ -77,7 +77,7 @@ def _known(function: ast.expr) -> bool:
 
 
 IMMUTABLE = frozenset({float, int, bool, str, type(None)})
-"""Types of which nothing need be copied."""
+"""Types that need no copy."""
 
 
 def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[st
                     return None
                 value = value.item()
             copies[name] = value
-    except Exception:  # it is not there, or is a tensor that has no value now
+    except Exception:  # missing, or a tensor without a value now
         return None
     return copies
 

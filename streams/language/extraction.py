@@ -37,7 +37,7 @@ IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
 _MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
 _STACKED = {"sum", "min", "max", "len", "any", "all", "mean", "stdev", "variance", "first", "last"}
 _COUNTED = {"len", "reduce"}  # the reducers that take bare events
-_OF_VALUES = {  # those that can make nothing of them, unless a key says what of each
+_OF_VALUES = {  # the reducers of values, which take events only with a key
     "sum", "mean", "median", "stdev", "variance", "quantile", "histogram", "min", "max", "sorted", "nlargest",
     "nsmallest",
 }  # fmt: skip
@@ -55,11 +55,11 @@ class StreamingExtractor:
         of_events: bool,
     ) -> None:
         self.text, self.names, self.per_event, self.bounds = text, names, per_event, bounds
-        self.of_events = of_events  # which are no values; the items of a stream are
+        self.of_events = of_events  # items are events, not values as in a stream
         self.slots: list[SlidingSlot] = []  # of recent(n)
         self.latest: list[Latest] = []
         self.conditions: list[str] = []
-        self.collects = False  # whether events are kept with their observables as a whole
+        self.collects = False  # whether whole observables of events are kept
         self._places = 0
 
     def place(self, read: Callable[[], Any]) -> ast.expr:
@@ -77,9 +77,9 @@ class StreamingExtractor:
             return Items(lambda item: item, one=True, bare=self.of_events, copied=not self.of_events)
         name = item_name(node)
         if name is not None and isinstance(node, ast.Subscript) and is_source(node.value, bound):
-            return Items(operator.itemgetter(name), one=True)  # events['train/loss'], of each
+            return Items(operator.itemgetter(name), one=True)  # events['train/loss']
         if any(n.id in bound for n in free_names(node)):
-            return None  # it depends on a variable of a loop around it
+            return None  # depends on a variable of an enclosing loop
         if isinstance(node, COMPREHENSIONS):
             return self._comprehension(node, is_source, bound)
         if isinstance(node, ast.Call):
@@ -305,7 +305,7 @@ class Extraction:
         reduction = self.parts.reduction(node, self.is_source, bound)
         shown = self.parts.text.segment(node)
         if reduction is not None and self.size and reduction[0] == "reduce" and reduction[1].bare:
-            reduction = None  # a fold over events that slides needs them kept
+            reduction = None  # a sliding fold over events needs to keep them
         if reduction is not None:
             name, items, make = reduction
             slot = self.slot(node, items, make, name in _STACKED)

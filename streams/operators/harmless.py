@@ -27,7 +27,7 @@ BUILTINS = _words(
 MODEL_HELPERS, OPTIMIZER_HELPERS = {"layer_norms", "layer_histograms"}, {"lr"}
 NAMES = BUILTINS | set(REDUCERS) | (set(HELPERS) - MODEL_HELPERS - OPTIMIZER_HELPERS) | {"accumulate", "ema"}
 COLUMN_HELPERS = frozenset({"batch_topk", "batch_bottomk", "batch_sample"})
-"""Helpers whose keywords name the columns of a row: they may be any."""
+"""Helpers with arbitrary keywords, which name the columns of a row."""
 OPERATORS = _words(
     "abs add and_ concat contains countOf eq floordiv ge getitem gt indexOf inv invert is_ is_not le lshift lt matmul "
     "mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor"
@@ -42,7 +42,7 @@ ARRAYS: dict[str, int] = {
     **dict.fromkeys(_words("concatenate asarray array bincount dot matmul flatten softmax float32 float64 int64"), 2),
     **dict.fromkeys(_words("norm clip clamp topk histogram histc percentile quantile where sign log2 log1p"), 3),
 }
-"""Functions of torch and numpy, with the positional arguments that they may have: a later one may be written to."""
+"""Functions of torch and numpy, with the maximum number of positional arguments: they may write to later ones."""
 ARRAYS.update(dict.fromkeys(_words("sign log2 log1p"), 1))
 DOTTED = {"linalg.norm": 2, "linalg.vector_norm": 2}
 CONSTANTS = {
@@ -51,7 +51,7 @@ CONSTANTS = {
     "torch": _words("float16 bfloat16 float32 float64 float double half int8 int16 int32 int64 long uint8 bool Tensor"),
 }
 CONSTANTS["numpy"] = CONSTANTS["np"]
-OUT = ("np", "numpy", "torch")  # a function of these that is handed over may be given an array to write to
+OUT = ("np", "numpy", "torch")  # their functions, passed as arguments, may get an array to write to
 MODULES: dict[str, Mapping[str, int]] = {
     "math": dict.fromkeys(
         (name for name, value in vars(math).items() if callable(value) and name[0] != "_"), MAX_POSITIONAL_ARGUMENTS
@@ -78,8 +78,8 @@ METHODS: dict[str, int] = {
     **dict.fromkeys(_words("amax amin prod cumsum diff eq ne lt le gt ge pow round trace isnan"), 1),
     **dict.fromkeys(_words("get replace count index copy norm quantile topk clip clamp chunk unbind"), 2),
 }
-"""Methods of plain values, with the positional arguments that they may have."""
-CASTS = _words("float double half cpu to")  # of a tensor they make another one, of a module they change it in place
+"""Methods of plain values, with the maximum number of positional arguments."""
+CASTS = _words("float double half cpu to")  # copy a tensor, but change a module in place
 MODEL_METHODS = _words("parameters named_parameters buffers named_buffers")
 ATTRIBUTES = _words(
     "shape ndim dtype device grad requires_grad is_leaf T mT real imag nbytes itemsize is_cpu is_cuda layout data "

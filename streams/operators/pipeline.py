@@ -28,7 +28,7 @@ class Latest:
     def __init__(self, event: str, name: str) -> None:
         self.event, self.name, self.value = event, name, None
         self.problem = ""
-        """Why the event does not have it."""
+        """The error if the event lacks it."""
 
     def get(self) -> Any:
         """Return the newest value, None before the first."""
@@ -50,19 +50,19 @@ class Pipeline:
         self.notes: list[str] = []
         self.explanation: list[str] = []
         self.sight: Sight | None = None
-        """What it reads of an event, if it is harmless where that is plain."""
+        """The paths that it reads of an event, if it is harmless where these are plain."""
         self.reads: frozenset[str] = frozenset()
-        self.mentions: frozenset[str] = frozenset()  # names and texts in the code, where it is not known to be harmless
-        self.hands_over = False  # whether it hands an event to other code, which may read anything of it
-        self.function: Callable[..., Any] | None = None  # the Python function that it was made of
-        self.language: frozenset[str] = frozenset()  # the names it uses that an observable may turn out to hide
-        self.numbers: frozenset[str] | None = None  # all that it reads of an event, if it is arithmetic
+        self.mentions: frozenset[str] = frozenset()  # names and texts in code not known to be harmless
+        self.hands_over = False  # whether it passes an event to other code, which may read all of it
+        self.function: Callable[..., Any] | None = None  # the Python function that was compiled
+        self.language: frozenset[str] = frozenset()  # names of the language that it uses and an observable may hide
+        self.numbers: frozenset[str] | None = None  # all names that it reads, if it is arithmetic
         self.latest: list[Latest] = []
-        self.expects: frozenset[str] = frozenset()  # what it is likely to read of the events that it collects
-        self.failure: str | None = None  # of the open window, which then yields it in place of a value
+        self.expects: frozenset[str] = frozenset()  # observables that it probably reads of collected events
+        self.failure: str | None = None  # error of the open window, yielded in place of its value
         self.on_failure: Callable[[], None] | None = None
         self.skipped = 0
-        self.events = 0  # in the open window
+        self.events = 0  # of the open window
         self.partial = False
         self._next = -math.inf
         self._start: float | None = None
@@ -160,7 +160,7 @@ class Mapped(Pipeline):
 
     def recover(self, now: float) -> Sequence[Output]:
         """Restore the state after Ctrl-C in `push` or `flush`; return their outputs."""
-        for slot in self.slots:  # of which one may have taken in half of the event
+        for slot in self.slots:  # one may have processed half of the event
             slot.reset()
         return ()
 
@@ -196,15 +196,15 @@ class Reducing(Pipeline):
     ) -> None:
         super().__init__(text, window, every, throttle)
         self.slots, self.inner, self.finish = slots, inner, finish
-        # Asked for at each event: what kind of window it is.
+        # The kind of window, unpacked because it is needed at each event.
         self._count = window.size if isinstance(window, Count) else math.inf
         self._seconds = window.size if isinstance(window, Seconds) else 0.0
         self._slides = window.size if isinstance(window, Sliding) else 0
-        # What Ctrl-C may leave half done: whether the time of the window is over, whether its output is in `_ready`,
-        # and the outputs that wait there until `post` or `close` returns them.
+        # Steps that Ctrl-C may interrupt: the window's time is over, its output is in `_ready`, and outputs are
+        # pending there until `push` or `flush` returns them.
         self._over = self._closing = False
         self._ready: tuple[Output, ...] = ()
-        self._hole = 0  # how many events a sliding window had when it last missed some
+        self._hole = 0  # events of a sliding window when it last missed some
 
     def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Push the event into every part; return the outputs of windows that this ends.
@@ -253,7 +253,7 @@ class Reducing(Pipeline):
                 return
             output = self._value()
             due = not self.throttle or self._due(now)
-            # Up to the return no call comes between these steps, and so no Ctrl-C.
+            # No call until the return, so no Ctrl-C can come between these steps.
             self._closing = True
             if due:
                 self._ready += (output,)

@@ -1,4 +1,4 @@
-"""Stages between a per-event sequence and its reducer: chain, fold, copy, collect."""
+"""Stages between a sequence and its reducer: chain, fold, copy, collect."""
 
 from __future__ import annotations
 
@@ -103,4 +103,4 @@ def ema_fold(alpha: float) -> FoldStage:
     return FoldStage(lambda mean, x: mean + alpha * (x - mean))
 
 
-ema_fold.__qualname__ = "ema"  # as the error for a missing alpha calls it
+ema_fold.__qualname__ = "ema"  # the name in the error for a missing alpha

@@ -44,10 +44,10 @@ GUARDED = (
     "guarded: {} is not known to be harmless. What it changes of the loop is put back or reported, at about 100 µs an "
     "evaluation, and more where it reads a model, an optimizer or another object"
 )
-"""What to say of a query that runs in the agent's guard."""
+"""The explanation of a query that runs in the agent's guard."""
 
 DATA, EVENTS, LATEST = "data", "events", "latest"
-"""What an expression stands for: plain values; events, or what holds some; the events of another type."""
+"""Kinds of expressions: plain values; events or containers of them; events of another type."""
 
 
 class ObservablePath(NamedTuple):
@@ -118,7 +118,7 @@ def _met(event: Event, own: Mapping[str, Any], path: ObservablePath, test: Calla
         if not known:
             return False
         if value is None:
-            return True  # nothing comes after it, or an error that the query raises
+            return True  # the path ends here, or the query raises an error
     return test(value)
 
 
@@ -210,7 +210,7 @@ class _Tree:
             return bound[node.id]
         if node.id == self.source:
             return EVENTS
-        if node.id in self.names:  # a function that is handed over, where that is known to be harmless
+        if node.id in self.names:  # a function passed as an argument, if known to be harmless
             if node.id in NAMES:
                 return DATA
             raise _Unknown(node)
@@ -333,7 +333,7 @@ class _Tree:
                 if isinstance(target, ast.Name):
                     inner[target.id] = kind
                 elif not isinstance(target, ast.Tuple | ast.List | ast.Starred | ast.expr_context):
-                    raise _Unknown(target)  # a subscript or an attribute: it is assigned to
+                    raise _Unknown(target)  # assignment to a subscript or an attribute
             self.all(generator.ifs, inner)
         return self.all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt], inner)
 

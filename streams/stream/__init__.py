@@ -1,1 +1,1 @@
-"""Streams: the buffer, readers that follow it, and derived streams."""
+"""Streams: the buffer, its readers, and derived streams."""

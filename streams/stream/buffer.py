@@ -1,7 +1,7 @@
-"""The bounded buffer behind a stream: numbered items in columns, the oldest dropped first.
+"""The bounded buffer of a stream: numbered items in columns, newest kept.
 
-Items arrive as a `Batch` and stay columnar; `Record` objects are built only when they are asked for.
-A buffer is not thread-safe: its stream holds a lock around it.
+Items arrive as a `Batch` and stay columnar; `Record` objects are built only on request. A buffer is not thread-safe:
+its stream holds a lock around it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ Convert: TypeAlias = Callable[[list[Any]], list[Any]]
 
 
 class Record(NamedTuple):
-    """One item of a stream: its number (from 1), where and when it came from, and its value or error.
+    """An item of a stream: its number (from 1), origin, and value or error.
 
-    ``event`` numbers the event that it comes from, ``time`` is the host's monotonic clock and ``wall`` is
-    seconds since the epoch. ``error`` is a text in place of a value; ``partial`` marks a window that was cut,
-    ``trigger`` the event at which ``when`` came true, ``again`` one that repeats an event after the job continued from
-    an older state.
+    ``event`` is the number of its event, ``time`` is the host's monotonic clock and ``wall`` is seconds since the
+    epoch. ``error`` is a text in place of a value; ``partial`` marks an incomplete window, ``trigger`` the event at
+    which ``when`` became true, ``again`` an event repeated after the job resumed from an older state.
     """
 
     number: int
@@ -47,14 +46,14 @@ class Record(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """``missing`` items that should have followed item ``after`` never came; None: how many is unknown."""
+    """``missing`` items lost after item ``after``; None if their number is unknown."""
 
     after: int
     missing: int | None
 
 
 class RunSeam(NamedTuple):
-    """The items up to number ``after`` are of the run ``old``, those above of the run ``new``: ids of runs."""
+    """A change of run: items up to ``after`` are of ``old``, later ones of ``new``."""
 
     after: int
     old: str
@@ -62,19 +61,19 @@ class RunSeam(NamedTuple):
 
 
 class LimitedStretch(NamedTuple):
-    """The budget kept events from the query between item ``first`` and item ``last``; None: it still does."""
+    """Items during which the budget limited the query; ``last`` None: it still does."""
 
     first: int
     last: int | None
 
 
 class Batch(NamedTuple):
-    """Items ``first`` to ``first + n - 1`` in columns, of one rank unless ``ranks`` are n of them.
+    """Items ``first`` to ``first + n - 1`` in columns, of one rank unless ``ranks``.
 
-    ``events`` are n event numbers, ``times`` n monotonic seconds, ``values`` n values (an error's text where
-    its flag says so), ``flags`` n bytes or none at all; ``clock`` is what to add to a time to get seconds
-    since the epoch; ``nbytes`` is about what the values take, 0 to have it estimated; ``windows`` are n numbers
-    of windows that are alike on all ranks, which no buffer keeps.
+    ``ranks`` and ``events`` are n numbers, ``times`` n monotonic seconds, ``values`` n values (an error's text if its
+    flag says so), ``flags`` n bytes or empty; ``clock`` is the offset from times to seconds since the epoch;
+    ``nbytes`` is the approximate size of the values, 0 to estimate it; ``windows`` are n numbers of windows common to
+    all ranks, which no buffer keeps.
     """
 
     first: int
@@ -99,7 +98,7 @@ class Batch(NamedTuple):
         return Batch(self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes, ranks, windows)
 
     def good(self) -> list[Any]:
-        """Return the values, without the errors."""
+        """Return the values without errors."""
         if not self.flags:
             return self.values
         return [v for v, flag in zip(self.values, self.flags, strict=True) if not flag & ERROR]
@@ -136,10 +135,10 @@ def _converted(values: list[Any], flags: bytes | bytearray, convert: Convert) ->
 
 
 class _Chunk:
-    """A run of consecutive items, kept together so that small batches cost no objects of their own.
+    """A run of consecutive items, merged so that small batches need no objects.
 
-    Values are converted when they are first read: the garbage collector goes through 200,000 rows of a class of ours
-    again and again, and leaves bare tuples of numbers alone.
+    Values are converted when first read: the garbage collector repeatedly traverses 200,000 rows of a custom class,
+    but not bare tuples of numbers.
     """
 
     __slots__ = ("clock", "events", "first", "flags", "nbytes", "rank", "ranks", "seen", "start", "times", "values")
@@ -175,7 +174,7 @@ class _Chunk:
         self.nbytes += nbytes
 
     def convert(self, convert: Convert) -> None:
-        """Convert the values that were not."""
+        """Convert the values that are not converted yet."""
         if self.seen < len(self.values):
             self.values[self.seen :] = _converted(self.values[self.seen :], self.flags[self.seen :], convert)
             self.seen = len(self.values)
@@ -187,17 +186,18 @@ class _Chunk:
 
 
 class StreamBuffer:
-    """The newest items of a stream: at most ``items`` and about ``nbytes`` bytes, yet always the last batch.
+    """The newest items of a stream, bounded by ``items`` and about ``nbytes`` bytes.
 
-    A position counts all items that ever came in, so a reader's place stays right when old items go.
+    The last batch is always kept. A position counts all items that ever arrived, so it stays valid when old items are
+    dropped.
     """
 
     def __init__(self, items: int, nbytes: int) -> None:
         self.max_items, self.max_bytes = items, nbytes
         self.start = 0
-        """The position of the oldest item that is still here."""
+        """The position of the oldest kept item."""
         self.end = 0
-        """The position of the next item to come."""
+        """The position of the next item."""
         self.nbytes = 0
         self.peak_bytes = 0
         self._chunks: deque[_Chunk] = deque()
@@ -206,7 +206,7 @@ class StreamBuffer:
         self._chunk_bytes = min(_MAX_CHUNK_BYTES, nbytes // 8)
 
     def append(self, batch: Batch) -> None:
-        """Add a batch; forget the oldest items above the bounds."""
+        """Add a batch; drop the oldest items above the bounds."""
         count = len(batch.values)
         nbytes = batch.nbytes or size_of(batch.values)
         if (surplus := count - self.max_items) > 0:
@@ -231,7 +231,7 @@ class StreamBuffer:
             self.start = max(self.start, chunks[0].start)
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
-        """Return up to ``limit`` items from ``position`` on that lie together, and the position after them."""
+        """Return up to ``limit`` consecutive items, and the position after them."""
         position = max(position, self.start)
         if position >= self.end:
             return None, self.end
@@ -246,7 +246,7 @@ class StreamBuffer:
         return self.parts_after(-1)
 
     def parts_after(self, number: int, *, plain: bool = False) -> list[Batch]:
-        """Return the items above ``number``; ``plain`` leaves them as they came, if they have not been read."""
+        """Return the items above ``number``; ``plain`` skips converting unread ones."""
         found = []
         for chunk in reversed(self._chunks):
             offset = max(self.start - chunk.start, number + 1 - chunk.first, 0)
@@ -256,7 +256,7 @@ class StreamBuffer:
         return found[::-1]
 
     def values(self) -> list[Any]:
-        """Return all values, without the errors."""
+        """Return all values without errors."""
         found: list[Any] = []
         for chunk in self._chunks:
             offset = max(0, self.start - self._shown(chunk).start)
@@ -280,7 +280,7 @@ class StreamBuffer:
         )
 
     def convert(self, convert: Convert) -> None:
-        """Convert values when they are first read from now on, once each."""
+        """Convert values from now on, once each, when they are first read."""
         self._convert = convert
 
     def _shown(self, chunk: _Chunk) -> _Chunk:

@@ -1,4 +1,4 @@
-"""`StreamContents`: what a stream holds now, as values, records, columns, arrays and frames."""
+"""`StreamContents`: the contents of a stream as values, records, arrays, frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StreamContents:
-    """The part of a `Stream` that reads what has arrived and is still kept; nothing here waits."""
+    """The part of a `Stream` that reads its current contents; never blocks."""
 
     feed: Feed
 
@@ -27,27 +27,27 @@ class StreamContents:
 
     @property
     def reason(self) -> str:
-        """Why the stream has ended; empty while it is live."""
+        """The reason why the stream ended; empty while it is live."""
         return self.feed.reason
 
     @property
     def traceback(self) -> str:
-        """The text of the first error of the query, empty if there was none."""
+        """The text of the query's first error; empty if there is none."""
         return self.feed.traceback
 
     @property
     def values(self) -> list[Any]:
-        """The values that have arrived and are still kept, the oldest first."""
+        """The values that have arrived and are still kept, oldest first."""
         with self.feed.changed:
             return self.feed.buffer.values()
 
     @property
     def records(self) -> list[Record]:
-        """What is kept as records, errors included: with numbers, events, ranks and times."""
+        """The kept items as records with numbers, events, ranks, times; errors included."""
         return self.records_after(0)
 
     def records_after(self, number: int) -> list[Record]:
-        """Return the kept records whose number is above ``number``, to look again and again at what is new.
+        """Return the kept records above ``number``, to poll for new ones.
 
         >>> from looptap import stream_of
         >>> [record.value for record in stream_of([0.5, 0.25]).records_after(1)]
@@ -58,7 +58,7 @@ class StreamContents:
         return [record for part in parts for record in part.records()]
 
     def pages(self, items: int) -> Iterator[Batch]:
-        """Yield the kept items in batches of at most ``items``, errors included, without holding all of them.
+        """Yield the kept items in batches of up to ``items``, errors included.
 
         >>> from looptap import stream_of
         >>> [page.values for page in stream_of([1, 2, 3]).pages(2)]
@@ -92,7 +92,7 @@ class StreamContents:
         >>> stream_of([None, 0.5, 0.25]).first()
         0.5
         """
-        position, limit = 0, 1  # the first will do, nearly always, and may be large
+        position, limit = 0, 1  # nearly always the first is enough, and it may be large
         while True:
             values, position, _ = self.feed.take(position, limit)
             limit = 256
@@ -109,34 +109,34 @@ class StreamContents:
 
     @property
     def arrived(self) -> int:
-        """How many values have arrived, those forgotten included."""
+        """Number of values that have arrived, forgotten ones included."""
         return self.feed.arrived
 
     @property
     def forgotten(self) -> int:
-        """How many items the buffer gave up to make room for newer ones."""
+        """Number of items that the buffer dropped to make room for newer ones."""
         return self.feed.buffer.start
 
     @property
     def dropped(self) -> int:
-        """How many items never arrived."""
+        """Number of items that never arrived."""
         return self.feed.missing
 
     @property
     def gaps(self) -> list[Gap]:
-        """Where items are missing and how many; the newest 1,000 gaps (`dropped` counts them all)."""
+        """The newest 1,000 gaps and their sizes; `dropped` counts all."""
         with self.feed.changed:
             return list(self.feed.gaps)
 
     @property
     def seams(self) -> list[RunSeam]:
-        """Where the values of one run end and those of the next begin, for a stream that follows a name."""
+        """Where the values of the next run begin, for a stream that follows a name."""
         with self.feed.changed:
             return list(self.feed.seams)
 
     @property
     def error_count(self) -> int:
-        """How many times the query failed."""
+        """Number of failures of the query."""
         return self.feed.errors
 
     def __len__(self) -> int:
@@ -147,9 +147,9 @@ class StreamContents:
         return True  # a stream without values is still a stream
 
     def columns(self, after: int = 0, *, plain: bool = False) -> Columns:
-        """Return the kept values whose number is above ``after``, and arrays of their numbers, events and times.
+        """Return the kept values above ``after`` with arrays of numbers, events, times.
 
-        ``plain`` leaves rows bare tuples, which is quicker for who does not need the names of their elements.
+        ``plain`` returns rows as bare tuples, which is faster if the names of their elements are not needed.
         """
         with self.feed.changed:
             parts = self.feed.buffer.parts_after(after, plain=plain)
@@ -162,10 +162,10 @@ class StreamContents:
     @overload
     def to_numpy(self, first: str, second: str, /, *more: str) -> tuple[NDArray[Any], ...]: ...
     def to_numpy(self, *names: str) -> NDArray[Any] | tuple[NDArray[Any], ...]:
-        """Return the values as an array: numbers on one axis, rows and arrays of one shape stacked, else objects.
+        """Return the values as an array: numbers, stacked rows and arrays, or objects.
 
-        With names, an array for each, equally long also while the stream grows: fields of the values, or
-        number, event, rank, time, wall (seconds since the epoch) and, if the values have no fields, value.
+        With names, return an array for each, all of the same length even while the stream grows: fields of the values,
+        or number, event, rank, time, wall (seconds since the epoch) and, if the values have no fields, value.
 
         >>> from looptap import stream_of
         >>> step, loss = stream_of([(1, 0.5), (2, 0.25)], fields=("step", "loss")).to_numpy("step", "loss")
@@ -178,7 +178,7 @@ class StreamContents:
         return arrays if len(arrays) > 1 else arrays[0]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the values as a DataFrame indexed by number: event, rank, time, wall and a column for each field.
+        """Return a DataFrame indexed by number: event, rank, time, wall and fields.
 
         Raises ImportError if pandas is not installed.
         """

@@ -1,4 +1,4 @@
-"""The query language over values that have arrived, in this process."""
+"""Queries over values that have arrived, evaluated in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_PART = re.compile(r"object has no attribute '(\w+)'")
 
 
 class Derivation:
-    """A query over the values of ``source``, and the feed to which its values go."""
+    """A query over the values of ``source``, and the feed that takes its values."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Derivation:
         self._kind: type[Any] = object
 
     def start(self, out: Feed, notes: list[str]) -> None:
-        """Publish in ``out`` what the query yields, of the values that are kept first; append to ``notes``."""
+        """Publish the query's values in ``out``, kept values first; append to ``notes``."""
         self._out, self.notes = out, notes
         self._subscriber = self._source.subscribe(self._on_batch, self._on_end, replay=True)
         self._source.schedule()
@@ -49,11 +49,11 @@ class Derivation:
 
     @property
     def missed(self) -> int:
-        """Values that the source gave up before the query had seen them."""
+        """Number of source values that were dropped before the query read them."""
         return self._subscriber.missed
 
     def explain(self) -> str:
-        """Describe which parts of the query stream, which are collected, and when it yields."""
+        """Describe which parts of the query stream or are collected, and when it yields."""
         return self._pipeline.explain()
 
     def _on_batch(self, batch: Batch) -> None:
@@ -95,7 +95,7 @@ class Derivation:
         return (flags, self._explained(value)) if flags & ERROR else output
 
     def _explained(self, error: str) -> str:
-        """Return an error's text, and what to write where a plain value was asked for one of its fields."""
+        """Return an error's text, with a hint if it read a field of a plain value."""
         wanted = _NO_PART.search(error) if self._kind in (bool, int, float, str) else None
         if wanted is None:
             return error
@@ -105,7 +105,7 @@ class Derivation:
         )
 
     def _cut(self) -> None:
-        """Flag the open window; a sliding one is never closed, and would keep the flag forever."""
+        """Flag the open window, unless it slides: it would keep the flag forever."""
         if not isinstance(self._pipeline.window, Sliding):
             self._pipeline.begin(partial=True)
 

@@ -1,8 +1,4 @@
-"""`Feed`: the numbered items of one stream, its readers and its subscribers.
-
-Guarantees: every method may be called from any thread; the one lock, `Feed.changed`, is never held while the code of
-a subscriber runs, and `Feed.publish` never waits for a reader.
-"""
+"""`Feed`: the numbered items of one stream, its readers and subscribers."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from looptap.streams.waiting import wait_interruptibly
 LIVE, ENDED, FAILED = "live", "ended", "failed"
 """The states of a stream."""
 
-_MAX_ITEMS_PER_CALLBACK_TURN = 256  # items that a callback gets before the callbacks of other streams have their turn
+_MAX_ITEMS_PER_CALLBACK_TURN = 256  # items for one callback before those of other streams run
 _MAX_GAPS = 1000
 
 
@@ -35,9 +31,9 @@ class Subscriber:
 
 
 class Feed:
-    """Numbered items, published until `finish`; each reader and subscriber has a position of its own.
+    """Numbered items, published until `finish`; readers have their own positions.
 
-    A `Stream` owns one as `Stream.feed`. ``latest``, ``arrived`` and the other figures may be read without the lock;
+    A `Stream` owns one as `Stream.feed`. ``latest``, ``arrived`` and the other counters may be read without the lock;
     ``buffer``, ``gaps`` and ``seams`` are read while holding `changed`.
     """
 
@@ -71,7 +67,7 @@ class Feed:
     # ------------------------------------------------------------ what comes in
 
     def publish(self, batch: Batch) -> None:
-        """Take in a batch with numbers above those that came before; a jump is a gap, an overlap is cut."""
+        """Add a batch with increasing numbers; a jump is a gap, an overlap is cut off."""
         with self.changed:
             if self.state != LIVE:
                 return
@@ -96,15 +92,15 @@ class Feed:
 
     @property
     def newest(self) -> int:
-        """The number of the newest item, errors and missing ones included; 0 before the first."""
+        """The number of the newest item, errors and missing ones included, or 0."""
         return self._expected - 1
 
     def begin_after(self, number: int) -> None:
-        """Expect ``number`` + 1 as the first number: what lies before it is not missing."""
+        """Expect ``number`` + 1 first; items before it do not count as missing."""
         self._expected = number + 1
 
     def finish(self, state: str, reason: str = "", last: int = 0) -> None:
-        """End the stream for good; items up to number ``last`` that are not here are missing."""
+        """End the stream for good; items up to ``last`` that have not come are missing."""
         with self.changed:
             if self.state != LIVE:
                 return
@@ -129,7 +125,7 @@ class Feed:
             self.missing += missing
 
     def skip_to(self, number: int, *, unknown: bool) -> None:
-        """Count items up to ``number`` that have not arrived as missing; ``unknown``: an unknown count follows them."""
+        """Count items up to ``number`` as missing; ``unknown`` adds a gap without size."""
         with self.changed:
             self._miss(number + 1 - self._expected)
             self._expected = max(self._expected, number + 1)
@@ -142,12 +138,12 @@ class Feed:
         self.traceback = self.traceback or failed[0]
 
     def add_seam(self, old: str, new: str, after: int | None = None) -> None:
-        """Record that the items above number ``after``, by default the newest, are of run ``new``, not ``old``."""
+        """Record that items above ``after`` (None: the newest) are of run ``new``."""
         with self.changed:
             self.seams.append(RunSeam(self.newest if after is None else after, old, new))
 
     def set_fields(self, fields: Sequence[str] | None) -> None:
-        """Name the elements of rows, also of those that are here."""
+        """Name the elements of rows, including those already here."""
         if not fields:
             return
         with self.changed:
@@ -164,7 +160,7 @@ class Feed:
     # ------------------------------------------------------------ readers
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait for ``ready()`` or the end, with `changed` held; False after ``timeout`` seconds (None: no limit)."""
+        """Wait for ``ready()`` or the end, holding `changed`; False after ``timeout``."""
         over = functools.partial(self.changed.wait_for, lambda: ready() or self.state != LIVE)
         return wait_interruptibly(over, timeout)
 
@@ -174,17 +170,17 @@ class Feed:
             return self.wait_until(lambda: False, timeout)
 
     def wait_for_number(self, number: int, timeout: float) -> bool:
-        """Wait until item ``number`` has arrived or is known to be missing; False after ``timeout`` seconds."""
+        """Wait until item ``number`` has arrived or is missing; False after ``timeout``."""
         with self.changed:
             return self.wait_until(lambda: self.newest >= number, timeout)
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
-        """Return up to ``limit`` items from ``position`` on, None at the end, and the position after them."""
+        """Return up to ``limit`` items from ``position`` (None at the end), and the next."""
         with self.changed:
             return self.buffer.part(position, limit)
 
     def take(self, position: int, limit: int) -> tuple[list[Any], int, bool]:
-        """Return up to ``limit`` values from ``position`` on, the position after them, and whether that is all."""
+        """Return up to ``limit`` values, the next position, and True at the end."""
         with self.changed:
             while True:
                 batch, position = self.buffer.part(position, limit)
@@ -194,12 +190,12 @@ class Feed:
                     return values, position, False
 
     def await_item(self, position: int, timeout: float | None) -> bool:
-        """Wait for an item at ``position`` or the end; False if ``timeout`` seconds pass."""
+        """Wait for an item at ``position`` or the end; False after ``timeout`` seconds."""
         with self.changed:
             return self.wait_until(lambda: self.buffer.end > position, timeout)
 
     def wake_at_item(self, position: int, wake: Callable[[], None]) -> bool:
-        """Call ``wake`` once, from any thread, at the next item or the end; False if it is already there."""
+        """Call ``wake`` once, on any thread, at the next item or end; False if reached."""
         with self.changed:
             if self.buffer.end > position or self.state != LIVE:
                 return False
@@ -224,9 +220,9 @@ class Feed:
             pass
 
     def pump(self) -> bool:
-        """Give each subscriber a slice of the items it has not had; True if there is more."""
+        """Send each subscriber a slice of its new items; return True if there is more."""
         with self.changed:
-            if self._pumping:  # the thread that is at it looks again
+            if self._pumping:  # the pumping thread will look again
                 self._pump_again = True
                 return False
             self._pumping, self._pump_again = True, False
@@ -257,9 +253,9 @@ class Feed:
         return False
 
     def subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
-        """Call ``on_batch`` for items from now on, with ``replay`` for those kept too; ``on_end`` once at the end.
+        """Call ``on_batch`` with items (``replay``: kept ones, too), then ``on_end``.
 
-        `schedule` has to be called after it, once the caller is ready for the first call.
+        Call `schedule` afterwards, once ready for the first call.
         """
         with self.changed:
             subscriber = Subscriber(on_batch, on_end, 0 if replay else self.buffer.end)

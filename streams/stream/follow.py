@@ -1,4 +1,4 @@
-"""Reading a stream as it grows, by a for loop or by ``async for``; each reader has a position of its own."""
+"""Read a stream as it grows, with ``for`` or ``async for``, from any position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_VALUES_PER_READ = 1024
 
 
 class Followed(Protocol):
-    """A stream as a reader sees it."""
+    """A stream as its reader sees it."""
 
     feed: Feed
 
@@ -26,14 +26,14 @@ class Followed(Protocol):
         """The name of the stream in messages."""
 
     def outlook(self) -> str:
-        """Say why values do not arrive, if that is known."""
+        """Return why values do not arrive, if that is known."""
 
 
 class Follow:
-    """The values of a stream from a place on, first those that are here, then those to come.
+    """The values of a stream from a position on: those here, then those to come.
 
-    Both ways of reading end when the stream ends, raise StreamEnded after the last value if it failed, and
-    StreamTimeout if ``timeout`` seconds pass without a value.
+    Iteration ends when the stream ends, raises StreamEnded after the last value if it failed, and StreamTimeout if
+    ``timeout`` seconds pass without a value.
     """
 
     def __init__(self, stream: Followed, position: int, timeout: float | None) -> None:
@@ -51,7 +51,7 @@ class Follow:
                 raise self._late()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        import asyncio  # not above: it takes 50 ms to load, and a program with a running loop has loaded it
+        import asyncio  # takes 50 ms to load, and a program with a running loop has it
 
         feed, position = self._stream.feed, self._position
         loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Follow:
         changed: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the waiting task
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the waiting task with it
                 loop.call_soon_threadsafe(_resolve, changed)
 
         if not self._stream.feed.wake_at_item(position, wake):

@@ -1,8 +1,8 @@
-"""`Stream`: the numbered values that a query yields, live, stored or derived, behind one interface.
+"""`Stream`: the numbered values of a query, live, stored or derived.
 
-Guarantees: every method may be called from any thread; a gap in the numbers is recorded with its exact size;
-memory is bounded; feeding a stream never waits for a reader. Callbacks run on the thread that feeds the
-stream unless a subclass schedules them elsewhere, and never while the stream's lock is held.
+Guarantees: every method may be called from any thread; a gap in the numbers is recorded with its exact size; memory is
+bounded; feeding a stream never waits for a reader. Callbacks run on the thread that feeds the stream unless a subclass
+schedules them elsewhere, and never while the stream's lock is held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_BUFFER_BYTES = 268_435_456
 
 
 class Cost(NamedTuple):
-    """What a query costs the run: nanoseconds of its training thread per event, and its share of a step."""
+    """A query's cost: nanoseconds of training thread per event, share of a step."""
 
     nanoseconds: float = 0.0
     share: float = 0.0
@@ -66,18 +66,18 @@ class Stream(StreamContents):
         feed: Feed | None = None,
     ) -> None:
         self.feed = Feed(buffer, buffer_bytes, fields) if feed is None else feed
-        """The items below this interface, their readers and their subscribers: for those who make streams."""
+        """The items, readers and subscribers behind this interface, for code that creates streams."""
         self.name, self.text, self.on = name or text, text, on
         self.cost = Cost()
         self.notes: list[str] = []
         self.limits: list[str] = []
-        """Of the notes, those that tell how a budget limits the query now."""
+        """The notes on how a budget limits the query now."""
         self.thinned = False
-        """Whether a budget has ever had the query evaluated at fewer events than it asked for."""
+        """True if a budget has ever reduced the events at which the query runs."""
         self.limited: tuple[LimitedStretch, ...] = ()
-        """Where a budget kept events from the query, as far as this client heard of it; the newest stretches."""
+        """The newest stretches in which a budget limited the query, as far as this client knows."""
         self.drawn: tuple[str, ...] = ()
-        """The fields that a chart draws, unless it gets others; none: all."""
+        """The fields that a chart draws by default; empty for all."""
         self.withheld = self.filtered = 0
         """Events that the budget kept from the query (see `notes`), and events at which it had no value to yield.
 
@@ -110,10 +110,11 @@ class Stream(StreamContents):
         raise StreamEnded(f"{self.title} {state} after {arrived} of {n} values{reason}.")
 
     def follow(self, timeout: float | None = None, *, history: bool = True) -> Follow:
-        """Iterate over the values, with ``for`` or ``async for``: with ``history`` first what is kept.
+        """Iterate over the values with ``for`` or ``async for``, kept ones first.
 
-        Raises StreamTimeout if no value comes for ``timeout`` seconds (None: wait until the stream ends).
-        A reader that falls behind by more than the buffer continues with the oldest value that is kept.
+        ``history=False`` skips the kept ones. Raises StreamTimeout if no value comes for ``timeout`` seconds (None:
+        wait until the stream ends). A reader that falls behind the buffer continues with the oldest value that is
+        kept.
         """
         return Follow(self, 0 if history else self.feed.buffer.end, timeout)
 
@@ -124,10 +125,10 @@ class Stream(StreamContents):
         return aiter(self.follow())
 
     def on_value(self, callback: Callable[[Any], object], *, replay: bool = False) -> Callable[[], None]:
-        """Call ``callback(value)`` for each value from now on, with ``replay`` also for those kept.
+        """Call ``callback(value)`` for each new value; with ``replay`` kept ones first.
 
-        Returns a function that ends this. An exception in the callback is warned of once and kept as
-        `callback_error`; the callback is still called.
+        Returns a function that ends this. An exception in the callback is warned of once and kept as `callback_error`;
+        the callback is still called.
         """
 
         def on_batch(batch: Batch) -> None:
@@ -155,10 +156,10 @@ class Stream(StreamContents):
         buffer: int = DEFAULT_BUFFER_ITEMS,
         name: str = "",
     ) -> DerivedStream:
-        """Return a stream derived from this one by a query over its ``values``, evaluated in this process.
+        """Return a stream derived from this one by a query over its ``values``.
 
-        The language is that of a run's queries with ``values`` in place of ``events``. A reduction without a
-        ``window`` yields one value, when this stream ends. Raises QueryError.
+        It is evaluated in this process. The language is that of a run's queries with ``values`` in place of
+        ``events``. A reduction without a ``window`` yields one value, when this stream ends. Raises QueryError.
 
         >>> stream_of([3, 1, 4, 1]).query("max(v for v in values)", window=2).values
         [3, 4]
@@ -166,7 +167,7 @@ class Stream(StreamContents):
         return DerivedStream(self, code, window, every, throttle, buffer, name)
 
     def publish(self, batch: Batch) -> None:
-        """Take in a batch with numbers above those that came before; a jump is a gap, an overlap is cut."""
+        """Add a batch with increasing numbers; a jump is a gap, an overlap is cut off."""
         self.feed.publish(batch)
 
     def close(self) -> None:
@@ -175,7 +176,7 @@ class Stream(StreamContents):
 
     @property
     def title(self) -> str:
-        """What messages call this stream."""
+        """The name of this stream in messages."""
         return f"The stream {cut(self.name, 60)!r}" if self.name else "The stream"
 
     def __repr__(self) -> str:
@@ -206,7 +207,7 @@ class Stream(StreamContents):
             return
         self.callback_error = error
         name = getattr(callback, "__name__", repr(callback))
-        with contextlib.suppress(Warning):  # where warnings are errors, nothing would catch it on this thread
+        with contextlib.suppress(Warning):  # warnings may be errors, and nothing on this thread would catch them
             warnings.warn(
                 f"The callback {name} of a stream raised {type(error).__name__}: {error}. It is called again "
                 "for further values; this exception is kept as callback_error, others are not reported.",
@@ -215,11 +216,11 @@ class Stream(StreamContents):
             )
 
     def outlook(self) -> str:
-        """Say why values do not arrive, in a sentence or two; empty if that is unknown."""
+        """Return why values do not arrive, in a sentence or two; empty if unknown."""
         return self._outlook().strip()
 
     def _outlook(self) -> str:
-        """Return what a message about missing values may add."""
+        """Return a note on missing values for a message."""
         return self._failures()
 
     def _failures(self) -> str:
@@ -228,10 +229,10 @@ class Stream(StreamContents):
 
 
 class DerivedStream(Stream):
-    """The values that a query over the values of ``source`` yields; it ends with its source.
+    """The values of a query over the values of ``source``; ends with its source.
 
-    Each value carries the event, time and rank of the value that completed it. Items that the source lost are
-    counted in `dropped` and a window they would have belonged to is flagged partial.
+    Each value carries the event, time and rank of the value that completed it. Items that the source lost are counted
+    in `dropped`, and the window they belonged to is flagged partial.
     """
 
     def __init__(
@@ -254,11 +255,11 @@ class DerivedStream(Stream):
 
     @property
     def dropped(self) -> int:
-        """How many values of the source never reached this query."""
+        """Number of source values that never reached this query."""
         return self.source.dropped + self._derivation.missed
 
     def explain(self) -> str:
-        """Describe which parts of the query stream, which are collected, and when it yields."""
+        """Describe which parts of the query stream or are collected, and when it yields."""
         return self._derivation.explain()
 
     def close(self) -> None:
@@ -268,7 +269,7 @@ class DerivedStream(Stream):
 
 
 def stream_of(values: Iterable[Any], *, fields: Sequence[str] | None = None, name: str = "") -> Stream:
-    """Return a stream that has ended and holds ``values``, numbered from 1; their events count likewise.
+    """Return an ended stream of ``values``; numbers and events count from 1.
 
     >>> stream_of([0.5, 0.25]).latest
     0.25

@@ -1,4 +1,4 @@
-"""A stream's values as one table: columns beside the values, numpy arrays, a pandas frame."""
+"""A stream's values as a table: columns, numpy arrays or a pandas frame."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Columns(NamedTuple):
-    """The values of a stream with what is known of each; all columns are equally long, errors are left out.
+    """The values of a stream with their metadata in equal columns, without errors.
 
-    ``numbers``, ``events`` and ``ranks`` are int64; ``times`` (the host's monotonic clock) and ``walls``
-    (seconds since the epoch) are float64.
+    ``numbers``, ``events`` and ``ranks`` are int64; ``times`` (the host's monotonic clock) and ``walls`` (seconds
+    since the epoch) are float64.
     """
 
     numbers: NDArray[np.int64]
@@ -65,7 +65,7 @@ def _joined(parts: list[Any], dtype: Any) -> Any:
 
 
 def as_array(values: Sequence[Any]) -> NDArray[Any]:
-    """Return the values as an array: numbers as one axis, rows and arrays of one shape stacked, else objects.
+    """Return the values as an array: numbers, stacked rows and arrays, or objects.
 
     >>> as_array([(0, 0.5), (1, 0.25)]).shape
     (2, 2)
@@ -97,9 +97,9 @@ def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
 
 
 def as_arrays(columns: Columns, fields: Sequence[str] | None, names: Sequence[str]) -> tuple[NDArray[Any], ...]:
-    """Return the columns of these names as arrays. Raises ValueError for a name that the table does not have."""
+    """Return the columns ``names`` as arrays. Raises ValueError for unknown names."""
     table = {"number": columns.numbers, **_table(columns, fields)}
-    if not columns.values and not fields:  # which names the values will have is not known yet
+    if not columns.values and not fields:  # the fields are not known yet
         table = dict.fromkeys(names, np.empty(0)) | table
     for name in names:
         if name not in table:
@@ -109,7 +109,7 @@ def as_arrays(columns: Columns, fields: Sequence[str] | None, names: Sequence[st
 
 
 def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame:
-    """Return a pandas DataFrame indexed by number: event, rank, time, wall, then a column for each field."""
+    """Return a pandas DataFrame indexed by number: event, rank, time, wall, fields."""
     import pandas
 
     walls = pandas.to_datetime(columns.walls, unit="s", utc=True)
@@ -118,7 +118,7 @@ def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame
 
 
 def _table(columns: Columns, fields: Sequence[str] | None) -> dict[str, Any]:
-    """Name each column: event, rank, time, wall, with an underscore where a field has that name, and the fields."""
+    """Return all columns by name, with an underscore where a field has the name."""
     about = {"event": columns.events, "rank": columns.ranks, "time": columns.times, "wall": columns.walls}
     parts = _value_columns(columns.values, fields)
     return {name + "_" if name in parts else name: column for name, column in about.items()} | parts
@@ -136,7 +136,7 @@ def _value_columns(values: list[Any], fields: Sequence[str] | None) -> dict[str,
 
 
 def _column(items: list[Any]) -> Any:
-    """Return the items as they are: pandas chooses a type for scalars, anything else stays an object."""
+    """Return the items unchanged: pandas infers a dtype for scalars, else object."""
     if all(isinstance(item, bool | int | float | complex | str | None) for item in items):
         return items
     column = np.empty(len(items), object)

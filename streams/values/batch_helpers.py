@@ -1,4 +1,4 @@
-"""Helpers of queries: samples of a batch, confusion counts, thumbnails."""
+"""Query helpers: samples of a batch, confusion counts, thumbnails."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from looptap.streams.values.torch_interop import full, is_tensor, local, no_grad
 
-_CHOOSE = random.Random()  # the job's own random numbers stay as they are
+_CHOOSE = random.Random()  # does not affect the job's random numbers
 
 
 def batch_topk(k: int, by: Any, **columns: Any) -> list[dict[str, Any]]:
-    """Return a row for each of the k samples of the batch with the largest ``by``, the largest first.
+    """Return a row for each of the k samples with the largest ``by``, largest first.
 
-    ``by`` has a number per sample (a loss with ``reduction="none"``); each column a sample per place of its
-    first dimension, or one number or text for all. A row is ``{"by": number, column: sample, ...}``; samples
-    are copies. NaN counts as the largest. Fewer than k samples give fewer rows.
+    ``by`` has a number per sample (a loss with ``reduction="none"``); each column has a sample per index of its first
+    dimension, or one number or text for all. A row is ``{"by": number, column: sample, ...}``; samples are copies. NaN
+    counts as the largest. Fewer than k samples give fewer rows.
 
     >>> batch_topk(1, np.array([0.1, 0.9]), label=["cat", "dog"])
     [{'by': 0.9, 'label': 'dog'}]
@@ -28,14 +28,17 @@ def batch_topk(k: int, by: Any, **columns: Any) -> list[dict[str, Any]]:
 
 
 def batch_bottomk(k: int, by: Any, **columns: Any) -> list[dict[str, Any]]:
-    """Return a row for each of the k samples with the smallest ``by``; the rest as in ``batch_topk``."""
+    """Return a row for each of the k samples with the smallest ``by``.
+
+    See ``batch_topk``.
+    """
     return _ranked(k, by, columns, largest=False)
 
 
 def batch_sample(k: int, **columns: Any) -> list[dict[str, Any]]:
-    """Return a row for each of k samples of the batch, chosen at random, in their order.
+    """Return a row for each of k random samples of the batch, in their order.
 
-    The choice uses a generator of its own, so that the job's random numbers stay as they are.
+    The choice has its own generator and does not affect the job's random numbers.
     """
     size = next((len(column) for column in columns.values() if _per_sample(column)), None)
     if size is None:
@@ -76,7 +79,7 @@ def _per_sample(column: Any) -> bool:
 
 
 def _pick(name: str, column: Any, size: int, places: list[int] | None, device: Any) -> Sequence[Any]:
-    """Return the samples at the places; these may be known on the device only."""
+    """Return the samples at ``places``, which may be known only on the device."""
     if not _per_sample(column):
         return [column] * size
     if len(column) != size:
@@ -89,15 +92,15 @@ def _pick(name: str, column: Any, size: int, places: list[int] | None, device: A
             rows = [column[place].clone() for place in places or ()]
         return [row.item() if row.ndim == 0 and row.is_cpu else row for row in rows]
     if places is None:
-        places = device.tolist()  # samples on the host, chosen on the device: this waits for it
+        places = device.tolist()  # host samples chosen on the device: waits for it
     return [value.copy() if isinstance(value := column[place], np.ndarray) else value for place in places]
 
 
 def confusion(target: Any, output: Any, classes: int) -> Any:
-    """Return the confusion counts, int64, ``classes`` by ``classes``: rows are targets, columns predictions.
+    """Return int64 confusion counts: rows are targets, columns predictions.
 
-    ``output`` holds class numbers like ``target``, or scores in one dimension more (the second): then the
-    class with the highest score counts. Targets out of range (``ignore_index``) are left out.
+    ``output`` holds class numbers like ``target``, or scores in one more dimension (the second): then the class with
+    the highest score counts. Targets out of range (``ignore_index``) are left out.
 
     >>> confusion([0, 1, 1], [0, 1, 0], 2).tolist()
     [[1, 0], [1, 1]]
@@ -122,10 +125,11 @@ def confusion(target: Any, output: Any, classes: int) -> Any:
 
 
 def thumbnail(image: Any, size: int = 64) -> Any:
-    """Return a small copy of one image, uint8, height by width (by 3 or 4), no side over ``size``.
+    """Return a uint8 copy of an image with no side over ``size``.
 
-    ``image`` is (height, width), (channels, height, width) or (height, width, channels), or a PIL image,
-    which gives one. Floats in 0..1 keep their brightness, others are stretched from lowest to highest.
+    It has the shape (height, width) or (height, width, 3 or 4). ``image`` is (height, width), (channels, height,
+    width) or (height, width, channels), or a PIL image, which gives one. Floats in 0..1 keep their brightness, others
+    are scaled from lowest to highest.
     """
     if hasattr(image, "thumbnail"):
         small = image.copy()

@@ -1,8 +1,8 @@
-"""Functions that a query may call by name: statistics of layers, choice of samples, checks of numbers, memory.
+"""Functions that a query may call by name: layers, samples, numbers, memory.
 
-None of them changes anything: no gradient, no graph, no global random numbers, no collective. A sharded
-tensor stands for its local shard. What lives on the host gives Python numbers and numpy arrays; what lives
-on an accelerator gives tensors there, so that no query waits for the device.
+None of them has side effects: no gradient, graph, global random numbers or collective. A sharded tensor stands for its
+local shard. Host data gives Python numbers and numpy arrays; accelerator data gives tensors there, so that no query
+waits for the device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from looptap.streams.values.torch_interop import dense, full, is_tensor, local, 
 
 
 def isnan(x: Any) -> Any:
-    """Return whether x is NaN, or has a NaN in it: an array, a tensor, or tuples, lists and dicts of them.
+    """Return True if x is NaN or contains one: array, tensor, tuple, list or dict.
 
     >>> isnan([1.0, float("nan")])
     True
@@ -30,12 +30,12 @@ def isnan(x: Any) -> Any:
 
 
 def isinf(x: Any) -> Any:
-    """Return whether x is infinite, or has an infinity in it; see ``isnan``."""
+    """Return True if x is infinite or contains an infinity; see ``isnan``."""
     return _any(x, math.isinf, "isinf")
 
 
 def isfinite(x: Any) -> Any:
-    """Return whether every number in x is finite; see ``isnan``.
+    """Return True if every number in x is finite; see ``isnan``.
 
     >>> isfinite({"loss": 0.5, "norm": float("inf")})
     False
@@ -68,7 +68,7 @@ def _any(x: Any, test: Callable[[Any], bool], name: str) -> Any:
     found = False
     for part in x:
         answer = _any(part, test, name)
-        # `or` would ask a tensor of a device for its truth, and wait for it.
+        # `or` would test the truth of a device tensor, and wait for it.
         found = (found | answer) if is_tensor(answer) or is_tensor(found) else (found or answer)
     return found
 
@@ -84,7 +84,7 @@ def _flat(x: Any) -> Iterable[Any]:
 
 
 def norm(x: Any) -> Any:
-    """Return the Euclidean norm of a number, an array, a tensor, or of all in a list, dict or generator.
+    """Return the Euclidean norm of a number, array, tensor, or all in a collection.
 
     >>> norm([3.0, np.array([0.0, 4.0])])
     5.0
@@ -118,7 +118,7 @@ def mean_abs(x: Any) -> Any:
 
 
 def shape(x: Any) -> Any:
-    """Return the shape of an array or a tensor as a tuple, of each in a tuple, list or dict; () of a number.
+    """Return the shape of an array or tensor, or of each in a collection.
 
     >>> shape({"x": np.zeros((2, 3)), "n": 1})
     {'x': (2, 3), 'n': ()}
@@ -133,7 +133,7 @@ def shape(x: Any) -> Any:
 
 
 def lr(optimizer: Any) -> Any:
-    """Return the learning rate of an optimizer; a tuple where its parameter groups have different ones."""
+    """Return an optimizer's learning rate; a tuple if its parameter groups differ."""
     rates = []
     for group in optimizer.param_groups:
         rate = group["lr"]

@@ -1,4 +1,4 @@
-"""Helpers of queries: statistics of the layers of a model."""
+"""Query helpers: statistics of the layers of a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_INLINE_ELEMENTS = 256
 
 
 def _parameters(model: Any) -> tuple[list[str], list[Any]]:
-    """Names and parameters as ``named_parameters()`` gives them, in half its time."""
+    """Return names and parameters like ``named_parameters()``, in half its time."""
     names: list[str] = []
     parameters: list[Any] = []
     seen: set[int] = set()
@@ -42,7 +42,7 @@ def _parameters(model: Any) -> tuple[list[str], list[Any]]:
 
 
 def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
-    """Names and local dense tensors; these may still have a graph."""
+    """Return names and local dense tensors, which may still have a graph."""
     if what not in ("grad", "weight"):
         raise ValueError(f"what is 'grad' or 'weight', not {what!r}.")
     torch = sys.modules["torch"]
@@ -62,7 +62,7 @@ def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
 
 
 def _alike(names: list[str], tensors: list[Any]) -> list[tuple[list[str], list[Any]]]:
-    """Return the same in groups of one device and dtype each; an empty tensor, which has no norm, is left out."""
+    """Group non-empty tensors and their names by device and dtype."""
     one = len({tensor.dtype for tensor in tensors}) == 1 and len({tensor.device for tensor in tensors}) == 1
     if one and all([tensor.numel() for tensor in tensors]):
         return [(names, tensors)]
@@ -83,7 +83,7 @@ def _norms(tensors: list[Any], kind: str) -> list[Any]:
         tensors = [full(tensor) for tensor in tensors]
     if not tensors[0].is_cpu:
         return list(_fused(tensors, kind).unbind())
-    # Of small tensors a call of torch costs more than its work: they are done all at once.
+    # For small tensors a call of torch costs more than its work: process them all at once.
     small = [tensor for tensor in tensors if tensor.numel() <= _MAX_INLINE_ELEMENTS]
     if not small:
         return _fused(tensors, kind).tolist()  # type: ignore[no-any-return]
@@ -123,14 +123,13 @@ def _norms_at_once(tensors: list[Any], kind: str) -> list[float]:
 def layer_norms(
     model: Any, what: What = "grad", kind: Literal["l2", "mean_abs", "max", "std"] = "l2"
 ) -> dict[str, Any]:
-    """Return a number per parameter, by name: the norm of its gradient or of its weight.
+    """Return the norm of each parameter's gradient or weight, by name.
 
-    ``kind``: ``l2`` the Euclidean norm, ``mean_abs`` the mean magnitude, ``max`` the largest magnitude,
-    ``std`` the standard deviation (divisor n). All of a device in one fused pass, at least in single
-    precision. A parameter without a gradient is left out. On an accelerator the numbers are scalars of one
-    tensor.
+    ``kind``: ``l2`` the Euclidean norm, ``mean_abs`` the mean magnitude, ``max`` the largest magnitude, ``std`` the
+    standard deviation (divisor n). One fused pass per device, at least in single precision. A parameter without a
+    gradient is left out. On an accelerator the numbers are scalars of one tensor.
 
-    Raises ``ValueError`` where no parameter has a gradient, and for an unknown ``what`` or ``kind``.
+    Raises ``ValueError`` if no parameter has a gradient, and for an unknown ``what`` or ``kind``.
     """
     if kind not in ("l2", "mean_abs", "max", "std"):
         raise ValueError(f"kind is 'l2', 'mean_abs', 'max' or 'std', not {kind!r}.")
@@ -143,10 +142,10 @@ def layer_norms(
 
 
 def layer_histograms(model: Any, what: What = "grad", bins: int = 32) -> dict[str, tuple[Any, Any]]:
-    """Return ``(counts, edges)`` per parameter, by name, of its gradient or its weight.
+    """Return ``(counts, edges)`` of each parameter's gradient or weight, by name.
 
-    The ``bins`` are equal, from the smallest to the largest finite number; others are not counted. A
-    parameter without a gradient is left out. Arrays of int64 and float64; on an accelerator tensors there.
+    The ``bins`` are equal, from the smallest to the largest finite number; others are not counted. A parameter without
+    a gradient is left out. Arrays are int64 and float64; on an accelerator they are tensors there.
     """
     with no_grad():
         names, tensors = _layers(model, what)
@@ -173,7 +172,7 @@ def _histogram(tensor: Any, bins: int) -> tuple[Any, Any]:
 
 
 def activation_stats(tensor: Any) -> dict[str, Any]:
-    """Return mean, std (divisor n), max_abs, zeros and nonfinite (fractions) of a tensor or an array.
+    """Return mean, std (divisor n), max_abs, and fractions of zeros and nonfinite.
 
     >>> activation_stats(np.array([0.0, 3.0, -3.0]))["max_abs"]
     3.0

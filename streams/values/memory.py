@@ -1,4 +1,4 @@
-"""Helpers of queries: what memory the process of the job takes, on the host and on its CUDA device."""
+"""Query helpers: memory used by the job's process, on the host and CUDA device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
 
 def rss() -> int:
-    """Return the bytes of the host's memory that this process takes now.
+    """Return the bytes of host memory that this process uses now.
 
     Raises OSError where the system has no /proc.
 
@@ -28,7 +28,7 @@ def rss() -> int:
 
 
 def peak_rss() -> int:
-    """Return the most bytes of the host's memory that this process has taken so far.
+    """Return the peak bytes of host memory that this process has used.
 
     Raises ImportError where the system does not count them (Windows).
     """
@@ -39,7 +39,7 @@ def peak_rss() -> int:
 
 
 def cuda_memory(device: object = None) -> int:
-    """Return the bytes that tensors take on a CUDA device, the current one by default; 0 without CUDA.
+    """Return the bytes of tensors on a CUDA device (the current one); 0 without CUDA.
 
     >>> cuda_memory() <= cuda_peak()
     True
@@ -48,7 +48,7 @@ def cuda_memory(device: object = None) -> int:
 
 
 def cuda_peak(device: object = None) -> int:
-    """Return the most bytes that tensors have taken on a CUDA device; 0 without CUDA.
+    """Return the peak bytes of tensors on a CUDA device; 0 without CUDA.
 
     It counts from the start, or from what the job has reset (`torch.cuda.reset_peak_memory_stats`).
     """
@@ -59,6 +59,6 @@ def _allocated(device: object, which: str) -> int:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0
-    # Nested: to flatten them, as torch.cuda.memory_allocated does, takes longer than to ask.
+    # Nested: flattening them, as torch.cuda.memory_allocated does, takes longer than the query.
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     return int(stats["allocated_bytes"]["all"][which])

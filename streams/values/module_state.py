@@ -1,7 +1,7 @@
-"""The modules of a torch model, working on copies of what a forward pass may change, and put back afterwards.
+"""Run a torch model on copies of its state, and restore the originals afterwards.
 
-The originals are set aside and not written to: no version counter moves, and a pending backward pass finds what it
-saved. One call of C puts all modules back: no Ctrl-C comes between them.
+The originals are set aside and not written to: no version counter changes, and a pending backward pass finds what it
+saved. One call of C restores all modules: no Ctrl-C comes between them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from looptap.streams.errors import QueryError
 MOST_BYTES = 64 * 1024 * 1024
 """Bytes of a model's buffers that are copied; those beyond are only watched."""
 MOST_ITEMS = 1000
-"""Items of a container that a module holds, up to which it is copied."""
+"""Maximum items of a container that is copied with its module."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
@@ -33,7 +33,7 @@ _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 
 
 class Kind(NamedTuple):
-    """What the class of a module says of it."""
+    """The facts that a class determines about its modules."""
 
     wraps: str = ""
     """The attribute of a wrapper that is the module inside."""
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def kind_of(cls: type) -> Kind:
-    """Return what a class says of its modules."""
+    """Return the facts that a class determines about its modules."""
     classes = [c for c in cls.__mro__ if c is not object]
     names = {c.__name__ for c in classes}
     if "OptimizedModule" in names:
@@ -60,21 +60,21 @@ def kind_of(cls: type) -> Kind:
 
 
 def unwrapped(module: Any) -> Any:
-    """Return the module inside `torch.compile`, `DistributedDataParallel` and the like."""
+    """Return the module inside `torch.compile`, `DistributedDataParallel`, etc."""
     while (name := kind_of(module.__class__).wraps) and (inner := getattr(module, name, None)) is not None:
         module = inner
     return module
 
 
 class ModuleState:
-    """The state of all modules of a model: `swap_in` has them work on copies, `put_back` ends that.
+    """The state of a model's modules: `swap_in` runs them on copies until `put_back`.
 
-    Copied are buffers and, of modules of the user's own classes, tensors, plain containers and generators of random
-    numbers that they hold; any other attribute is put back by reference, and so are hooks and training flags. With
-    ``asking`` the modules are in evaluation mode, without the user's hooks (unless ``hooks``) and without wrappers;
-    otherwise they run as they are. With ``gradient`` parameters are aliases, whose gradients are their own.
+    Buffers are copied, and in modules of the user's own classes also tensors, plain containers and random generators
+    that they hold; other attributes, hooks and training flags are restored by reference. With ``asking`` the modules
+    are in evaluation mode, without the user's hooks (unless ``hooks``) and without wrappers; otherwise they run as
+    they are. With ``gradient`` parameters are aliases with their own gradients.
 
-    To make one changes nothing. Raises QueryError for a model that cannot be asked.
+    The constructor changes nothing. Raises QueryError for a model that cannot be asked.
     """
 
     def __init__(self, model: Any, *, asking: bool = False, gradient: bool = False, hooks: bool = False) -> None:
@@ -86,7 +86,7 @@ class ModuleState:
         self._dicts: list[dict[str, Any]] = []
         self._works: list[dict[str, Any]] = []
         self._saved: list[dict[str, Any]] = []
-        self._whole: list[tuple[dict[str, Any], dict[str, Any]]] = []  # those of which all attributes are saved
+        self._whole: list[tuple[dict[str, Any], dict[str, Any]]] = []  # modules of which all attributes are saved
         self._scripts: list[tuple[Any, bool]] = []
         self._path = ""
         self._watched: list[Any] = []
@@ -100,14 +100,14 @@ class ModuleState:
         self._before, self._gradients = self._look(), self._look_at_gradients()
 
     def swap_in(self) -> None:
-        """Let the modules work on copies."""
+        """Replace the modules' state with copies."""
         deque(map(dict.update, self._dicts, self._works), 0)
         if self._asking:
             for module, _ in self._scripts:
                 module.training = False
 
     def put_back(self) -> None:
-        """Put everything back; may be called again after an interrupt."""
+        """Restore the originals; may be called again after an interrupt."""
         deque(map(dict.update, self._dicts, self._saved), 0)
         for attributes, saved in self._whole:
             if len(attributes) > len(saved):
@@ -117,7 +117,7 @@ class ModuleState:
             module.training = flag
 
     def changed(self) -> str:
-        """Return the name of the first tensor that was changed in place all the same; empty if there is none."""
+        """Return the name of the first tensor changed in place despite this, or ""."""
         for tensor, before, now in zip(self._watched, self._before, self._look(), strict=True):
             if before != now:
                 return self._name(tensor)
@@ -170,7 +170,7 @@ class ModuleState:
         whole = not kind.builtin or "forward" in attributes
         for name in _HOOKS:
             if attributes[name] and (name not in work or work[name]):
-                whole = True  # such a hook of torch's own computes a weight, which it sets
+                whole = True  # such a hook of torch's computes a weight and sets it
         if self._gradient:
             work["_parameters"] = {name: self._alias(one) for name, one in parameters.items()}
         if buffers and (whole or not self._asking):
@@ -187,7 +187,7 @@ class ModuleState:
         self._change(attributes, work, whole or not self._asking)
 
     def _hold(self, attributes: dict[str, Any], work: dict[str, Any]) -> None:
-        """Let the module work on copies of what it holds itself."""
+        """Replace the state that the module itself holds with copies."""
         structure = _structure()
         for name, value in attributes.items():
             if name not in structure and name not in work:
@@ -222,7 +222,7 @@ class ModuleState:
     # ------------------------------------------------------------ copies
 
     def _alias(self, parameter: Any) -> Any:
-        """Return the same numbers with a gradient of their own."""
+        """Return an alias of the numbers with its own gradient."""
         if parameter is None:
             return None
         alias = self._copies.get(id(parameter))
@@ -231,7 +231,7 @@ class ModuleState:
         return alias
 
     def _copy(self, value: Any, name: str) -> Any:
-        """Return a copy of what a module may change in place; anything else as it is."""
+        """Return a copy if a module may change it in place; anything else as it is."""
         kind = type(value)
         if kind in _IMMUTABLE:
             return value
@@ -287,7 +287,7 @@ class ModuleState:
     def _look(self) -> list[int]:
         try:
             return [tensor._version for tensor in self._watched]
-        except RuntimeError:  # those made in inference mode have no versions
+        except RuntimeError:  # tensors created in inference mode have no versions
             self._watched = [tensor for tensor in self._watched if not tensor.is_inference()]
             return [tensor._version for tensor in self._watched]
 
@@ -307,7 +307,7 @@ def _structure() -> frozenset[str]:
 
 
 def _hookless(attributes: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the hooks ``names`` that are not empty, without the user's; torch's own compute weights."""
+    """Return the hooks ``names`` without the user's; torch's own compute weights."""
     work = {}
     for name in names:
         hooks = attributes[name]

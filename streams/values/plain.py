@@ -1,8 +1,4 @@
-"""Plain values: of exact known types, whose use runs no code of the job.
-
-Plain are numbers, text, bytes, None, tensors and parameters, arrays without objects, numpy's scalars, and tuples,
-lists, dicts, sets and deques of them, as far as a bounded look reaches. A subclass of any of them is not.
-"""
+"""Plain values: values of exact known types, whose use runs no code of the job."""
 
 from __future__ import annotations
 
@@ -20,13 +16,13 @@ ATOM, TENSOR, ARRAY, SEQUENCE, MAPPING, MODULE, OTHER = range(7)
 """Kinds of types."""
 
 MAX_ITEMS = 256
-"""Items of containers that are looked at; one with more is not known to be plain."""
+"""Items of containers that are checked; a container with more does not count as plain."""
 MAX_MODULES = 2000
-"""Submodules and parameters of a model that are looked at."""
+"""Submodules and parameters of a model that are checked."""
 MAX_LOOKS_BETWEEN_CHECKS = 64
-"""How often a model that was found plain is taken for it before its submodules are looked at again."""
+"""Uses of a model found plain before its submodules are checked again."""
 MAX_TYPES = 2000
-"""Types whose kind is remembered; classes made in a loop must not pile up."""
+"""Types whose kind is cached; classes created in a loop must not accumulate."""
 
 _ATOMS: tuple[type, ...] = (
     float, int, bool, str, type(None), bytes, complex, range, slice, type(...), bytearray,
@@ -54,7 +50,7 @@ def kind_of(kind: type) -> int:
 
 def _classified(kind: type) -> int:
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "nn"):  # not there while another thread imports torch
+    if torch is None or not hasattr(torch, "nn"):  # absent while another thread imports torch
         return OTHER
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return TENSOR
@@ -76,7 +72,7 @@ def _same(kind: type, base: type, name: str) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether ``value`` is plain, with all that it holds."""
+    """Return True if ``value`` and all that it contains is plain."""
     kind = kind_of(type(value))
     if kind == ATOM:
         return True
@@ -90,7 +86,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _harmless(tensor: Any) -> bool:
-    """Return whether what the job has hung on a tensor hides none of its methods."""
+    """Return True if attributes set on a tensor hide none of its methods."""
     return all(not hasattr(type(tensor), name) for name in list(tensor.__dict__))
 
 
@@ -121,7 +117,7 @@ _models: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 
 def is_plain_model(model: Any) -> bool:
-    """Return whether all submodules of ``model`` list their parameters as torch does, and these are plain."""
+    """Return True if all submodules list their parameters plainly, as torch does."""
     known = _models.get(id(model))
     if known is not None and known[0]() is model and known[1] > 0:
         _models[id(model)] = (known[0], known[1] - 1)
@@ -158,7 +154,7 @@ _METHODS = frozenset(_OF_MODULES) - {"_parameters", "_buffers", "_modules"}
 
 
 def is_plain_optimizer(optimizer: Any) -> bool:
-    """Return whether the groups of ``optimizer`` are stored as lists and dicts, and its learning rates are plain."""
+    """Return True if the optimizer's groups and learning rates are plain."""
     found, groups = stored(optimizer, "param_groups")
     if not found or type(groups) is not list or len(groups) > MAX_ITEMS:
         return False
@@ -173,7 +169,10 @@ _stored: dict[tuple[type, str], Reader] = {}
 
 
 def stored(value: Any, name: str) -> tuple[bool, Any]:
-    """Return whether reading ``value.name`` runs no code of the job, and what stands there, None if nothing does."""
+    """Return True if reading ``value.name`` runs no code of the job, and its value.
+
+    The value is None if there is none.
+    """
     key = type(value), name
     reader = _stored.get(key)
     if reader is None:
@@ -224,7 +223,7 @@ def _of_module(module: Any, name: str, held: Any) -> Any:
 
 
 def item_of(value: Any, key: Any) -> tuple[bool, Any]:
-    """Return whether ``value[key]`` is an item of a plain container or a sequence of modules, and the item or None."""
+    """Return True if ``value[key]`` is an item of a plain container, and the item."""
     try:
         if type(value) in (list, tuple, dict):
             return True, value[key]
@@ -232,6 +231,6 @@ def item_of(value: Any, key: Any) -> tuple[bool, Any]:
             nn = sys.modules["torch"].nn
             if any(_same(type(value), base, "__getitem__") for base in (nn.Sequential, nn.ModuleList)):
                 return True, list(value._modules.values())[key]
-    except (LookupError, TypeError):  # the query says so itself
+    except (LookupError, TypeError):  # the query raises the same error
         return True, None
     return False, None

@@ -1,4 +1,4 @@
-"""The global random numbers of a process, saved and put back: torch, its devices, numpy and random."""
+"""Save and restore the global random states of torch, numpy and random."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 
 class RandomState:
-    """The global random numbers as they are now; `put_back` makes them so again, as often as it is called.
+    """The current global random numbers; `put_back` restores them, repeatedly.
 
-    What the process has not loaded it has not drawn from: nothing is imported for this.
+    A library that the process has not loaded has no state to save: nothing is imported for this.
 
     >>> state = RandomState()
     >>> drawn = random.random()
@@ -26,14 +26,14 @@ class RandomState:
 
     def __init__(self) -> None:
         self._python = random.getstate()
-        # numpy loads its random numbers when they are first asked for: in the loop that would take long, and
-        # what is compiled there swallows a Ctrl-C.
+        # numpy loads numpy.random on first use, which takes long, and its compiled code swallows a Ctrl-C: not in
+        # the loop.
         numbers = sys.modules.get("numpy.random")
         self._numpy = None if numbers is None else numpy_state(numbers.mtrand._rand)
         self._torch = [(generator, generator.get_state()) for generator in _generators(sys.modules.get("torch"))]
 
     def put_back(self) -> None:
-        """Make the random numbers what they were; may be called again after an interrupt."""
+        """Restore the random numbers; may be called again after an interrupt."""
         for generator, state in self._torch:
             generator.set_state(state)
         if self._numpy is not None:
@@ -42,7 +42,7 @@ class RandomState:
 
 
 def _generators(torch: Any) -> list[Any]:
-    """Return the default generators of torch on the CPU and on every device that the process uses."""
+    """Return torch's default generators on the CPU and all devices in use."""
     if torch is None:
         return []
     generators = [torch.default_generator]
@@ -58,11 +58,11 @@ def _generators(torch: Any) -> list[Any]:
 # ---------------------------------------------------------------- numpy
 
 _TWISTER_BYTES = 624 * 4 + 4
-"""Bytes of the state of a Mersenne twister in memory: its numbers and the place of the next."""
+"""Bytes of a Mersenne Twister's state in memory: its numbers and the index of the next."""
 
 
 def numpy_state(numbers: Any) -> Callable[[], None]:
-    """Return the function that makes a `numpy.random.RandomState` what it is now.
+    """Return a function that restores a `numpy.random.RandomState` to this state.
 
     numpy reads and writes its 624 numbers one by one, which takes longer than all the rest: they are copied as memory.
     """
@@ -78,13 +78,13 @@ def _put_back(numbers: Any, twister: int, state: bytes, normal: dict[str, Any]) 
 
 
 class _Bare:
-    """A generator without numbers: what is left of numpy's state is its spare normal number."""
+    """A generator without numbers, which reveals numpy's spare normal number."""
 
     state: dict[str, Any] = {"bit_generator": "MT19937", "state": None}  # noqa: RUF012 - numpy asks for an attribute
 
 
 def _normal(numbers: Any, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the normal number that was drawn and not asked for yet; it is set, if one is given."""
+    """Return the spare normal number; set it first if one is given."""
     generator, numbers._bit_generator = numbers._bit_generator, _Bare()
     try:
         if wanted is not None:
@@ -97,7 +97,7 @@ def _normal(numbers: Any, wanted: dict[str, Any] | None = None) -> dict[str, Any
 
 @cache
 def copies_memory() -> bool:
-    """Return whether this numpy keeps its state where it is looked for."""
+    """Return True if this numpy keeps its state at the expected address."""
     import numpy as np
 
     try:
@@ -110,5 +110,5 @@ def copies_memory() -> bool:
         _put_back(one, twister, copied, normal)
         same: Any = one.get_state()
         return bool((same[1] == state[1]).all()) and same[2:] == state[2:] and one.randn(3000).tolist() == drawn
-    except Exception:  # whatever another numpy says to it: then its state is read and written as a whole
+    except Exception:  # another numpy: read and write its state through the public methods
         return False

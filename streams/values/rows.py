@@ -1,4 +1,4 @@
-"""Tuples with names: ``row.loss`` beside ``row[1]``, made without running code that names could slip into."""
+"""Tuples with names: ``row.loss`` beside ``row[1]``, created without `exec`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from looptap.streams.text import did_you_mean
 
 _TAG = re.compile(r"[^\W_][\w/.:@%+-]*")
-"""Names that a field keeps: those of Python, and tags such as `train/loss`."""
+"""Valid field names: identifiers, and tags such as `train/loss`."""
 
 
 class Row(tuple[Any, ...]):
-    """A tuple whose elements also have names; `row_type` makes the type for given names."""
+    """A tuple whose elements have names; `row_type` creates the type."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Row(tuple[Any, ...]):
 
 
 class TaggedRow(Row):
-    """A row with names that are not Python's: ``row["train/loss"]``; to read it by number takes longer."""
+    """A row with names like ``row["train/loss"]``; slower to read by number."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class TaggedRow(Row):
 
 @lru_cache(maxsize=256)
 def row_type(fields: tuple[str, ...]) -> type[Row]:
-    """Return the type of rows with these names; what is no name, or comes twice, is called ``_`` and its position.
+    """Return the type of rows with these names; invalid or repeated become ``_n``.
 
     >>> row_type(("step", "loss"))((3, 0.5)).loss
     0.5
@@ -67,7 +67,7 @@ def row_type(fields: tuple[str, ...]) -> type[Row]:
 
 
 def rows(fields: Sequence[str]) -> Callable[[list[Any]], list[Any]]:
-    """Return a function that names the elements of all tuples of the right length in a list."""
+    """Return a function that names the elements of all matching tuples in a list."""
     count = len(fields)
     make: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, row_type(tuple(fields)))
 

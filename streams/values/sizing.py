@@ -1,7 +1,4 @@
-"""What a reducer asks about an item: its number, its size, where it lives.
-
-Nothing here imports torch; a tensor is recognised by its attributes.
-"""
+"""Number, size and device of an item, for reducers."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None)})
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much one reducer may hold for one window; the repr can be pasted back.
+    """Limits of what one reducer holds for one window; the repr can be pasted back.
 
     ``items`` and ``bytes`` bound what is collected, ``keys`` the keys of ``Counter`` and ``group_by``.
 
@@ -38,7 +35,7 @@ DEFAULT_BOUNDS: Final = Bounds()
 
 
 class Missing:
-    """The type of ``MISSING``, which says that an argument or an item is not there."""
+    """The type of ``MISSING``, which stands for a missing argument or item."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -48,9 +45,9 @@ MISSING: Final = Missing()
 
 
 def as_number(item: Any, name: str) -> Any:
-    """Return the item as a Python number; a scalar of an accelerator is fetched (and waited for).
+    """Return the item as a Python number; waits for a scalar on an accelerator.
 
-    Raises ``TypeError`` for arrays of more than one element, and leaves what is no array at all to Python.
+    Raises ``TypeError`` for arrays of more than one element; items that are not arrays are left to Python.
     """
     if isinstance(item, (float, int)) and not isinstance(item, np.generic):
         return item
@@ -69,10 +66,10 @@ def as_number(item: Any, name: str) -> Any:
 
 
 def as_key(item: Any, name: str) -> Any:
-    """Return what stands for the item in a dict: a tensor of one element stands for its number.
+    """Return a dict key for the item: the number in a tensor of one element.
 
-    A tensor's own hash is its identity, so that equal tensors would never meet. Raises ``TypeError`` for an
-    array that is no scalar.
+    A tensor's own hash is its identity, so that equal tensors would never match. Raises ``TypeError`` for larger
+    arrays.
     """
     if isinstance(item, np.ndarray) or is_tensor(item):
         if item.ndim:
@@ -85,7 +82,7 @@ def as_key(item: Any, name: str) -> Any:
 
 
 def as_floats(item: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the item's numbers as a flat float64 array; a tensor is detached and fetched."""
+    """Return the item's numbers as a flat float64 array; waits for device tensors."""
     if is_tensor(item):
         item = full(local(item)).cpu().numpy()
     array = np.asarray(item)
@@ -95,7 +92,7 @@ def as_floats(item: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def size_of(item: Any) -> int:
-    """Return about how many bytes the item holds, containers and arrays included."""
+    """Return the approximate bytes that the item holds, including its contents."""
     if isinstance(item, np.ndarray):
         return int(item.nbytes) + 112
     if is_tensor(item):
@@ -122,7 +119,7 @@ def _sizes(items: Collection[Any]) -> int:
 
 
 def too_much(name: str, bounds: Bounds, bound: str) -> QueryError:
-    """Return the error of a window that passed a bound: ``items``, ``bytes`` or ``keys``."""
+    """Return the error of a window above a bound: ``items``, ``bytes`` or ``keys``."""
     if bound == "keys":
         return QueryError(
             f"{name} met more than {bounds.keys:,} different keys in one window, so the window has no value.",

@@ -1,7 +1,7 @@
-"""Copies of values that may leave the job: detached, bounded, free of references to it.
+"""Copies of values that may leave the job: detached, bounded, without references.
 
-`snapshot` copies a result, `take_item` what enters a reducer. A tensor on a device is cloned in stream order and
-copied to the host while the computation runs (`Pending`); the training thread never waits for it.
+`snapshot` copies a result, `take_item` an item that enters a reducer. A tensor on a device is cloned in stream order
+and copied to the host while the computation runs (`Pending`); the training thread never waits for it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ DEFAULT_MAX_VALUE_BYTES = 4_000_000
 """Bytes of one value, unless the query asks for more with ``max_bytes=``."""
 NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_DEPTH = 64
-_CONTAINER_BYTES = 64  # what an empty list takes
-_NUMBER_BYTES = 64  # what a number with its envelope costs on its way out
+_CONTAINER_BYTES = 64  # bytes of an empty list
+_NUMBER_BYTES = 64  # bytes of a queued number with its envelope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Image:
 
 
 class Pending:
-    """A value of which some tensors are still on their way from a device; `resolve` waits for them."""
+    """A value with tensors still in transfer from a device; `resolve` waits for them."""
 
     __slots__ = ("tree",)
 
@@ -51,12 +51,12 @@ class Pending:
         self.tree = tree
 
     def resolve(self) -> Any:
-        """Return the value with every tensor on the host. Blocks: never call it on the training thread."""
+        """Return the value with every tensor on the host. Blocks: not on the loop thread."""
         return _resolve(self.tree)
 
 
 class DeviceCopy:
-    """One tensor on its way to the host: the host's memory, and a function that waits until it is filled."""
+    """A tensor in transfer: host memory, and a function that waits for the data."""
 
     __slots__ = ("host", "wait")
 
@@ -65,7 +65,7 @@ class DeviceCopy:
 
 
 class _Walk:
-    """One walk over one value: what is left of its bytes, and whether a device is involved."""
+    """A walk over one value: bytes left, and whether a device is involved."""
 
     __slots__ = ("bytes", "limit", "on_device", "pending")
 
@@ -84,7 +84,7 @@ class _Walk:
 
 
 class _Refusal(SnapshotError):
-    """A SnapshotError on its way up, which learns the path to the culprit step by step."""
+    """A SnapshotError that collects the path to the culprit as it propagates."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -100,11 +100,12 @@ class _Refusal(SnapshotError):
 
 
 def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any, int]:
-    """Return a detached copy of ``value`` and its size in bytes; `Pending` where a device has to deliver first.
+    """Return a detached copy of ``value`` and its size in bytes.
 
     Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
     dataclasses (as dicts), named tuples (as tuples), pictures (PIL, matplotlib); 0-dimensional arrays and tensors
-    become numbers. Raises SnapshotError, with type and path, for anything else and above ``max_bytes``.
+    become numbers. The copy is `Pending` if a device has to deliver first. Raises SnapshotError, with type and path,
+    for anything else and above ``max_bytes``.
 
     >>> snapshot((1, 2.5))
     ((1, 2.5), 128)
@@ -128,7 +129,7 @@ def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any,
 
 
 def take_item(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> Any:
-    """Return a detached copy of ``value`` for a reducer: like `snapshot`, but a device tensor stays on its device."""
+    """Return a detached copy for a reducer, like `snapshot`, but on the same device."""
     kind = type(value)
     if kind in NUMBERS:
         return value
@@ -138,7 +139,7 @@ def take_item(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> Any:
 
 
 def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Return the values with numbers in place of scalar tensors; None if there is anything else."""
+    """Return the values with scalar tensors as numbers; None if there is more."""
     found = []
     for value in values:
         kind = type(value)
@@ -151,7 +152,7 @@ def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 
 def weight(value: Any) -> int:
-    """Roughly how many bytes a snapshot holds."""
+    """Return the approximate bytes of a snapshot."""
     size = getattr(value, "nbytes", None)
     if size is not None:
         return int(size) + _NUMBER_BYTES
@@ -167,12 +168,12 @@ def weight(value: Any) -> int:
 
 
 def on_device(tensor: Any) -> bool:
-    """Return whether reading the tensor's values would make the host wait for a device."""
+    """Return True if reading the tensor's values would make the host wait."""
     return not tensor.is_cpu
 
 
 def copy_to_host(tensor: Any) -> DeviceCopy:
-    """Start copying a device tensor to the host, ordered after the work already queued on its stream."""
+    """Start to copy a device tensor to the host, after the work in its stream."""
     torch = sys.modules["torch"]
     tensor = tensor.detach()
     if not tensor.is_cuda:
@@ -349,8 +350,8 @@ _copiers: dict[type, _Copier] = dict(_BASIC)
 
 
 def _find_copier(kind: type, value: Any) -> _Copier:
-    """Return the copier for values of this type, remembered."""
-    if len(_copiers) > 1000:  # classes made in a loop must not pile up
+    """Return the copier for values of this type, cached."""
+    if len(_copiers) > 1000:  # classes created in a loop must not accumulate
         _copiers.clear()
         _copiers.update(_BASIC)
     copier = _copiers[kind] = _choose_copier(kind, value)
@@ -360,7 +361,7 @@ def _find_copier(kind: type, value: Any) -> _Copier:
 def _choose_copier(kind: type, value: Any) -> _Copier:
     global _Tensor
     torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "Tensor"):  # not so while another thread imports torch
+    if torch is not None and hasattr(torch, "Tensor"):  # absent while another thread imports torch
         if isinstance(value, torch.Tensor):
             _Tensor = torch.Tensor
             return _tensor

@@ -8,25 +8,25 @@ from typing import Any
 
 
 def is_tensor(item: Any) -> bool:
-    """Return whether the item is a torch tensor."""
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # not there while another thread imports torch
+    """Return True if the item is a torch tensor."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # absent while another thread imports torch
     return tensor is not None and isinstance(item, tensor)
 
 
 def on_device(item: Any) -> bool:
-    """Return whether the item is a torch tensor in the memory of an accelerator."""
+    """Return True if the item is a torch tensor in accelerator memory."""
     return getattr(item, "is_cpu", True) is False
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:
-    """Return ``torch.no_grad()``, or a context that does nothing where torch is not loaded."""
+    """Return ``torch.no_grad()``, or an empty context if torch is not loaded."""
     torch = sys.modules.get("torch")
     return contextlib.nullcontext() if torch is None else torch.no_grad()
 
 
 def local(tensor: Any) -> Any:
-    """Return the tensor without its graph; of a sharded one the local shard, which needs no communication."""
-    if type(tensor).__module__ != "torch" and hasattr(tensor, "to_local"):  # a tensor of torch's own has none
+    """Return the tensor without its graph; of a sharded tensor the local shard."""
+    if type(tensor).__module__ != "torch" and hasattr(tensor, "to_local"):  # torch's own classes lack it
         tensor = tensor.to_local()
         if hasattr(tensor, "wait"):  # a collective that the job has started already
             tensor = tensor.wait()
@@ -39,5 +39,5 @@ def dense(tensor: Any) -> Any:
 
 
 def full(tensor: Any) -> Any:
-    """Return a tensor of at least single precision: the norm of a large half-precision one is infinite."""
+    """Return the tensor in at least single precision, to avoid infinite norms."""
     return tensor.float() if tensor.itemsize < 4 and tensor.is_floating_point() else tensor
