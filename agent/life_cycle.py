@@ -17,6 +17,7 @@ from looptap.agent.run.signal_free_thread import aside
 from looptap.agent.run.termination import OnSigterm
 from looptap.agent.wiring import Components, warn_inert
 from looptap.protocol.files.connection import remove
+from looptap.streams.preserving.interrupts import complete
 
 EXIT_SECONDS = 2.0
 """For what is still to be sent at the end of the run."""
@@ -121,19 +122,16 @@ class LifeCycle:
 
     def _end_groups(self, taps: deque[EventSource], now: float) -> None:
         """End all open groups; a second call, after Ctrl-C, ends the rest."""
-        pressed = None
-        while taps:
-            try:
-                while taps:
+
+        def end_them() -> None:
+            while taps:
+                try:
                     taps[0].end_group(now)
-                    del taps[0]
-            except KeyboardInterrupt as interrupt:
-                pressed = interrupt
-            except Exception as error:
-                self.complain(error)
+                except Exception as error:
+                    self.complain(error)
                 del taps[0]
-        if pressed is not None:
-            raise pressed
+
+        complete(end_them)
 
     def _leave(self, sources: EventSources, reason: str) -> None:
         """Say goodbye to clients and release the host's objects.

@@ -90,11 +90,12 @@ BOXES = [
     Box("client.transport", C + 14, 6.5, 96, "links and reconnects"),
     Box("client.session", C + 118, 6.5, 200, "requests, replies, callbacks"),
     Box("client.directory", C + 14, 4.121, 96, "which runs there are"),
-    Box("streams.stream", A + 14, 9.7, 160, "buffer, readers, derived streams"),
-    Box("streams.language", A + 189, 9.7, 160, "text or a function in, a query out"),
-    Box("streams.operators", A + 364, 9.7, 160, "stages that events are pushed through"),
-    Box("streams.aggregations", A + 539, 9.7, 160, "reducers whose state can be merged"),
-    Box("streams.values", A + 714, 9.7, 160, "snapshots, sizes, helpers"),
+    Box("streams.stream", A + 14, 9.7, 131, "buffer, readers, derived streams"),
+    Box("streams.language", A + 159, 9.7, 131, "text or a function in, a query out"),
+    Box("streams.operators", A + 304, 9.7, 131, "stages that events are pushed through"),
+    Box("streams.aggregations", A + 449, 9.7, 131, "reducers whose state can be merged"),
+    Box("streams.values", A + 594, 9.7, 131, "snapshots, sizes, helpers"),
+    Box("streams.preserving", A + 739, 9.7, 131, "state of torch and of models, put back"),
 ]
 LEGEND = [
     (C + 14, 7.72, "Arrow: imports. Dashed: against the order of the rows."),

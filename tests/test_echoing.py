@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import looptap
 from looptap.streams.errors import ControlError
-from looptap.streams.values import random_state
+from looptap.streams.preserving import random_state
 from looptap.testing import pair
 from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
 from looptap.training.echoing.auto_factor import Auto, StageMeter, advice

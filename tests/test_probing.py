@@ -13,9 +13,9 @@ from interrupts import interrupted
 from torch import nn
 
 import looptap
-from looptap.streams.values import module_state
-from looptap.streams.values.module_state import ModuleState
-from looptap.streams.values.random_state import RandomState, numpy_state
+from looptap.streams.preserving import module_state
+from looptap.streams.preserving.module_state import ModuleState
+from looptap.streams.preserving.random_state import RandomState, numpy_state
 from looptap.testing import pair
 
 with warnings.catch_warnings():

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from waiting import soon
 
 import looptap
-from looptap.agent.loop.guard import torch_state
+from looptap.agent.loop import graph_capture
 from looptap.agent.loop.thread_time import thread_usage
 from looptap.testing import pair, parts_of
 
@@ -185,6 +185,7 @@ MEDDLING = {
     "threads": lambda e: torch.set_num_threads(1),
     "deterministic": lambda e: torch.use_deterministic_algorithms(True),
     "dispatch mode": lambda e: Mode().__enter__() and None,
+    "the stance of torch.compile": lambda e: torch.compiler.set_stance("force_eager") and None,
     "torch's random numbers": lambda e: torch.rand(3),
     "a seed": lambda e: torch.manual_seed(0) and None,
     "random": lambda e: random.random(),
@@ -226,7 +227,7 @@ def train(query=None, steps=20):
         torch.is_anomaly_enabled(), torch.get_float32_matmul_precision(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.is_autocast_cache_enabled(), torch.get_autocast_dtype("cpu"),
-        torch._C._autograd._top_saved_tensors_default_hooks(False),
+        torch._C._autograd._top_saved_tensors_default_hooks(False), torch._dynamo.eval_frame._stance,
     )  # fmt: skip
     agent.close()
     return losses, state, stream
@@ -473,7 +474,7 @@ def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monk
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])
-    monkeypatch.setattr(torch_state, "captured", 0)
+    monkeypatch.setattr(graph_capture, "captured", 0)
     captures, agent, run = [False], *pair("graph")
     streams = [run.stream(q, on="batch") for q in ("step", lambda e: e.step, "len(events)")]
     for step in range(9):
@@ -491,7 +492,7 @@ def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monk
 def test_without_queries_nobody_asks_about_cuda_graphs(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
-    monkeypatch.setattr(torch_state, "capturing", lambda: asked.append(True))
+    monkeypatch.setattr(graph_capture, "capturing", lambda: asked.append(True))
     agent, run = pair("graph")
     for step in range(3):
         agent.emit("batch", step=step)

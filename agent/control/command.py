@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from looptap.agent.control.job_hooks import JobHooks, short
-from looptap.agent.loop.guard.torch_state import TorchStateGuard
 from looptap.protocol import messages as m
 from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
@@ -21,6 +20,7 @@ from looptap.protocol.replies import PENDING, CommandRecord
 from looptap.streams.errors import CommandCancelled, ControlError, InDoubt, LooptapError
 from looptap.streams.events import Event
 from looptap.streams.expressions import format_error
+from looptap.streams.preserving.torch_state import TorchStateGuard
 from looptap.streams.values.snapshots import Pending, snapshot
 
 MAX_TEXT_CHARACTERS = 4000

@@ -18,8 +18,8 @@ from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.deferred_evaluation import MISSED, DeferredEvaluator
 from looptap.agent.loop.evaluation_plan import EvaluationPlan, end_group, evaluate, event_of
+from looptap.agent.loop.graph_capture import captures
 from looptap.agent.loop.guard.state_guard import copy_of
-from looptap.agent.loop.guard.torch_state import captures
 from looptap.streams.events import Event, EventOrigin, LazyEvent
 from looptap.streams.language.copyable import IMMUTABLE, copied_numbers
 from looptap.streams.operators.pipeline import Latest

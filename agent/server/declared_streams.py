@@ -19,7 +19,7 @@ from looptap.agent.handoff.history import History, HistoryBuffer
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.event_sources import EventSources
-from looptap.agent.loop.guard.torch_state import captures
+from looptap.agent.loop.graph_capture import captures
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.limits import Limits

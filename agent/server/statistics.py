@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from looptap.agent.control.pause import Pause
 from looptap.agent.handoff.value_queue import QueueSet
+from looptap.agent.loop import graph_capture
 from looptap.agent.loop.event_sources import EventSources
-from looptap.agent.loop.guard import torch_state
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.run.stack_report import stacks
@@ -81,7 +81,7 @@ class StatisticsReporter:
             dropped=sum(s.source.dropped for s in streams),
             withheld=sum(s.query.withheld for s in streams if s.reader is None),
             refused_messages=self.refused_messages,
-            events_in_cuda_graphs=torch_state.captured,
+            events_in_cuda_graphs=graph_capture.captured,
             paused=self._pause.seconds(),
             paused_before=self._pause.total,
             store=None if self._recorder is None else self._recorder.writer.stats(),

@@ -51,12 +51,12 @@ from .streams.errors import StreamTimeout as StreamTimeout
 from .streams.events import lazy as lazy
 from .streams.operators.windows import seconds as seconds
 from .streams.operators.windows import sliding as sliding
+from .streams.preserving.probing import probe as probe
+from .streams.preserving.probing import probing as probing
 from .streams.stream.stream import Gap as Gap
 from .streams.stream.stream import Record as Record
 from .streams.stream.stream import Stream as Stream
 from .streams.stream.stream import stream_of as stream_of
-from .streams.values.probing import probe as probe
-from .streams.values.probing import probing as probing
 from .visualizers.charts.chart import IncompatibleStreams as IncompatibleStreams
 from .visualizers.plot import Plot as Plot
 from .visualizers.plot import compare as compare

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.aggregations.registry import REDUCERS
+from looptap.streams.preserving.probing import probe
 from looptap.streams.values.checks import HELPERS
-from looptap.streams.values.probing import probe
 
 _BUILTINS = {name: value for name, value in vars(builtins).items() if not name.startswith("_")}
 

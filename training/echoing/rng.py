@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from looptap.streams.values.random_state import RandomState
+from looptap.streams.preserving.random_state import RandomState
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Validations inserted between those of the host, on small subsets, so that forecasts begin early. Opt-in.
 
-A run with them ends bit-identical to one without (looptap.streams.values.probing). What cannot be put back switches
+A run with them ends bit-identical to one without (looptap.streams.preserving.probing). What cannot be put back switches
 them off. Source: METHODS 1.2.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.values.probing import untouched
+from looptap.streams.preserving.probing import untouched
 from looptap.training.progress.arguments import counts, seed_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.plan import insertion

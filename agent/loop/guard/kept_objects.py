@@ -18,6 +18,7 @@ from looptap.agent.loop.guard.reachable_walk import Undo, Walk
 from looptap.agent.loop.guard.references import MAX_TYPES, is_library, methods_of, references
 from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 from looptap.streams.errors import QueryError
+from looptap.streams.preserving.random_state import generator_state
 from looptap.streams.values.plain import attributes_of
 
 _LOOKED_INTO = ("torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp", "argparse", "types")
@@ -53,7 +54,7 @@ def _chosen(kind: type) -> Keeper:
         if issubclass(kind, torch.Tensor):
             return _tensor
         if issubclass(kind, torch.Generator):
-            return _torch_generator
+            return _generator
         if issubclass(kind, torch.nn.Module):
             return _module
         if data is not None and issubclass(kind, data.DataLoader):
@@ -63,7 +64,7 @@ def _chosen(kind: type) -> Keeper:
         if issubclass(kind, numpy.Generator):
             return _numpy_generator
         if issubclass(kind, numpy.RandomState | numpy.BitGenerator):
-            return _numpy_random
+            return _generator
     for bases, keeper in _BY_BASE:
         if issubclass(kind, bases):
             return keeper
@@ -115,37 +116,11 @@ def _sequence(walk: Walk, value: Any, path: ObjectPath) -> None:
         _instance(walk, value, path)
 
 
-def _torch_generator(walk: Walk, value: Any, path: ObjectPath) -> None:
-    state = value.get_state()
+def _generator(walk: Walk, value: Any, path: ObjectPath) -> None:
+    put_back = generator_state(value)
 
     def undo() -> Iterable[Change]:
-        value.set_state(state)
-        return ()
-
-    walk.undo(path, undo)
-
-
-def _random(walk: Walk, value: Any, path: ObjectPath) -> None:
-    if isinstance(value, random.SystemRandom):
-        return
-    state = random.Random.getstate(value)
-
-    def undo() -> Iterable[Change]:
-        random.Random.setstate(value, state)
-        return ()
-
-    walk.undo(path, undo)
-
-
-def _numpy_random(walk: Walk, value: Any, path: ObjectPath) -> None:
-    legacy = hasattr(value, "set_state")
-    state = value.get_state(legacy=False) if legacy else value.state
-
-    def undo() -> Iterable[Change]:
-        if legacy:
-            value.set_state(state)
-        else:
-            value.state = state
+        put_back()
         return ()
 
     walk.undo(path, undo)
@@ -155,7 +130,7 @@ def _numpy_generator(walk: Walk, value: Any, path: ObjectPath) -> None:
     walk.push(value.bit_generator, path)
 
 
-_GENERATORS = (_torch_generator, _random, _numpy_random, _numpy_generator)
+_GENERATORS = (_generator, _numpy_generator)
 
 
 def _file(walk: Walk, value: Any, path: ObjectPath) -> None:
@@ -339,8 +314,8 @@ _OF_CLASSES = (
 
 
 _BY_BASE: list[tuple[Any, Keeper]] = [
-    (np.ndarray, _array), (dict, _mapping), ((list, tuple, set, frozenset, deque), _sequence), (random.Random, _random),
-    (io.IOBase, _file), (functools.partial, _partial), (types.FunctionType, _function),
+    (np.ndarray, _array), (dict, _mapping), ((list, tuple, set, frozenset, deque), _sequence),
+    (random.Random, _generator), (io.IOBase, _file), (functools.partial, _partial), (types.FunctionType, _function),
     ((types.MethodType, types.BuiltinMethodType), _method),
     ((str, bytes, int, float, complex, types.CodeType, types.MappingProxyType), _nothing),
 ]  # fmt: skip

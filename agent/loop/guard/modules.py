@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from looptap.agent.loop.guard.containers import as_before, places, refill
 from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
+from looptap.streams.preserving.module_state import module_attributes
 from looptap.streams.values.plain import attributes_of
 
 _STORED = ("_parameters", "_modules", "_buffers")
 
 
 @functools.cache
-def _standard() -> frozenset[str]:
-    """Return the attributes that every module has."""
-    return frozenset(vars(sys.modules["torch"].nn.Module()))
-
-
-@functools.cache
 def _hooks() -> tuple[str, ...]:
     """Return the standard attributes that hold hooks."""
-    return tuple(name for name in _standard() if "_hooks" in name)
+    return tuple(name for name in module_attributes() if "_hooks" in name)
 
 
 class Modules:
@@ -42,7 +36,7 @@ class Modules:
         for part in held[:2]:
             for name, item in part.items():
                 yield item, ObjectPath(path, name)
-        for name in own.keys() - _standard():
+        for name in own.keys() - module_attributes():
             yield own[name], ObjectPath(path, name)
         if any(map(own.get, _hooks())):
             for name in _hooks():

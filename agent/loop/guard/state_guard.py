@@ -16,10 +16,11 @@ from looptap.agent.loop.guard import backward_guard
 from looptap.agent.loop.guard.backward_guard import Guarded
 from looptap.agent.loop.guard.reachable_state import Belongings
 from looptap.agent.loop.guard.tensor_state import Change
-from looptap.agent.loop.guard.torch_state import TorchStateGuard
 from looptap.streams.events import Event, Lazy
 from looptap.streams.operators.pipeline import Pipeline
 from looptap.streams.operators.trust import Sight
+from looptap.streams.preserving.interrupts import complete
+from looptap.streams.preserving.torch_state import TorchStateGuard
 from looptap.streams.values.snapshots import snapshot
 
 MAX_NAMED_CHANGES = 3
@@ -76,18 +77,8 @@ class StateGuard:
 
         Ctrl-C does not leave the loop half restored, since each step can be done twice.
         """
-        pressed: KeyboardInterrupt | None = None
-        while self._open:
-            try:
-                self._put_back()
-                self._open = False
-            except KeyboardInterrupt as interrupt:
-                pressed = interrupt
-            except BaseException:
-                self._open = False
-                raise
-        if pressed is not None:
-            raise pressed
+        if self._open:
+            complete(self._put_back)
 
     def _put_back(self) -> None:
         try:
@@ -98,6 +89,7 @@ class StateGuard:
             if self._belongings is not None:
                 self._changes += self._belongings.put_back()
         self._changes.sort(key=lambda change: change.thing is None)  # of what else goes with them, tensors say most
+        self._open = False
 
     def changed(self, number: int) -> str:
         """Describe the changes that the code made to the loop at an event; empty if none."""

@@ -22,23 +22,34 @@ class RandomState:
     True
     """
 
-    __slots__ = ("_numpy", "_python", "_torch")
+    __slots__ = ("_put_backs",)
 
     def __init__(self) -> None:
-        self._python = random.getstate()
+        self._put_backs: list[Callable[[], None]] = [partial(random.setstate, random.getstate())]
         # numpy loads numpy.random on first use, which takes long, and its compiled code swallows a Ctrl-C: not in
         # the loop.
         numbers = sys.modules.get("numpy.random")
-        self._numpy = None if numbers is None else numpy_state(numbers.mtrand._rand)
-        self._torch = [(generator, generator.get_state()) for generator in _generators(sys.modules.get("torch"))]
+        if numbers is not None:
+            self._put_backs.append(numpy_state(numbers.mtrand._rand))
+        self._put_backs += map(generator_state, _generators(sys.modules.get("torch")))
 
     def put_back(self) -> None:
         """Restore the random numbers; may be called again after an interrupt."""
-        for generator, state in self._torch:
-            generator.set_state(state)
-        if self._numpy is not None:
-            self._numpy()
-        random.setstate(self._python)
+        for put_back in self._put_backs:
+            put_back()
+
+
+def generator_state(generator: Any) -> Callable[[], None]:
+    """Return a function that restores a generator of torch, numpy or random to its present state."""
+    if isinstance(generator, random.Random):
+        if isinstance(generator, random.SystemRandom):
+            return lambda: None
+        return partial(random.Random.setstate, generator, random.Random.getstate(generator))
+    if hasattr(generator, "_bit_generator"):
+        return numpy_state(generator)
+    if hasattr(generator, "get_state"):
+        return partial(generator.set_state, generator.get_state())
+    return partial(setattr, generator, "state", generator.state)
 
 
 def _generators(torch: Any) -> list[Any]:

@@ -188,7 +188,7 @@ class ModuleState:
 
     def _hold(self, attributes: dict[str, Any], work: dict[str, Any]) -> None:
         """Replace the state that the module itself holds with copies."""
-        structure = _structure()
+        structure = module_attributes()
         for name, value in attributes.items():
             if name not in structure and name not in work:
                 copied = self._copy(value, name)
@@ -301,7 +301,7 @@ class ModuleState:
 
 
 @lru_cache(maxsize=1)
-def _structure() -> frozenset[str]:
+def module_attributes() -> frozenset[str]:
     """Return the attributes that every module has."""
     return frozenset(vars(sys.modules["torch"].nn.Module()))
 

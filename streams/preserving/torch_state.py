@@ -1,44 +1,22 @@
 """Global state of torch, numpy and random, restored after unknown code.
 
 Saved and restored: grad and inference mode, autocast, default dtype and device, precision of products, anomaly and
-deterministic mode, thread count, dispatch and function modes, hooks of saved tensors, and the random numbers of torch,
-its devices, numpy and random. About 23 µs, so only around queries that call functions which are not known to be
-harmless.
+deterministic mode, thread count, dispatch and function modes, hooks of saved tensors, the stance of torch.compile, and
+the random numbers of torch, its devices, numpy and random. About 23 µs, so only around queries that call functions
+which are not known to be harmless.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from looptap.streams.values.random_state import RandomState
-
-log = logging.getLogger("looptap")
-captured = 0
-"""Events that were not looked at because a CUDA graph was being captured."""
-
-
-def captures() -> Callable[[], bool] | None:
-    """Return a function that tests for CUDA graph capture; None without CUDA."""
-    torch = sys.modules.get("torch")
-    return None if torch is None or not torch.backends.cuda.is_built() else capturing
-
-
-def capturing() -> bool:
-    """Return True during CUDA graph capture; count it, and warn once."""
-    global captured
-    cuda = sys.modules["torch"].cuda
-    if not cuda.is_initialized() or not cuda.is_current_stream_capturing():
-        return False
-    captured += 1
-    if captured == 1:
-        log.warning("looptap: events inside a CUDA graph are not looked at: emit after the replay. (said once)")
-    return True
+from looptap.streams.preserving.random_state import RandomState
 
 
 class TorchStateGuard:
@@ -82,33 +60,16 @@ class TorchStateGuard:
 
 
 def _save(torch: Any) -> dict[str, Any]:
-    autocast = [
-        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-        for device in (("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",))
-    ]
+    devices = ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",)
     return {
-        "grad": torch.is_grad_enabled(),
+        "settings": [read() for read, _ in _settings(torch)],
         "inference": torch.is_inference_mode_enabled(),
-        "autocast": autocast,
-        "cache": torch.is_autocast_cache_enabled(),
-        "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        "precision": torch.get_float32_matmul_precision(),
+        "autocast": [(each, torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in devices],
         "device": getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
         "hooks": torch._C._autograd._top_saved_tensors_default_hooks(False),
-        "dtype": torch.get_default_dtype(),
-        "threads": torch.get_num_threads(),
-        "deterministic": (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        "flags": [getattr(torch._C, f"_get_{flag}")() for flag in _FLAGS],
         "dispatch": torch._C._len_torch_dispatch_stack(),
         "function": torch._C._len_torch_function_stack(),
     }
-
-
-_FLAGS = ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32")
-"""Flags of torch that have a getter and a setter of that name."""
 
 
 def _restore(torch: Any, saved: dict[str, Any]) -> None:
@@ -119,35 +80,62 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
     while torch._C._len_torch_dispatch_stack() > saved["dispatch"]:
         torch._C._pop_torch_dispatch_stack(None)
     _leave_inference_mode(torch, saved["inference"])
-    if torch.is_grad_enabled() != saved["grad"]:
-        torch._C._set_grad_enabled(saved["grad"])
     hooks = torch._C._autograd
     while (top := hooks._top_saved_tensors_default_hooks(False)) != saved["hooks"] and top is not None:
         hooks._pop_saved_tensors_default_hooks()
-    if (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()) != saved["anomaly"]:
-        torch.set_anomaly_enabled(*saved["anomaly"])
-    if torch.get_float32_matmul_precision() != saved["precision"]:
-        torch.set_float32_matmul_precision(saved["precision"])
-    if torch.is_autocast_cache_enabled() != saved["cache"]:
-        torch.set_autocast_cache_enabled(saved["cache"])
+    for (read, write), before in zip(_settings(torch), saved["settings"], strict=True):
+        if read() != before:
+            write(before)
     for device, enabled, dtype in saved["autocast"]:
         if torch.is_autocast_enabled(device) != enabled:
             torch.set_autocast_enabled(device, enabled)
         if torch.get_autocast_dtype(device) != dtype:
             torch.set_autocast_dtype(device, dtype)
-    if torch.get_default_dtype() != saved["dtype"]:
-        torch.set_default_dtype(saved["dtype"])
-    if torch.get_num_threads() != saved["threads"]:
-        torch.set_num_threads(saved["threads"])
-    now = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    if now != saved["deterministic"]:
-        torch.use_deterministic_algorithms(saved["deterministic"][0], warn_only=saved["deterministic"][1])
-    for flag, before in zip(_FLAGS, saved["flags"], strict=True):
-        if getattr(torch._C, f"_get_{flag}")() != before:
-            getattr(torch._C, f"_set_{flag}")(before)
+
+
+@cache
+def _settings(torch: Any) -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """Return how each setting is read and written."""
+    flags = ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32")
+    return [
+        (torch.is_grad_enabled, torch._C._set_grad_enabled),
+        (
+            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            lambda before: torch.set_anomaly_enabled(*before),
+        ),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.get_num_threads, torch.set_num_threads),
+        (
+            lambda: (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            lambda before: torch.use_deterministic_algorithms(before[0], warn_only=before[1]),
+        ),
+        *((getattr(torch._C, f"_get_{flag}"), getattr(torch._C, f"_set_{flag}")) for flag in flags),
+        (lambda: getattr(_compiler(), "_stance", None), _set_stance),
+    ]
+
+
+def run_eagerly() -> None:
+    """Let compiled modules run as they are written; a guard that is open ends that."""
+    if (module := _compiler()) is not None:
+        module._set_stance(module.DynamoStance("force_eager"))
+
+
+def _compiler() -> Any:
+    """Return the module that holds the stance of torch.compile; None if it is not loaded, or compiles right now."""
+    module: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if not hasattr(module, "_set_stance") or sys.modules["torch"]._C._dynamo.eval_frame.get_eval_frame_callback():
+        return None
+    return module
+
+
+def _set_stance(before: Any) -> None:
+    if (module := _compiler()) is not None:
+        module._set_stance(before or module.DynamoStance())
 
 
 _kept: list[Any] = []

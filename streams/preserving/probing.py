@@ -7,16 +7,17 @@ attributes of the modules are afterwards what they were.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from collections.abc import Iterable, Iterator
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from looptap.streams.errors import QueryError
-from looptap.streams.values.module_state import ModuleState, unwrapped
-from looptap.streams.values.random_state import RandomState
+from looptap.streams.preserving.interrupts import complete
+from looptap.streams.preserving.module_state import ModuleState, unwrapped
+from looptap.streams.preserving.torch_state import TorchStateGuard, run_eagerly
 
 
 def probe(model: Any, /, *inputs: Any, gradient: bool = False, hooks: bool = False, **named: Any) -> Any:
@@ -38,24 +39,15 @@ def probe(model: Any, /, *inputs: Any, gradient: bool = False, hooks: bool = Fal
     True
     """
     asked = probing(model, gradient=gradient, hooks=hooks)
-    pressed: KeyboardInterrupt | None = None
     try:
         asked.begin()
-        answer = asked(*inputs, **named)
+        return asked(*inputs, **named)
     finally:
-        while True:
-            try:
-                asked.end()
-                break
-            except KeyboardInterrupt as interrupt:  # the loop is whole before it is passed on
-                pressed = interrupt
-        if pressed is not None:
-            raise pressed
-    return answer
+        complete(asked.end)  # the loop is whole before a Ctrl-C is passed on
 
 
 class untouched:  # noqa: N801  # a context is named like a function, as torch.no_grad is
-    """A context that leaves a model as it is, with all its modules, and the random numbers, whatever runs in it.
+    """A context that leaves a model as it is, and torch's modes and random numbers, whatever runs in it.
 
     For code of the loop's own, which says itself how the model runs.
 
@@ -73,24 +65,24 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
             raise QueryError(f"a model that can be asked is a torch.nn.Module, not {type(model).__name__}.")
         self._torch: Any = torch
         self.model = model
+        self._before = TorchStateGuard()
         self._state: ModuleState | None = None
-        self._undo: list[Callable[[], Any]] = []
+        self._open = False
 
     def begin(self) -> None:
         """Begin; `end` must follow, also if this raises."""
-        self._undo.append(RandomState().put_back)
-        for put_back, change in self._modes():
-            self._undo.append(put_back)  # first: an interrupt may come between the two
-            change()
+        self._open = True
+        self._before.__enter__()
+        self._set_modes()
         self._state = self._modules()
-        self._undo.append(self._state.put_back)
         self._state.swap_in()
 
     def end(self) -> None:
         """Put everything back; may be called again after an interrupt."""
-        for put_back in reversed(self._undo):
-            put_back()
-        self._undo.clear()
+        if self._state is not None:
+            self._state.put_back()
+        self._before.restore()
+        self._open = False
 
     def changed(self) -> str:
         """Return the name of a parameter or a large buffer that was changed in place; empty if there is none."""
@@ -107,10 +99,8 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.end()
 
-    def _modes(self) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
-        """Pairs of functions: what puts a mode back, and what changes it."""
-        switch, enabled = self._torch._C._set_grad_enabled, self._torch.is_grad_enabled()
-        yield partial(switch, enabled), partial(switch, enabled)
+    def _set_modes(self) -> None:
+        """Set the modes in which the model runs; `end` puts them back."""
 
     def _modules(self) -> ModuleState:
         return ModuleState(self.model)
@@ -129,9 +119,26 @@ class probing(untouched):  # noqa: N801  # as above
     def __init__(self, model: Any, *, gradient: bool = False, hooks: bool = False) -> None:
         super().__init__(unwrapped(model))
         self._gradient, self._hooks = gradient, hooks
+        self._with_versions: Any = None
+        """The guard that ends inference mode, in which there are no gradients."""
 
-    def _modes(self) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
-        return _modes(self._torch, self._gradient)
+    def end(self) -> None:
+        """Put everything back; may be called again after an interrupt."""
+        if self._with_versions is not None:
+            self._with_versions.__exit__(None, None, None)
+        super().end()
+
+    def _set_modes(self) -> None:
+        torch = self._torch
+        if self._gradient and torch.is_inference_mode_enabled():
+            self._with_versions = torch._C._InferenceMode(False)
+            self._with_versions.__enter__()
+        torch._C._set_grad_enabled(self._gradient)
+        # Under autocast the loop finds in the cache what was cast without a gradient, and trains nothing.
+        torch.set_autocast_cache_enabled(False)
+        run_eagerly()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            _no_collectives(torch)().__enter__()
 
     def _modules(self) -> ModuleState:
         return ModuleState(self.model, asking=True, gradient=self._gradient, hooks=self._hooks)
@@ -139,7 +146,7 @@ class probing(untouched):  # noqa: N801  # as above
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Return what the model says to copies of the inputs."""
         state = self._state
-        if state is None or not self._undo:
+        if state is None or not self._open:
             raise QueryError("a model is asked within the context: with probing(model) as ask: ask(x).")
         given = [self._copied(one) for one in inputs], {name: self._copied(one) for name, one in named.items()}
         try:
@@ -174,29 +181,6 @@ class probing(untouched):  # noqa: N801  # as above
                 return dict(zip(given, copies, strict=True))
             return given._make(copies) if hasattr(given, "_make") else type(given)(copies)
         return given
-
-
-def _modes(torch: Any, gradient: bool) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
-    """Pairs of functions: what puts a mode back, and what changes it."""
-    if gradient and torch.is_inference_mode_enabled():
-        guard = torch._C._InferenceMode(False)
-        yield partial(guard.__exit__, None, None, None), guard.__enter__
-    switch = torch._C._set_grad_enabled
-    yield partial(switch, torch.is_grad_enabled()), partial(switch, gradient)
-    # Under autocast the loop finds in the cache what was cast without a gradient, and trains nothing.
-    switch = torch.set_autocast_cache_enabled
-    yield partial(switch, torch.is_autocast_cache_enabled()), partial(switch, False)
-    compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
-    if hasattr(compiler, "_set_stance") and not torch._C._dynamo.eval_frame.get_eval_frame_callback():
-        eager = compiler.DynamoStance("force_eager")
-        yield partial(compiler._set_stance, compiler._stance), partial(compiler._set_stance, eager)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        yield partial(_pop_modes, torch, torch._C._len_torch_dispatch_stack()), _no_collectives(torch)().__enter__
-
-
-def _pop_modes(torch: Any, count: int) -> None:
-    while torch._C._len_torch_dispatch_stack() > count:
-        torch._C._pop_torch_dispatch_stack(None)
 
 
 @cache

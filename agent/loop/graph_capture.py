@@ -1,0 +1,29 @@
+"""Whether a CUDA graph is being captured, in which events are only counted."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+log = logging.getLogger("looptap")
+captured = 0
+"""Events that were not looked at because a CUDA graph was being captured."""
+
+
+def captures() -> Callable[[], bool] | None:
+    """Return a function that tests for CUDA graph capture; None without CUDA."""
+    torch = sys.modules.get("torch")
+    return None if torch is None or not torch.backends.cuda.is_built() else capturing
+
+
+def capturing() -> bool:
+    """Return True during CUDA graph capture; count it, and warn once."""
+    global captured
+    cuda = sys.modules["torch"].cuda
+    if not cuda.is_initialized() or not cuda.is_current_stream_capturing():
+        return False
+    captured += 1
+    if captured == 1:
+        log.warning("looptap: events inside a CUDA graph are not looked at: emit after the replay. (said once)")
+    return True
