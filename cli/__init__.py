@@ -1,4 +1,4 @@
-"""The command line: `looptap ls`, `looptap watch`, `looptap call`, `looptap demo`."""
+"""The command line: `looptap ls`, `looptap watch`, `looptap demo` and others."""
 
 from looptap.cli.entry_point import main
 

@@ -1,4 +1,4 @@
-"""The command line as one tree: every command by its name, in the order of `looptap --help`."""
+"""The command line as one tree: every command, in the order of the help."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def looptap(
     context: typer.Context,
     version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Attach to a training loop that is already running, ask it anything, watch the answers live.
+    """Attach to a running training loop, ask it anything, watch the answers live.
 
     To see it work:
 

@@ -1,4 +1,4 @@
-"""The way into the command line, and the one place where an error becomes a sentence and an exit code."""
+"""The entry point, where an error becomes a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from looptap.cli.output import DONE, INTERRUPTED, MISTYPED, complain
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``looptap`` with ``arguments``, by default those of the process, and exit.
 
-    Exit codes: 0 it went well, 1 it did not, 2 the command was mistyped, 130 it was interrupted.
+    Exit codes: 0 success, 1 failure, 2 a usage error, 130 interrupted.
     """
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def run(arguments: list[str]) -> int:
     """Run ``looptap`` with ``arguments``; return its exit code."""
-    # Not above: an import of looptap.cli shall not load what only a command needs.
+    # Not at the top: importing looptap.cli must not load what only a command needs.
     import typer
 
     from looptap.cli.app import app
@@ -32,9 +32,9 @@ def run(arguments: list[str]) -> int:
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot draw block characters shall not end it all
-    logging.getLogger("looptap").addHandler(logging.NullHandler())  # what it warns of is shown beside its query
-    usage_error: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of it in newer typers
+            stream.reconfigure(errors="replace")  # a terminal without block characters must not raise
+    logging.getLogger("looptap").addHandler(logging.NullHandler())  # its warnings are shown beside their query
+    usage_error: Any = typer.BadParameter.__bases__[0]  # of click, or of typer's own copy of it in newer versions
     try:
         return int(app(arguments, prog_name="looptap", standalone_mode=False) or DONE)
     except (KeyboardInterrupt, typer.Abort):

@@ -1,4 +1,4 @@
-"""Values as text for people and as JSON for programs; sizes as people say them."""
+"""Values as text for people and as JSON for programs; sizes with units."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_WRITTEN_DEPTH = 3  # levels of a nested value that are written out
 
 
 def text_of(value: Any, width: int = 0) -> str:
-    """Return a value on one line, numbers to six digits, arrays in summary; cut to ``width`` characters unless it is 0.
+    """Return a value on one line, abridged, and cut to ``width`` unless that is 0.
 
     >>> text_of({"loss": 0.123456789, "step": 3})
     'loss=0.123457  step=3'
@@ -33,7 +33,7 @@ def text_of(value: Any, width: int = 0) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """``text`` with its control characters written out: what a job says shall not steer a terminal.
+    """Return text with control characters escaped: a job cannot steer the terminal.
 
     >>> printable("loss\\x1b[2J")
     'loss\\\\x1b[2J'
@@ -146,7 +146,7 @@ _ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def size(count: float) -> str:
-    """Bytes in the largest unit that fits.
+    """Return a number of bytes in the largest unit that fits.
 
     >>> size(1500), size(12)
     ('1.5 kB', '12 B')

@@ -1,4 +1,4 @@
-"""The live view of `looptap watch` on a terminal: a paragraph for each query, redrawn as values come."""
+"""The live view of `looptap watch`: a paragraph per query, redrawn in place."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from looptap.cli.formats import cost, printable, several, text_of
 from looptap.cli.tail import Tail, TailItem
 from looptap.visualizers.drawing.backends.blocks import sparkline
 
-_MAX_CURVE_NUMBERS = 4096  # numbers that the curve is drawn from
+_MAX_CURVE_NUMBERS = 4096  # numbers of the curve
 _MIN_FRAME_SECONDS = 0.1  # seconds between two drawings
 _RATE_WINDOW_SECONDS = 2.0  # seconds over which the rate of values is measured
 
 
 class LiveView:
-    """Shows for each query its newest values, a curve of the numbers, losses, errors and cost."""
+    """A paragraph per query: newest values, a curve, losses, errors and cost."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._parts = {id(tail): QueryView(tail, lines=max(3, 10 // len(tails))) for tail in tails}
@@ -37,7 +37,7 @@ class LiveView:
         self._live.stop()
 
     def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
-        """Take in what is new in one stream."""
+        """Add the new items of one stream."""
         self._parts[id(tail)].add(news)
 
     def turn(self) -> None:
@@ -69,7 +69,7 @@ class QueryView:
         self._counts = deque([(time.monotonic(), 0)])
 
     def add(self, news: Sequence[TailItem]) -> None:
-        """Take in what is new."""
+        """Add new items."""
         for record, missing, run in news:
             if missing != 0:
                 self._numbers.append(None)
@@ -90,7 +90,7 @@ class QueryView:
             self._counts.popleft()
 
     def draw(self, width: int) -> Iterator[Text]:
-        """Yield the paragraph, in lines that are not wrapped."""
+        """Yield the lines of the paragraph, which are not wrapped."""
         for text in self._lines(width):
             text.truncate(width, overflow="ellipsis")
             yield text
@@ -119,7 +119,7 @@ class QueryView:
 
 
 def _number(value: Any) -> list[float]:
-    """Return the number that a curve shows of a value: itself, or the last one of a row."""
+    """Return the number that a curve shows of a value: itself, or a row's last."""
     if isinstance(value, tuple) and value:
         value = value[-1]
     return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []

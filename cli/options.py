@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and what their texts mean."""
+"""Options and arguments that several commands share, and the parsing of them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def query_arguments(
     ranks: str | None = None,
     combine: str | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of `Run.stream` that these options mean. Raises QueryError."""
+    """Return the arguments of `Run.stream` for these options. Raises QueryError."""
     found: dict[str, Any] = {"on": on, "window": window_of(window), "every": every, "budget": budget}
     if ranks is not None or combine is not None:
         found |= {"ranks": ranks_of(ranks), "combine": combine}
@@ -110,7 +110,7 @@ def query_arguments(
 
 
 def window_of(text: str | None) -> Window | None:
-    """Return the window that ``100``, ``30s`` or ``sliding:100`` means; None is the host's group. Raises QueryError.
+    """Return the window for ``100``, ``30s`` or ``sliding:100``. Raises QueryError.
 
     >>> window_of("30s"), window_of("sliding:100")
     (Seconds(size=30.0), Sliding(size=100))
@@ -130,7 +130,7 @@ def window_of(text: str | None) -> Window | None:
 
 
 def ranks_of(text: str | None) -> str | list[int] | None:
-    """Return the ranks that ``all``, ``0,3`` or ``0-3`` means. Raises QueryError for anything else.
+    """Return the ranks for ``all``, ``0,3`` or ``0-3``. Raises QueryError.
 
     >>> ranks_of("0-2,5")
     [0, 1, 2, 5]
@@ -153,7 +153,7 @@ def which_of(text: str) -> str | list[int]:
 
 
 def value_of(text: str) -> Any:
-    """Return a value as it is written: a number, True, False, or else text.
+    """Return the value of a text: a number, True, False, or else the text.
 
     >>> value_of("1e-3"), value_of("True"), value_of("cosine"), value_of("'3'")
     (0.001, True, 'cosine', '3')

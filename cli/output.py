@@ -1,4 +1,4 @@
-"""Exit codes, and the sentence that an error becomes on stderr."""
+"""Exit codes, and error messages on stderr."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DONE, FAILED, MISTYPED, INTERRUPTED = 0, 1, 2, 130
 
 
 def complain(text: str) -> int:
-    """Print one sentence to stderr; returns the exit code of a failure."""
+    """Print one sentence to stderr; return the exit code of a failure."""
     from looptap.cli.formats import printable
 
     sys.stdout.flush()

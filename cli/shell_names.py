@@ -25,7 +25,7 @@ SPELLINGS = (
 
 
 def in_shell(error: LooptapError) -> str:
-    """Return the text of an error with hints for the shell; the words of a job or a query are kept.
+    """Return an error's text with hints for the shell; a job's words are unchanged.
 
     >>> in_shell(LooptapError("The loop pauses; run.resume() ends that."))
     'The loop pauses; looptap resume ends that.'

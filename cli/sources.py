@@ -1,4 +1,4 @@
-"""Opens the runs that commands read: live runs, viewers' connection files, stored runs."""
+"""Opens the runs that commands read: live, of a viewer's file, or stored."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from looptap.streams.text import last_line
 from looptap.streams.waiting import poll_until
 
 MAX_DEFAULT_STREAMS = 12
-"""Streams that are shown where none is named."""
+"""The most streams shown if none is named."""
 FIRST_VALUE_TIMEOUT_SECONDS = 1.0
-"""Seconds for which the first value of a query that was handed over is awaited."""
-_POLL_INTERVAL_SECONDS = 0.05  # seconds between two looks at a run or a stream that has just started
+"""Seconds to wait for the first value of a query that stays in the job."""
+_POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks of a run or stream that has just started
 
 
 def source(name: str, *, follow: bool = False, wait: float | None = None) -> Run | StoredRun:
-    """Open the stored run if ``name`` is its path, or one of TensorBoard's event files, else the live run."""
+    """Open the stored run (or TensorBoard events) at ``name``, else attach to it."""
     if name.startswith(("ssh://", "command:")) or not _is_stored(Path(name).expanduser()):
         return attached(name, follow, wait=wait)
     return open_stored(name)
@@ -40,10 +40,10 @@ def source(name: str, *, follow: bool = False, wait: float | None = None) -> Run
 def attached(
     name: str, follow: bool, queries: Sequence[str] = (), seconds: float = math.inf, wait: float | None = None
 ) -> Run:
-    """Attach to the live run ``name``; waits for one that has not started yet.
+    """Attach to the live run ``name``; wait for one that has not started yet.
 
-    That takes ``wait`` seconds at most, without it and with ``follow`` ``seconds``.
-    ``queries`` are what it will be asked: where one is a name, a run that has just started may be about to declare it.
+    The wait takes ``wait`` seconds at most; without it, ``seconds`` with ``follow`` and none otherwise. ``queries`` are
+    the coming ones: where one is a name, a run that has just started may be about to declare it.
     """
     patience = wait if wait is not None else seconds if follow else 0.0
     if not patience or not comes(name):
@@ -70,7 +70,7 @@ def _is_stored(path: Path) -> bool:
 
 
 def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]) -> list[Stream]:
-    """Return the streams of ``queries``; without queries those that the run declares or has kept.
+    """Return the streams of ``queries``, or else those declared or kept by the run.
 
     Raises QueryError if there is none, and for ``how`` of a stored run, whose streams can only be named.
     """
@@ -91,7 +91,7 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
 
 
 def warn_if_it_fails(stream: Stream) -> None:
-    """Warn if a query that was handed over fails at its first event: a misspelt name is a query, too."""
+    """Warn if a query that stays in the job fails at its first event."""
     poll_until(lambda: stream.arrived or stream.traceback, _POLL_INTERVAL_SECONDS, FIRST_VALUE_TIMEOUT_SECONDS)
     if stream.traceback and not stream.arrived:
         complain(f"{stream.name!r} fails so far: {last_line(stream.traceback)}")

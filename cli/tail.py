@@ -12,11 +12,11 @@ from looptap.streams.stream.stream import Record
 from looptap.streams.waiting import poll_until
 
 POLL_INTERVAL_SECONDS = 0.02
-"""Seconds between two looks."""
+"""Seconds between two checks for new items."""
 
 
 class TailItem(NamedTuple):
-    """A new item, how many are missing right before it (None: unknown), and the run that begins with it."""
+    """A new item, the number missing before it (or None), and the run it begins."""
 
     record: Record
     missing: int | None
@@ -24,19 +24,19 @@ class TailItem(NamedTuple):
 
 
 class Tail:
-    """The end of one stream as it grows; it ends with the stream or after ``count`` values."""
+    """The end of one stream; over with the stream or after ``count`` values."""
 
     def __init__(self, stream: LiveStream, count: int | None, index: int = 0) -> None:
         self.stream, self.count, self.index = stream, count, index
         self.values = 0
         self.over = False
-        """True if nothing more will come."""
+        """True if there will be no further items."""
         self._number = stream.begins - 1
         self._warned = False
 
     def look(self) -> Iterator[TailItem]:
-        """Yield the items since the last look."""
-        ended = self.stream.state != "live"  # before the look: what came before the end is seen
+        """Yield the items since the last call."""
+        ended = self.stream.state != "live"  # read before the records, so that the last ones are seen
         for record in self.stream.records_after(self._number):
             if self.complete:
                 break
@@ -47,14 +47,14 @@ class Tail:
         self.over = ended or self.complete
 
     def failure(self) -> str:
-        """Return, once, the first traceback of a query that fails at single events; else an empty text."""
+        """Return, once, the first traceback of a query failing at single events, or ""."""
         if self._warned or not self.stream.traceback or not self.stream.mapped:  # a window's error is an item
             return ""
         self._warned = True
         return self.stream.traceback
 
     def place(self, record: Record) -> str:
-        """Return the rank of a value, or the ranks that it lacks; empty for a single rank."""
+        """Return the rank of a value, or the ranks it lacks; "" for a single rank."""
         stream = self.stream
         if not isinstance(stream, RankStream):
             return ""
@@ -71,7 +71,7 @@ class Tail:
 
     @property
     def complete(self) -> bool:
-        """True if all requested values came."""
+        """True if all requested values have arrived."""
         return self.count is not None and self.values >= self.count
 
     def _unknown(self, number: int) -> bool:
@@ -82,17 +82,17 @@ class Tail:
 
 
 class Display(Protocol):
-    """Shows new items."""
+    """A place that shows new items."""
 
     def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
-        """Show what is new in one stream."""
+        """Show the new items of one stream."""
 
     def turn(self) -> None:
-        """Flush what was shown; called after each round over all streams."""
+        """Flush the output; called after each round over all streams."""
 
 
 def show_news(tails: Sequence[Tail], display: Display, timeout: float | None) -> bool:
-    """Show what comes until all streams are over; False if ``timeout`` seconds passed before."""
+    """Show new items until all streams are over; return False after ``timeout``."""
 
     def over() -> bool:
         for tail in tails:

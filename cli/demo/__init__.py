@@ -1,1 +1,1 @@
-"""`looptap demo`: two training jobs and what can be asked of them."""
+"""`looptap demo`: two training jobs, and queries to them."""

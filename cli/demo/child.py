@@ -1,4 +1,4 @@
-"""A job in a process of its own, which ends with the object that started it."""
+"""A job in its own process, which ends with the object that started it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from looptap.protocol.files.connection import remove
 from looptap.streams.errors import LooptapError
 
 START_TIMEOUT_SECONDS = 300.0
-"""Seconds that a job has to announce itself: its imports take a minute where others use the cores."""
+"""Seconds to wait for a job to announce itself: its imports take a minute on a busy machine."""
 EXIT_GRACE_SECONDS = 3.0
-"""Seconds that it has to end when asked to."""
+"""Seconds to wait for it to end on request."""
 
 
 class JobFailed(LooptapError):
-    """A job that ended before it could be attached to; the message holds the end of what it printed."""
+    """A job ended before it could be attached to; the message has its last output."""
 
 
 class Job:
-    """``python -m module``; it is stopped when the context ends, however that comes about.
+    """``python -m module``, stopped when the context ends, for whatever reason.
 
-    It is in a session of its own: a Ctrl-C on the terminal reaches its parent, which then stops it.
+    It has a session of its own: Ctrl-C on the terminal reaches only its parent, which then stops it.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     def attach(self, timeout: float = START_TIMEOUT_SECONDS) -> Run:
@@ -60,13 +60,13 @@ class Job:
         raise JobFailed(f"{self} did not announce itself within {timeout:g} s.")
 
     def wait(self, timeout: float) -> int | None:
-        """Return the exit code of the job, None if it is still running after ``timeout`` seconds."""
+        """Return the exit code, or None if the job still runs after ``timeout`` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout)
         return None
 
     def printed(self, lines: int = 15) -> str:
-        """Return the last lines of what the job has printed."""
+        """Return the last lines that the job has printed."""
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - 10_000))
         text = self._output.read().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The first part of the demo: five kinds of questions to a job that learns handwritten digits."""
+"""The first part of the demo: five queries to a job that learns digits."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from looptap.streams.text import cut
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
 
 MAX_SHOW_SECONDS = 25.0
-"""Seconds after which a slow machine has shown enough."""
+"""The longest show, on a slow machine."""
 
 LIMITED = ("evaluated", "suspended")
-"""How a note begins that says how the agent's budget limits a query."""
+"""How notes about the limits of the budget begin."""
 MAX_WORST_VALUES = 20
-"""Values of the newest worst digits that the picture chooses from: 200 batches."""
+"""The number of values that the picture of the worst digits chooses from: 200 batches."""
 
 LOSS = "step, loss"
 MEAN = "mean(e.loss for e in events)"
 NORMS = "layer_norms(model, 'grad')"
 LEFT = "progress.report"
 MAX_DIGITS = 3
-"""Digits of a batch, and of the picture."""
+"""The number of digits from a batch, and in the picture."""
 WORST = f"batch_topk({MAX_DIGITS}, losses, image=image.numpy(), target=target, output=output.argmax(1))"
 
 
 class Digits:
-    """Attaches to looptap.examples.digits and shows five streams while it trains, then what they cost."""
+    """Demo of looptap.examples.digits: five live streams, then what they cost."""
 
     def __init__(self, console: Console, epochs: int) -> None:
         self.console, self.epochs = console, epochs
@@ -67,7 +67,7 @@ class Digits:
         say(f"The job {'was stopped here' if cut else 'has ended'}. The last that it said: {said}")
 
     def ask(self, run: Run) -> None:
-        """Attach the five queries; the job is already running and knows nothing of them."""
+        """Attach the five queries; the job is already running and unprepared for them."""
         self.loss = run.stream(LOSS, on="batch")
         self.mean = run.stream(MEAN, on="batch")
         self.norms = run.stream(NORMS, on="batch", every=20)
@@ -76,7 +76,7 @@ class Digits:
         self.streams = [self.loss, self.mean, self.norms, self.worst, self.left]
 
     def watch(self, run: Run) -> None:
-        """Show what comes until the job ends or has run long enough."""
+        """Show new values until the job ends or has run long enough."""
         deadline = time.monotonic() + MAX_SHOW_SECONDS
         shown = 0
         live = Live(DigitsView(self), console=self.console, refresh_per_second=8) if self.console.is_terminal else None
@@ -92,7 +92,7 @@ class Digits:
             self.console.print("", WORST, *self.pictures(self.console.width), sep="\n", markup=False)
 
     def progress(self, shown: int) -> int:
-        """Print a line for some of the epochs after the ``shown`` first ones; returns how many there are."""
+        """Print some of the epochs after the first ``shown``; return how many there are."""
         losses, ends = self.loss.columns(), self.mean.columns()
         for number in range(shown + 1, len(ends.values) + 1):
             since, until = ends.events[number - 2] if number > 1 else 0, ends.events[number - 1]
@@ -105,7 +105,7 @@ class Digits:
         return len(ends.values)
 
     def pictures(self, width: int) -> list[str]:
-        """Return the digits of the newest batches that the model got most wrong, with captions, side by side."""
+        """Return the digits that the model got most wrong lately, with captions."""
         rows = {row["image"].tobytes(): row for value in self.worst.values[-MAX_WORST_VALUES:] for row in value}
         most = min(MAX_DIGITS, (width + 3) // 23)
         blocks = [_block(row) for row in nlargest(most, rows.values(), key=lambda row: row["by"])]
@@ -134,7 +134,7 @@ class Digits:
             yield f"At most {size(self.stats['outbox_peak'])} of values waited to be sent."
 
     def problem(self) -> str:
-        """Why this part did not show what it should, empty if it did."""
+        """Return why this part did not show what it should, "" if it did."""
         silent = [stream.name for stream in self.streams if not stream.arrived]
         return f"No value came of {silent[0]!r}." if silent else ""
 

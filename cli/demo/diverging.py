@@ -17,11 +17,11 @@ QUERY = "step, loss, lr(optimizer), output.max()"
 WHEN = "isnan(loss)"
 BATCHES_BEFORE, BATCHES_AFTER = 12, 2
 DIVERGE_TIMEOUT_SECONDS = 30.0
-"""Seconds that the job has to diverge."""
+"""Seconds to wait for the job to diverge."""
 
 
 class Diverging:
-    """Attaches to looptap.examples.diverging before its first step, and shows the batches before the first NaN."""
+    """Demo of looptap.examples.diverging: the batches before the first NaN."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -33,7 +33,7 @@ class Diverging:
         with Job("looptap.examples.diverging", "--wait", "30") as job:
             say(f"\nStarting a job that diverges: [bold]{job}[/]")
             with job.attach() as run:
-                # Each batch counts, on a busy machine too: without a budget of its own a query may have to skip some.
+                # No batch may be skipped, not even on a busy machine, so the query has a budget of its own.
                 how = {"when": WHEN, "before": BATCHES_BEFORE, "after": BATCHES_AFTER, "budget": math.inf}
                 self.stream = stream = run.stream(QUERY, on="batch", **how)  # type: ignore[arg-type]
                 shown = f"{QUERY!r}, when={WHEN!r}, before={BATCHES_BEFORE}, budget=math.inf"
@@ -51,7 +51,7 @@ class Diverging:
         )
 
     def table(self, stream: LiveStream) -> Table:
-        """Return the batches around the first NaN, the one at which the recorder fired marked."""
+        """Return the batches around the first NaN; the one that fired is marked."""
         table = Table("step", "loss", "learning rate", "largest output", "", title="The batches before the first NaN")
         for column in table.columns[:4]:
             column.justify = "right"
@@ -63,7 +63,7 @@ class Diverging:
         return table
 
     def problem(self) -> str:
-        """Why this part did not show what it should, empty if it did."""
+        """Return why this part did not show what it should, "" if it did."""
         if self.stream is None or not any(record.trigger for record in self.stream.records):
             return f"The flight recorder did not fire within {DIVERGE_TIMEOUT_SECONDS:g} s."
         return ""

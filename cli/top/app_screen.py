@@ -1,4 +1,4 @@
-"""The screen of `looptap top`. Requests are made in threads; the screen never waits for the job."""
+"""The screen of `looptap top`; requests run in threads, and it never waits."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ REQUEST_INTERVAL_SECONDS = 1.0
 DRAW_INTERVAL_SECONDS = 0.5
 """Seconds between two drawings of the streams."""
 MAX_DEFAULT_STREAMS = 12
-"""Declared streams that are shown from the start."""
-_LOW_TERMINAL_LINES, _HIGH_TERMINAL_LINES = 16, 28  # lines from which a terminal is low, not flat, and high
-_MAX_BUFFERED_VALUES = 20_000  # values of a stream that are kept here
+"""The most declared streams shown from the start."""
+_LOW_TERMINAL_LINES, _HIGH_TERMINAL_LINES = 16, 28  # lower terminals are flat, or low
+_MAX_BUFFERED_VALUES = 20_000  # values of a stream that the client keeps
 
 
 class FactsUpdated(Message):
@@ -49,7 +49,7 @@ class FactsUpdated(Message):
 
 
 class RequestDone(Message):
-    """A request made in a thread ended as ``what``; ``then`` takes its value unless it failed."""
+    """A request ended with the text ``what``; ``then`` takes its value on success."""
 
     def __init__(self, what: str, failed: bool, value: Any, then: Callable[[Any], None] | None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class RequestDone(Message):
 
 
 class StreamView(Static, can_focus=True):
-    """A stream in the list; it can be chosen, to be dropped, or to be drawn large."""
+    """A stream in the list, to be selected, dropped or enlarged."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "enlarge", "Larger")]
 
@@ -67,7 +67,7 @@ class StreamView(Static, can_focus=True):
         self.large = False
 
     def refresh_stream(self, room: int = 1) -> None:
-        """Take in new values, and draw on ``room`` lines."""
+        """Read new values, and draw on ``room`` lines."""
         self.shown.look()
         self.update(self.shown.draw(max(1, self.content_size.width), room))
 
@@ -80,11 +80,11 @@ class StreamView(Static, can_focus=True):
 
 
 class Top(App[None]):
-    """A run on one screen: its events, what looptap costs, streams, controls, commands."""
+    """A run on one screen: events, cost, streams, controls, commands."""
 
     TITLE = "looptap top"
     ENABLE_COMMAND_PALETTE = False
-    # not ClassVar, which ruff would have: textual declares them as variables of the instance
+    # not ClassVar, as ruff wants: textual declares them as instance variables
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - as textual has them
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (_LOW_TERMINAL_LINES, "-low"), (_HIGH_TERMINAL_LINES, "-high")]  # noqa: RUF012 - as textual has them
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -127,7 +127,7 @@ class Top(App[None]):
         )  # fmt: skip
         self._first = list(streams)
         self._over = threading.Event()
-        self._standing: set[str] = set()  # declared streams that were opened once; who drops one does not want it back
+        self._standing: set[str] = set()  # declared streams opened so far; a dropped one is not reopened
         self._opening = False
         self._controls: list[ControlInfo] = []
         self._listed = False
@@ -176,7 +176,7 @@ class Top(App[None]):
             self._over.wait(REQUEST_INTERVAL_SECONDS)
 
     def _leaving(self) -> bool:
-        """True while the screen closes: its parts go one by one, and timers and answers still arrive."""
+        """Return whether the screen closes: timers and replies still arrive meanwhile."""
         there = all(self.query(f"#{name}") for name in ("head", "vitals", "streams", "controls", "commands", "outcome"))
         return self._over.is_set() or not there
 
@@ -190,7 +190,7 @@ class Top(App[None]):
         last = self.query_one("#commands", Static)
         last.update(commands(seen, 8 if self.size.height >= _HIGH_TERMINAL_LINES else 4, last.content_size.width))
         self._show_controls(seen)
-        declared = [one.name for one in seen.streams if one.name != COMMANDS]  # those have a place of their own
+        declared = [one.name for one in seen.streams if one.name != COMMANDS]  # shown in their own part
         new = [name for name in declared if name not in self._standing]
         room = MAX_DEFAULT_STREAMS - len(self._standing)
         if new and room > 0 and not self._opening and self.job.state == LIVE:
@@ -244,7 +244,7 @@ class Top(App[None]):
             view.refresh_stream(room)
 
     def _draw_head(self) -> None:
-        run, seen = self.job, self.seen  # the state is known at once, the rest when it was asked for
+        run, seen = self.job, self.seen  # the state is current, the rest as of the last request
         if (run.state, run.reason) != (seen.state, seen.reason):
             self.seen = seen = replace(seen, state=run.state, reason=run.reason)
         self.query_one("#head", Static).update(heading(seen))
@@ -260,7 +260,7 @@ class Top(App[None]):
         def work() -> None:
             try:
                 value = action()
-                done = RequestDone(what and f"{value}", False, value, then)  # an outcome says what it is of
+                done = RequestDone(what and f"{value}", False, value, then)  # the text of an outcome names its command
             except LooptapError as error:
                 done = RequestDone(f"{what}: {error}" if what else str(error), True, None, then)
             if not self._over.is_set():
@@ -306,7 +306,7 @@ class Top(App[None]):
         )  # fmt: skip
 
     def action_drop(self) -> None:
-        """Close the chosen stream and remove it from the screen."""
+        """Close the selected stream and remove it from the screen."""
         views = list(self.query(StreamView))
         chosen = next((view for view in views if view.has_focus), None)
         if chosen is None:
@@ -345,7 +345,7 @@ class Top(App[None]):
         self.push_screen(AskText(printable(str(info)), *fields), change)
 
     def action_pause(self) -> None:
-        """Pause the loop or end its pause, after a question."""
+        """Pause the loop or end its pause, after confirmation."""
         if self.job.paused:
             self._confirmed("Resume the job?", "resume", self.job.resume)
         else:
@@ -353,7 +353,7 @@ class Top(App[None]):
             self._confirmed(question, "pause", self.job.pause)
 
     def action_stop(self) -> None:
-        """Ask the job to stop, after a question."""
+        """Ask the job to stop, after confirmation."""
         self._confirmed(f"Ask {printable(self.job.name)} to stop at its next event?", "stop", self.job.stop)
 
     def _confirmed(self, question: str, what: str, action: Callable[[], Any]) -> None:

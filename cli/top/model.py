@@ -19,13 +19,13 @@ from looptap.protocol.replies import ControlInfo, StreamInfo
 from looptap.streams.errors import LooptapError
 
 REPLY_TIMEOUT_SECONDS = 3.0
-"""Seconds that the agent has to answer a question."""
-_MAX_ENTRIES = 200  # entries of a list that an agent tells
+"""Seconds to wait for a reply of the agent."""
+_MAX_ENTRIES = 200  # of a list that the agent reports
 
 
 @dataclass(frozen=True)
 class EventRate:
-    """One type of event: how many there were, and how many come in a second (None: not known yet)."""
+    """A type of event, its count, and its rate per second (None if unknown)."""
 
     name: str
     count: int
@@ -36,7 +36,7 @@ class EventRate:
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of the run, from its connection file; ``alive`` is None where it cannot be known here."""
+    """A rank of the run; ``alive`` is None if that cannot be known here."""
 
     rank: int
     host: str
@@ -46,14 +46,14 @@ class Rank:
 
 @dataclass(frozen=True)
 class Facts:
-    """A run at one moment. The agent's numbers are zero or empty where it has not reported them."""
+    """A run at one moment; numbers are 0 or empty if the agent has not reported them."""
 
     id: str
     host: str
     pid: int
     rank: int
     size: int
-    """How many ranks the run has."""
+    """The number of ranks."""
     role: str
     """operator or viewer."""
     state: str
@@ -61,17 +61,17 @@ class Facts:
     idle: float
     """Seconds since the last event."""
     silence: float
-    """Seconds since the agent was last heard."""
+    """Seconds since the last message of the agent."""
     paused: float = 0.0
     """Seconds for which the loop has paused."""
     inside: str = ""
-    """The query or command that the loop has been inside of for long."""
+    """The query or command that has kept the loop for long."""
     events: tuple[EventRate, ...] = ()
     queries: int = 0
     share: float = 0.0
-    """Of the loop's time, what all queries and declared streams take."""
+    """The share of the loop's time that all queries and declared streams take."""
     io_share: float = 0.0
-    """Of the loop's time, what the I/O thread takes."""
+    """The share of the loop's time that the I/O thread takes."""
     budget: float | None = None
     """The share that they may take together; None without a limit."""
     clients: int = 0
@@ -79,7 +79,7 @@ class Facts:
     withheld: int = 0
     """Events that the budget has kept from queries."""
     outbox: int = 0
-    """Bytes that wait to be sent."""
+    """Bytes waiting to be sent."""
     streams: tuple[StreamInfo, ...] = ()
     controls: Mapping[str, ControlInfo] = field(default_factory=dict)
     commands: tuple[Mapping[str, Any], ...] = ()
@@ -92,7 +92,7 @@ class Facts:
 
 
 class Watcher:
-    """Polls the state of a run. A request that fails leaves the last answer in place, and is reported."""
+    """Poller of a run's state; a failed request keeps the last answer, and is noted."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -101,11 +101,11 @@ class Watcher:
         self._counts: tuple[str, float, Mapping[str, int]] = (run.id, time.monotonic(), {})
 
     def look(self) -> Facts:
-        """Ask all there is to ask; takes as long as the agent takes to answer, at most a few seconds."""
+        """Request the state of the run. Blocks for a few seconds at most."""
         seen = self._now() if self._seen.id == self.run.id else Facts(**_own(self.run))
         problems: list[str] = []
         all_ = (self._stats, self._streams, self._controls, self._commands, self._ranks, self._progress)
-        viewer = (self._events, self._streams, self._ranks, self._progress)  # the rest is refused
+        viewer = (self._events, self._streams, self._ranks, self._progress)  # a viewer's other requests are refused
         for ask in viewer if self.run.role == VIEWER else all_:
             if self.run.state != "live":  # the agent cannot answer
                 break
@@ -136,7 +136,7 @@ class Watcher:
         )
 
     def _events(self, seen: Facts) -> Facts:
-        """Take the events that a viewer may know: those that exported streams are on."""
+        """Update the events that a viewer may know: those of exported streams."""
         ages = self.run.ages()
         events = tuple(EventRate(*event, idle=ages.get(event[0], 0.0)) for event in self.run.events().items())
         return replace(seen, events=events)
@@ -189,7 +189,7 @@ def _own(run: Run) -> dict[str, Any]:
 
 
 def _finite(number: float) -> float:
-    """``number``, or 0 for one that is not finite, which a hostile agent may send."""
+    """Return ``number``, or 0 if a hostile agent sent one that is not finite."""
     return number if math.isfinite(number) else 0.0
 
 
@@ -204,7 +204,7 @@ def report(seen: Facts) -> dict[str, Any]:
 
 
 def measured(run: Run, pause: Callable[[float], object] = time.sleep) -> Facts:
-    """Return the facts with the rates of the events, which takes a second to measure."""
+    """Return the facts with the rates of events, measured for a second."""
     watcher = Watcher(run)
     watcher.look()
     pause(1.0)

@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 
 
 class AskText(ModalScreen[list[str] | None]):
-    """Prompts for texts, each under its title; None if the user cancels."""
+    """A prompt for texts, each under its title; None if the user cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Leave it")]
     DEFAULT_CSS = """
@@ -41,7 +41,7 @@ class AskText(ModalScreen[list[str] | None]):
 
 
 class AskWhether(ModalScreen[bool]):
-    """Asks a question to which only y is a yes."""
+    """A question to which only y is a yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("y", "dismiss(True)", "Yes"),

@@ -25,11 +25,11 @@ from looptap.visualizers.drawing.backends.with_text import draw
 from looptap.visualizers.plot import Plot
 
 MIN_CHART_LINES = 11
-"""Lines from which a stream is drawn as a chart."""
-_MAX_CURVE_VALUES = 2000  # values that a curve is drawn from
+"""The least lines for a stream to be drawn as a chart."""
+_MAX_CURVE_VALUES = 2000  # values of a curve
 _RATE_WINDOW_SECONDS = 2.0  # seconds over which the rate of values is measured
-_MAX_MAGNITUDE = 1e300  # larger ones, infinities among them, are drawn as this: their differences have to be numbers
-_STILL_AFTER_SECONDS = 5.0  # seconds without an event or a sign of life that are worth a word
+_MAX_MAGNITUDE = 1e300  # larger numbers are clipped to this, so that differences are finite
+_STILL_AFTER_SECONDS = 5.0  # without an event or a message, after which a note is shown
 
 
 def heading(seen: Facts) -> Text:
@@ -98,14 +98,14 @@ def _costs(seen: Facts) -> Text:
 
 
 def commands(seen: Facts, most: int, width: int = 0) -> Text:
-    """Return the newest commands of all clients, the newest last; with the change first if ``width`` is given."""
+    """Return the newest commands, newest last; ``width`` puts the change first."""
     newest = seen.commands[-most:] if most > 0 else ()
     lines = [printable(_brief(one, width) if width else line_of(one)) for one in newest]
     return Text("\n".join(lines) or "none so far", "" if lines else "dim")
 
 
 def _brief(record: Mapping[str, Any], width: int) -> str:
-    """Return one command in ``width`` columns: its name is cut before its change is."""
+    """Return one command in ``width`` columns; its name is cut before its change."""
     get, name = record.get, str(record.get("name") or record.get("what") or "")
     done, change = get("outcome") == "done", ""
     if get("what") == "set":
@@ -127,7 +127,7 @@ def _figure(value: Any) -> str:
 
 
 def rooms_of(count: int, height: int, small: int, gap: int) -> list[int]:
-    """Return the lines of each of ``count`` streams: the first are charts as far as they fit, the others are ``small``.
+    """Return the lines for each of ``count`` streams: charts first, others ``small``.
 
     >>> rooms_of(2, 26, 3, 1), rooms_of(3, 26, 3, 1), rooms_of(3, 9, 3, 1)
     ([12, 12], [17, 3, 3], [3, 3, 3])
@@ -138,7 +138,7 @@ def rooms_of(count: int, height: int, small: int, gap: int) -> list[int]:
 
 
 class StreamSummary:
-    """One stream on the screen: newest value, rate, and a curve or, with enough room, a chart."""
+    """A stream on the screen: newest value, rate, and a curve or chart."""
 
     def __init__(self, stream: LiveStream) -> None:
         self.stream = stream
@@ -149,7 +149,7 @@ class StreamSummary:
         self._chart, self._size = Text(), (0, 0)
 
     def look(self) -> None:
-        """Take in the values since the last look."""
+        """Read the values since the last call."""
         new = self.stream.columns(self._taken)
         if len(new.numbers):
             newest = slice(-_MAX_CURVE_VALUES, None)
@@ -164,7 +164,7 @@ class StreamSummary:
             self._counts.popleft()
 
     def draw(self, width: int, height: int) -> Text:
-        """Return its name and newest value, and within ``height`` lines a curve or a chart."""
+        """Return name and newest value, and a curve or chart in ``height`` lines."""
         stream = self.stream
         line = Text.assemble((printable(stream.name), "bold cyan"), (f"  on {printable(stream.on)}", "dim"))
         if stream.state != LIVE:
@@ -192,16 +192,16 @@ class StreamSummary:
         return line
 
     def _charted(self, width: int, height: int) -> Text:
-        """Return the chart that suits the values; redraws it if something changed."""
+        """Return the chart that suits the values; redraw it if something changed."""
         if self._plot is None:
             self._plot = Plot(self.stream)
         (cell,) = self._plot.cells
         if cell.pull() or self._size != (width, height):
             self._size = width, height
             try:
-                picture = replace(cell.draw(), title="")  # the line above has it
+                picture = replace(cell.draw(), title="")  # the title is in the line above
                 self._chart = Text.from_ansi(draw(picture, width, height), no_wrap=True)
-            except Exception as error:  # any object may come: the screen still shows the other streams
+            except Exception as error:  # one stream's value must not break the screen
                 self._chart = Text(printable(f"This cannot be drawn: {type(error).__name__}: {error}"), "red")
         return self._chart
 
@@ -218,7 +218,7 @@ class StreamSummary:
 
 
 def number_of(value: Any) -> list[float]:
-    """Return the number that a curve shows of a value: itself, or the last number of a row; else nothing.
+    """Return the number a curve shows of a value: itself, or the last of a row.
 
     >>> number_of((3, 0.5)), number_of("a")
     ([0.5], [])

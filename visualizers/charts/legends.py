@@ -47,7 +47,7 @@ def legends(groups: Sequence[Sequence[Stream]]) -> dict[int, Legend]:
     runs: dict[int, Any] = {id(run): run for stream in streams if (run := run_of(stream)) is not None}
     if len(runs) < 2:
         return {}
-    names = _told_apart(list(runs.values()))
+    names = _distinct_names(list(runs.values()))
     dashes = {key: DASHES[place % len(DASHES)] for place, key in enumerate(runs)}
     found = {}
     for group in groups:
@@ -59,7 +59,7 @@ def legends(groups: Sequence[Sequence[Stream]]) -> dict[int, Legend]:
     return found
 
 
-def _told_apart(runs: Sequence[Any]) -> dict[int, str]:
+def _distinct_names(runs: Sequence[Any]) -> dict[int, str]:
     """Return the name of each run; runs of the same name get what differs.
 
     What differs is the commit, folder, host, start or id. What is known of only some of them does not count: a live run

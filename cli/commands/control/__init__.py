@@ -1,1 +1,1 @@
-"""The commands that change a run, or list what was changed."""
+"""The commands that change a run, or list changes."""

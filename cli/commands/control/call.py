@@ -1,4 +1,4 @@
-"""`looptap call`: code that runs once inside a job, at one of its events."""
+"""`looptap call`: runs code once inside a job, at one of its events."""
 
 from __future__ import annotations
 

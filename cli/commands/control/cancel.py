@@ -1,4 +1,4 @@
-"""`looptap cancel`: call off a command that still waits."""
+"""`looptap cancel`: cancels a command that still waits."""
 
 from __future__ import annotations
 

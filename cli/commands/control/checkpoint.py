@@ -1,4 +1,4 @@
-"""`looptap checkpoint`: have a run make a checkpoint."""
+"""`looptap checkpoint`: makes a run save a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`looptap commands`: what was done to a run."""
+"""`looptap commands`: the commands that a run has received."""
 
 from __future__ import annotations
 

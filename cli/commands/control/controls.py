@@ -1,4 +1,4 @@
-"""`looptap controls`: what can be set in a run."""
+"""`looptap controls`: the controls of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give a command to a run, or ask for the outcome of an earlier one, and print it."""
+"""Sends a command to a run, or reads the outcome of an earlier one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from looptap.streams.errors import ControlError, LooptapError
 
 
 def give(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
-    """Give the run ``name`` a command, print the outcome, return the exit code."""
+    """Send the run ``name`` a command, print the outcome, return the exit code."""
     try:
         with attach(name) as run:
             outcome = ask(run)
@@ -40,27 +40,27 @@ def give(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
 
 
 def report_earlier(name: str, /, as_json: bool, id: str, timeout: float, what: str, **asked: Any) -> int:
-    """Print the outcome of the command ``id`` that the run ``name`` was given before; returns the exit code."""
+    """Print the outcome of an earlier command by its ``id``; return the exit code."""
     return give(name, lambda run: outcome_of(run, id, timeout, what, **asked), as_json)
 
 
 def interrupted(pressed: KeyboardInterrupt, name: str) -> KeyboardInterrupt:
-    """Return ``pressed``, after saying what becomes of the command that the run ``name`` was given."""
+    """Print what becomes of the command of the run ``name``; return ``pressed``."""
     for note in getattr(pressed, "__notes__", ()):
         complain(for_run(in_shell(LooptapError(note)), name))
     return pressed
 
 
 def for_run(text: str, name: str) -> str:
-    """Return ``text`` with the name of the run in the command that it proposes."""
+    """Return ``text`` with the run's name in the shell command that it suggests."""
     return text.replace("looptap cancel RUN", f"looptap cancel {shlex.quote(name)}")
 
 
 def outcome_of(run: Run, /, id: str, timeout: float, what: str, **asked: Any) -> Outcome:
-    """Return the outcome of the command ``id``, which was ``what`` with the ``name`` and ``value`` asked for.
+    """Return the outcome of the command ``id``, without sending a command.
 
-    Nothing is done by it. Raises ControlError if the id is unknown or the command was another one, and what the
-    command raised.
+    Raises ControlError if the id is unknown or the command was not ``what`` with these arguments, and what the command
+    raised.
     """
     record = _recorded(run, id)
     if record is None:
@@ -77,7 +77,7 @@ def outcome_of(run: Run, /, id: str, timeout: float, what: str, **asked: Any) ->
 
 
 def _recorded(run: Run, id: str) -> dict[str, Any] | None:
-    """Return the record of a command, which may have been for one rank alone."""
+    """Return the record of a command, which may have been for a single rank."""
     if run.info.ranks == 1:
         found = [run.commands]
     else:

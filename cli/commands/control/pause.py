@@ -1,4 +1,4 @@
-"""`looptap pause`: have a run wait."""
+"""`looptap pause`: pauses a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`looptap replay`: start a job in which recorded commands are done again."""
+"""`looptap replay`: starts a job in which recorded commands are repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`looptap resume`: end the pause of a run."""
+"""`looptap resume`: ends the pause of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from looptap.cli.options import JsonObject, RunName, Timeout
 def main(run: RunName, timeout: Timeout = 5.0, as_json: JsonObject = False) -> int:
     """End the pause of a run, or cancel one that has not begun.
 
-    For how many seconds the run paused is printed.
+    It prints for how many seconds the run paused.
 
     \b
       looptap resume digits-cnn

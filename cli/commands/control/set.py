@@ -1,4 +1,4 @@
-"""`looptap set`: set a control of a run."""
+"""`looptap set`: sets a control of a run."""
 
 from __future__ import annotations
 

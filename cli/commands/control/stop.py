@@ -1,4 +1,4 @@
-"""`looptap stop`: ask a run to stop."""
+"""`looptap stop`: asks a run to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`looptap trigger`: run a function that a job offers."""
+"""`looptap trigger`: runs a function that a job offers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The commands about runs as a whole: stored files, sharing, connections, the demo."""
+"""The commands about whole runs: stored files, sharing, connections, the demo."""

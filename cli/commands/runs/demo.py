@@ -1,4 +1,4 @@
-"""`looptap demo`: two real training jobs in processes of their own, and queries to them."""
+"""`looptap demo`: two real training jobs in other processes, and queries to them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typer import Option
 from looptap.cli.output import DONE, complain
 
 NEEDS = {"torch": "torch", "scikit-learn": "sklearn"}
-"""Packages, and the modules that they bring."""
+"""Required packages, and the modules that they install."""
 DEFAULT_WIDTH_COLUMNS = 100
-"""Columns where there is no terminal that says how many it has."""
+"""The width of the output without a terminal."""
 
 
 def main(
@@ -39,7 +39,7 @@ def main(
         return complain(
             f"The demo trains a small network and needs {' and '.join(missing)}: pip install 'looptap[demo]'"
         )
-    # Not above: every command would load what only the demo draws with.
+    # Not at the top: every command would load what only the demo draws with.
     from rich.console import Console
 
     from looptap.cli.demo.digits import Digits
@@ -60,7 +60,7 @@ def main(
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does, so that no job stays behind."""
+    """Let SIGTERM and a closed terminal end the demo, and its jobs, like Ctrl-C."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`looptap export`: write a stored stream in another format."""
+"""`looptap export`: writes a stored stream in another format."""
 
 from __future__ import annotations
 

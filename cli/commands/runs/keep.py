@@ -1,4 +1,4 @@
-"""`looptap keep`: keep a stream in the file of a run."""
+"""`looptap keep`: keeps a stream in the file of a run."""
 
 from __future__ import annotations
 

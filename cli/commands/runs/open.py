@@ -1,4 +1,4 @@
-"""`looptap open`: what is in a stored run."""
+"""`looptap open`: the contents of a stored run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _list(as_json: bool) -> int:
 
 
 def _summary(file: Path) -> dict[str, Any]:
-    """Return what a line says of a stored run."""
+    """Return one line about a stored run."""
     try:
         with open_stored(file) as run:
             return {
@@ -114,16 +114,16 @@ def _described(stream: StoredStream) -> dict[str, Any]:
 
 
 def failures(stream: StoredStream | StoredCommands) -> str:
-    """Say how often the query of a stream failed, and how; empty if it did not."""
+    """Return how often the query of a stream failed, and how; "" if it did not."""
     if not stream.error_count:
         return ""
-    if stream.notes:  # it was ended by them, and says so with the first
+    if stream.notes:  # errors ended it; the note has the first
         return f"{several(stream.error_count, 'error')}; it was ended by {stream.notes[0]}"
     return f"{several(stream.error_count, 'error')}, the first: {(stream.traceback.strip().splitlines() or [''])[-1]}"
 
 
 def _lines(run: StoredRun) -> Iterator[Text]:
-    """Yield a paragraph about the run, with a line for each stream and each command."""
+    """Yield a paragraph about the run, and a line for each stream and command."""
     state = f"{run.state}: {run.reason}" if run.reason else run.state
     yield Text.assemble((printable(run.name), "bold"), "  ", (printable(state), "bold green" if run.alive else "dim"))
     yield _fact("id", run.id)
@@ -153,7 +153,7 @@ def _lines(run: StoredRun) -> Iterator[Text]:
     for command in commands[-_MAX_COMMANDS:]:
         old, new = (text_of(value, 60) for value in (command.old, command.new))
         change = "" if command.new is None else f" {new}" if command.old is None else f" from {old} to {new}"
-        where = f" at {command.event} {command.number:,}" if command.number else ""  # what was refused has no event
+        where = f" at {command.event} {command.number:,}" if command.number else ""  # a refused command has no event
         yield _fact("command", f"{command.what}{change}, by {command.client}{where}: {command.outcome}")
     if len(commands) > _MAX_COMMANDS:
         yield _fact("", f"and {len(commands) - _MAX_COMMANDS:,} earlier commands; --json has them all")

@@ -1,4 +1,4 @@
-"""`looptap relay`: merge the ranks of one machine for a client elsewhere."""
+"""`looptap relay`: merges the ranks of one machine for a client elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`looptap share`: show streams of a run to others."""
+"""`looptap share`: shows streams of a run to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`looptap guard`: many runs watched by the rules of a file."""
+"""`looptap guard`: watches many runs by the rules of a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from looptap.client.guard.rules import Firing, Rule
 from looptap.streams.errors import QueryError
 
 POLL_INTERVAL_SECONDS = 0.1
-"""Seconds between two looks for new firings."""
+"""Seconds between two checks for new firings."""
 NO_RUN_NOTICE_SECONDS = 2.0
 """Seconds after which a guard reports that no run matches."""
 
@@ -76,7 +76,7 @@ def main(
     once for a run, with again = SECONDS once more after that. Lines with gap or problem say what a rule could not
     judge.
 
-    Which runs are watched is said on stderr. An object of --json has time, run, rule, event, value, action and outcome.
+    The runs it watches are listed on stderr. An object of --json has time, run, rule, event, value, action and outcome.
     The exit code is 0; with --once it is 1 if a rule fired.
     """
     runs, read, places = rules_of(rules)
@@ -99,8 +99,8 @@ def main(
 
 
 def rules_of(path: str) -> tuple[str, list[Rule], dict[str, str]]:
-    """Return the runs of a file of rules, its rules, and the line of each by name. Raises QueryError with a line."""
-    from looptap.protocol.files.documents import Document  # not above: every command would load the parser of YAML
+    """Return runs, rules and their lines by name from a file. Raises QueryError."""
+    from looptap.protocol.files.documents import Document  # not at the top: every command would load the YAML parser
 
     document = Document(path, QueryError)
     content: Any = document.value
@@ -137,7 +137,7 @@ def _show(on_watch: Guard, shown: int, places: dict[str, str], as_json: bool) ->
 
 
 def line_of(firing: Firing) -> str:
-    """Return a firing on one line."""
+    """Return a firing as one line."""
     when = time.strftime("%H:%M:%S", time.localtime(firing.time))
     what = sentence(firing) if firing.action not in ("gap", "problem") else f"{firing.run}: {firing.rule}".strip(": ")
     return " ".join(f"{when}  {what}  → {firing.action}: {firing.outcome}".split("\n"))

@@ -30,7 +30,7 @@ from looptap.streams.errors import LooptapError
 ALIVE, ENDED, SILENT, UNUSABLE = "alive", "ended", "silent", "unusable"
 """States of a run: it answers; its process is gone; it does not answer; its file cannot be used."""
 REPLY_TIMEOUT_SECONDS = 3.0
-"""Seconds that a run has to answer."""
+"""Seconds to wait for the reply of a run."""
 
 
 def main(
@@ -73,7 +73,7 @@ def main(
 
 @dataclass(frozen=True)
 class RunReport:
-    """A run: its connection file, and the answer of its agent."""
+    """A run: its connection file, and the reply of its agent."""
 
     listing: RunListing
     state: str
@@ -84,7 +84,7 @@ class RunReport:
     """None for a run that does not answer."""
 
     def plain(self) -> dict[str, Any]:
-        """Return the same as plain data, for JSON."""
+        """Return the report as plain data, for JSON."""
         listed = self.listing
         if self.state == UNUSABLE:
             return {"state": UNUSABLE, "path": str(listed.path), "problem": self.problem}
@@ -104,7 +104,7 @@ class RunReport:
 
 @dataclass(frozen=True)
 class Activity:
-    """What every client may know of a run: how its loop moves, and the streams that it may read."""
+    """What every client may read of a run: the loop's progress, and its streams."""
 
     events: Mapping[str, int]
     ages: Mapping[str, float]
@@ -133,7 +133,7 @@ def _age(listed: RunListing) -> float:
 
 
 def _member(listed: RunListing) -> dict[str, Any]:
-    """Return one of several ranks."""
+    """Return one of several ranks as plain data."""
     return {
         "rank": listed.rank, "id": listed.id, "host": listed.host, "pid": listed.pid, "alive": listed.alive,
         "path": str(listed.path),

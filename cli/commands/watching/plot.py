@@ -29,7 +29,7 @@ from looptap.visualizers.charts.chart import IncompatibleStreams
 from looptap.visualizers.plot import Plot
 
 POLL_INTERVAL_SECONDS = 0.05
-"""Seconds between two looks while values are waited for."""
+"""Seconds between two checks while waiting for values."""
 
 
 def main(

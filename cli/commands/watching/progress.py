@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from looptap.client.streams.live import LiveStream
     from looptap.streams.stream.stream import Record
 
-_STILL_SECONDS = 5.0  # without an event that are worth a word
-_NOTICE_AFTER_SECONDS = 3.0  # seconds after which is said what is waited for
+_STILL_SECONDS = 5.0  # without an event, after which a note is shown
+_NOTICE_AFTER_SECONDS = 3.0  # after which a note says what it waits for
 
 
 def main(
@@ -79,17 +79,17 @@ def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json:
             wrong = _looked(run, stream, name, count, as_json, every, view)
     else:
         wrong = _looked(run, stream, name, count, as_json, every, view)
-    return complain(wrong) if wrong else DONE  # below the bar, which has its last look by now
+    return complain(wrong) if wrong else DONE  # printed below the final bar
 
 
 def _looked(
     run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float, view: ProgressView | None
 ) -> str:
-    """Show reports until the run ends; returns what went wrong, if anything."""
+    """Show reports until the run ends; return what went wrong, if anything."""
     number, looks, begun, asked, shown, still = 0, 0, False, time.monotonic(), -math.inf, ""
-    exported = run.role == VIEWER  # a stream that looks as often as it likes
+    exported = run.role == VIEWER  # its reports may come more often than requested
     while True:
-        over = stream.state != "live"  # before the look: what came before the end is seen
+        over = stream.state != "live"  # read before the records, so that the last ones are seen
         records = stream.records_after(number)
         if exported:
             records = records[-1:] if over or time.monotonic() - shown >= every else []
@@ -130,7 +130,7 @@ def _looked(
 
 
 def _still(run: Run) -> str:
-    """Say that the loop does not move, and why if known; empty while it moves."""
+    """Return that the loop does not move, and why if known; "" while it moves."""
     if run.state != "live":
         return run.reason
     if run.paused or run.idle <= _STILL_SECONDS:
@@ -141,7 +141,7 @@ def _still(run: Run) -> str:
 
 
 def _nothing(run: Run, name: str, stream: LiveStream) -> str:
-    """Say that the run has no progress of that name, and how to get it."""
+    """Return that the run has no progress of that name, and how to get it."""
     why = re.sub(r"^[\w.]+: ", "", (stream.traceback.strip().splitlines() or ["the value is of another kind"])[-1])
     return (
         f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}). The job shows it by "
@@ -158,7 +158,7 @@ def _print(run: Run, record: Record, as_json: bool) -> None:
 
 
 class ProgressView:
-    """The bar on a terminal; the remaining time counts down between two reports."""
+    """The bar on a terminal, which counts down between two reports."""
 
     def __init__(self, run: str) -> None:
         self.run = run

@@ -1,4 +1,4 @@
-"""`looptap stacks`: where the threads of a job are, asked while its loop may hang."""
+"""`looptap stacks`: where the threads of a job are, even while its loop hangs."""
 
 from __future__ import annotations
 

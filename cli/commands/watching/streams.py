@@ -49,7 +49,7 @@ def main(
 
 
 def described(stream: StreamInfo) -> Text:
-    """Return one stream on a line."""
+    """Return one stream as a line."""
     unit = f" [{printable(stream.unit)}]" if stream.unit else ""
     source = printable(f" {stream.query} on {stream.on}" if stream.on else " logged")
     facts = [

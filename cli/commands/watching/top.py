@@ -65,7 +65,7 @@ def main(
 
 
 def _no_screen() -> str:
-    """Say why no screen can open here; empty if one can."""
+    """Return why no screen can open here; "" if one can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return "This is no terminal, so here is the state of the run."
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):

@@ -1,4 +1,4 @@
-"""`looptap watch`: query a live run and show the values as they come."""
+"""`looptap watch`: queries a live run and shows the values as they come."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def main(
     how |= {"throttle": throttle, "when": when, "before": before, "after": after}
     try:
         return _watch(run, queries, how, count, timeout, as_json, follow, wait)
-    except BrokenPipeError:  # the reader has had enough, as in `looptap watch … | head -3`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would try once more
+    except BrokenPipeError:  # the reader has closed the pipe, as in `looptap watch … | head -3`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would fail again
         return DONE
 
 
@@ -127,7 +127,7 @@ def _watch(
     except KeyboardInterrupt:
         if not (go_on or wait):
             raise
-        return DONE  # the user has waited long enough
+        return DONE  # the user has stopped waiting
     with attached_to as run:
         tails = [Tail(run.stream(query, **how), count, index) for index, query in enumerate(queries)]
         in_time = interrupted = False
@@ -138,7 +138,7 @@ def _watch(
                 interrupted = True
             for tail in tails:
                 tail.stream.close(timeout=0.5)
-                display.show(tail, list(tail.look()))  # the window that was cut
+                display.show(tail, list(tail.look()))  # the partial last window
         failed = [tail.stream for tail in tails if tail.stream.state == "failed"]
         if failed:
             return complain(f"{failed[0].title} failed: {failed[0].reason}")
@@ -182,7 +182,7 @@ _EVERY = re.compile(r"(?<=evaluated at every ).*")
 
 
 class Lines:
-    """Prints a line for each value to stdout, and notes to stderr."""
+    """Output of a line for each value to stdout, with notes to stderr."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._tails = tails
@@ -193,7 +193,7 @@ class Lines:
         return self
 
     def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
-        """Print new items; a line says where values are missing."""
+        """Print new items, and where values are missing."""
         source = f"{tail.stream.name}: " if len(self._tails) > 1 else ""
         for record, missing, run in news:
             if missing != 0:
@@ -214,7 +214,7 @@ class Lines:
         """Flush the output, and report a lost connection."""
         sys.stdout.flush()
         run = self._tails[0].stream.run
-        if (run.state, run.reason) != self._state:  # a link that is lost may turn out to be a run that has ended
+        if (run.state, run.reason) != self._state:  # a lost connection may turn out to be the end of the run
             self._state = run.state, run.reason
             if run.state == "lost":
                 self._notes.discard(run.reason)
@@ -226,14 +226,14 @@ class Lines:
                 self._say(f"{tail.stream.name}: {summary(tail)}")
 
     def _say(self, text: str) -> None:
-        kind = _EVERY.sub("", text)  # said once, though the number changes with the machine's load
+        kind = _EVERY.sub("", text)  # printed once, though the number changes with the machine's load
         if kind not in self._notes:
             self._notes.add(kind)
             print(printable(text, keep="\n\t"), file=sys.stderr, flush=True)
 
 
 class Json:
-    """Prints a JSON object on a line for each item, and one for the end of each stream."""
+    """Output of a JSON object per item, and one for the end of each stream."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._tails = tails
@@ -242,7 +242,7 @@ class Json:
         return self
 
     def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
-        """Print what is new; ``gap`` values are missing before it, and a ``run`` begins with it where one is named."""
+        """Print new items as JSON, with missing values and the start of further runs."""
         for record, missing, run in news:
             about = {**_query(tail), "number": record.number, "event": record.event, "time": record.wall}
             if isinstance(tail.stream, RankStream):
@@ -276,7 +276,7 @@ def _query(tail: Tail) -> dict[str, Any]:
 
 
 def summary(tail: Tail) -> str:
-    """Return the summary of a stream on one line."""
+    """Return the summary of a stream as one line."""
     stream = tail.stream
     facts = [several(tail.values, "value"), f"{stream.dropped:,} missing"]
     if stream.withheld:
