@@ -132,7 +132,7 @@ def index_array(indices: Any) -> Indices:
 
 
 def expected_length(loader: Any) -> float | None:
-    """Return how many batches the present epoch of ``loader`` is expected to have; None if that is unknown.
+    """Return how many batches the present epoch is expected to have; None: unknown.
 
     That is ``loader.expected_length``, else the ``expected_length`` of its ``batch_sampler``, else its ``len()``. It
     may be a fraction, and change with each batch: a loader that repeats or skips instances states the batches so far
@@ -151,13 +151,26 @@ def expected_length(loader: Any) -> float | None:
         return None
 
 
-def stated_length(loader: Any) -> float | None:
-    """Return the `expected_length` that a loader or its batch sampler states; None if it only has a ``len()``.
+def next_length(loader: Any) -> float | None:
+    """Return how many batches each later epoch is expected to have; None: unknown.
+
+    That is the ``next_length`` of the loader or of its batch sampler, else its `expected_length`. The two differ inside
+    an epoch in which it was changed how much is repeated or skipped. Does not raise.
+
+    >>> next_length([[1, 2], [3]])
+    2.0
+    """
+    found = stated_length(loader, "next_length")
+    return expected_length(loader) if found is None else found
+
+
+def stated_length(loader: Any, name: str = "expected_length") -> float | None:
+    """Return the length that a loader or its batch sampler states; None if it only has a ``len()``.
 
     >>> stated_length([[1, 2], [3]])
     """
     for holder in (loader, _attribute(loader, "batch_sampler")):
-        found = _attribute(holder, "expected_length")
+        found = _attribute(holder, name)
         if isinstance(found, Real) and not isinstance(found, bool) and 0 <= float(found) < math.inf:
             return float(found)
     return None

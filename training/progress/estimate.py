@@ -15,6 +15,7 @@ from looptap.training.progress.forecast import curve_ensemble, power_law
 from looptap.training.progress.forecast.curve_ensemble import Earlier, Observations, Stops
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
+from looptap.training.progress.loader_size import MOVED_SHARE
 from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.speed import SpeedWindow, units
 
@@ -95,8 +96,10 @@ class Estimator:
         self.ratio, self.rest = PRIOR_SPEED_RATIO, 0.0
         """Until this process has seen them: how much faster validation is, and the other time for a second of work."""
         self._rng = np.random.default_rng(seed)
+        self.forecasts = 0
+        """How many were made."""
         self._stops: Stops | None = None
-        self._stale = False
+        self._stale, self._last = False, 0
         self._recent: list[tuple[float, float, float]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,19 +161,29 @@ class Estimator:
     def stops(self, pace: float = 0.0) -> Stops:
         """Return draws of where the run stops; made again when there is new information.
 
-        That is at the earliest after ``pace`` times as long as the last took, four times sooner if the run has outlived
-        most of its draws; until then they are what they were, as far as they are not over yet.
+        That is a validation, or a plan that is longer by more than 5 %, and by a whole raw point. They are made at the
+        earliest after ``pace`` times as long as the last took, four times sooner if the run has outlived most of them;
+        until then they are what they were, as far as they are not over yet, and those that nothing stopped end where
+        the plan does: with a shorter plan that is exact.
         """
-        if self._stops is not None and self._stale:
-            draws = self._stops.draws
-            wait = pace * self.took * (_OUTLIVED_SHARE if (draws <= self.plan.done).mean() > 0.5 else 1.0)
-            if self.ledger.elapsed() - self.made < wait:
-                return Stops(np.clip(draws, min(self.plan.done + 1, self.plan.last), None))
-        if self._stops is None or self._stale:
+        last, found = self.plan.last, self._stops
+        if found is not None and (self._stale or self._longer(found, last)):
+            wait = pace * self.took * (_OUTLIVED_SHARE if (found.draws <= self.plan.done).mean() > 0.5 else 1.0)
+            found = found if self.ledger.elapsed() - self.made < wait else None
+        if found is None:
             begun = time.perf_counter()
-            self._stops, self._stale = self._forecast(), False
+            self._stops = found = self._forecast()
+            self._stale, self._last, self.forecasts = False, last, self.forecasts + 1
             self.made, self.took = self.ledger.elapsed(), time.perf_counter() - begun
-        return self._stops
+        if not self._stale and last == self._last:
+            return found
+        least = min(self.plan.done + 1, last) if self._stale else 0
+        return Stops(np.clip(np.where(found.draws >= self._last, last, found.draws), least, last))
+
+    def _longer(self, found: Stops, last: int) -> bool:
+        """Return whether draws that the end of the plan has cut off could be far beyond it, now that it is later."""
+        cut = len(found.draws) > 1 and bool((found.draws >= self._last).any())  # one draw: there is nothing to guess
+        return cut and last >= self._last + max(1, MOVED_SHARE * self._last)
 
     def _forecast(self) -> Stops:
         last, metric = self.plan.last, self.metric

@@ -6,9 +6,14 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from looptap.training.instances import expected_length, stated_length
 
-def length_of(loader: Any, name: str, *, strict: bool = True) -> int | None:
-    """Return how many batches ``loader`` has, or the number that it is itself; None if that is unknown.
+MOVED_SHARE = 0.05
+"""By which a length or the last validation moves before that is looked at at once: less is noise of the estimates."""
+
+
+def length_of(loader: Any, name: str) -> float | None:
+    """Return how many batches ``loader`` is expected to have, or the number that it is itself; None: unknown.
 
     Raises TypeError if it is no loader and no number, ValueError for a negative number.
     """
@@ -19,12 +24,73 @@ def length_of(loader: Any, name: str, *, strict: bool = True) -> int | None:
             raise ValueError(f"{name}={loader!r} must be a loader, or a number above 0.")
         return int(loader)
     if not isinstance(loader, str | bytes):
+        if (stated := stated_length(loader)) is not None:
+            return stated
         try:
             return len(loader)
         except TypeError:  # a stream of data; PyTorch's loader of an iterable data set raises it, too
-            if hasattr(loader, "__iter__") or not strict:
+            if hasattr(loader, "__iter__"):
                 return None
     raise TypeError(f"{name}={loader!r:.60} must be a loader, or a number.")
+
+
+class EpochLength:
+    """How many batches the epochs of a loader have: expectations, which may be fractions and change with each batch."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.present = length_of(loader, "train")
+        """Batches of the present epoch, those so far and those to come; None: unknown."""
+        self.later = self.present
+        """Batches of each epoch after it."""
+        self.update()
+        self._planned = self.present, self.later
+
+    def begin(self, loader: Any, resumed: int) -> bool:
+        """Begin an epoch of ``loader``, or its rest after ``resumed`` batches; return whether its length is known."""
+        length = expected_length(loader)
+        known = length is not None and self.present is not None
+        if not (resumed and known and length < self.present and stated_length(loader) is None):  # type: ignore[operator]
+            self.loader = loader
+            self.update()
+        return length is not None
+
+    def known(self, batches: float | None) -> None:
+        """Take over the length of an epoch that has ended, or that was begun by an earlier process."""
+        self.present = self.later = batches
+
+    def update(self) -> None:
+        """Ask the loader; where it does not know, what was known stays."""
+        found = expected_length(self.loader)
+        if found is not None:
+            self.present = found
+            self.later = max(1.0, stated_length(self.loader, "next_length") or found)
+
+    def moved(self) -> bool:
+        """Ask the loader; return whether its lengths are no longer about those of the last `plan`."""
+        self.update()
+        return any(
+            (now is None) != (then is None) or (now and then and abs(now - then) > MOVED_SHARE * then)
+            for now, then in zip((self.present, self.later), self._planned, strict=True)
+        )
+
+    def plan(self) -> float | None:
+        """Ask the loader, and return the batches of a later epoch, by which the plan is made."""
+        self.update()
+        self._planned = self.present, self.later
+        return self.later
+
+    def left(self, epochs: int, done: int) -> float | None:
+        """Return the batches of ``epochs`` after ``done`` batches of the first of them; None: unknown."""
+        if self.present is None or self.later is None:
+            return None
+        return (epochs - 1) * self.later + (max(0.0, self.present - done) if done else self.later)
+
+    def passed(self, done: int) -> float:
+        """Return the part of an epoch that is over after ``done`` batches, if what follows counts as in later ones."""
+        if not done or self.present is None or not self.later:
+            return 0.0
+        return 1.0 - (self.present - done) / self.later
 
 
 class Sizes:

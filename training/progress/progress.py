@@ -26,7 +26,7 @@ from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Led
 from looptap.training.progress.estimate import Estimate, Estimator
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
-from looptap.training.progress.loader_size import Sizes, length_of
+from looptap.training.progress.loader_size import EpochLength, Sizes, length_of
 from looptap.training.progress.observables import ProgressObservables
 from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.validation_subsets import Inserting
@@ -100,15 +100,14 @@ class Progress(ProgressObservables):
         callables(size=size, on_update=on_update, clock=clock)
         if epochs is None and max_steps is None and budget is None and max_time is None:
             raise ValueError("Nothing says when training ends: give epochs=, max_steps=, budget= or max_time=.")
-        self._loader = train
-        self._length = length_of(train, "train")
+        self._length = EpochLength(train)
         self._sizes = Sizes(train, size)
         checks, batch = length_of(validation, "validation"), Sizes(validation, None)
         if validation is not None and checks == 0:
             raise ValueError("The validation set is empty: there is nothing to validate. Leave validation= out.")
         if isinstance(validation, numbers.Real):
             batch = Sizes(1, None)
-        if max_steps is None and budget is None and epochs is not None and self._length == 0:
+        if max_steps is None and budget is None and epochs is not None and self._length.present == 0:
             raise ValueError("The training loader is empty: an epoch of no batches never brings training to an end.")
         self._validation = (checks or 0) * batch.mean
         self._every_batches = validate_every
@@ -137,24 +136,21 @@ class Progress(ProgressObservables):
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked = -math.inf
+        self._looked, self._point_at = -math.inf, 0.0
         self._asked: tuple[object, ...] | None = None
         if insert is not None:
             if not isinstance(insert, Inserting):
                 raise TypeError(f"insert={insert!r:.60} must be Inserting(evaluate, model, validation).")
-            insert.begin(validate_every or self._length, self._sizes.mean, self._validation)
+            insert.begin(validate_every or round(self._length.present or 0), self._sizes.mean, self._validation)
             plan.subset, plan.ahead = float(insert.subset), insert.ahead
 
     # ------------------------------------------------------------ in the loop
 
     def train(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
         """Yield and count the batches of an epoch; one counts at the next request."""
-        loader = self._loader if loader is None else loader
-        length = length_of(loader, "train", strict=False)
+        loader = self._length.loader if loader is None else loader
         self._from, self._resumed = self.steps - self._resumed, 0
-        rest = bool(self._in_epoch and length and self._length and length < self._length)  # of a resumed epoch
-        if not rest:
-            self._loader, self._length = loader, self._length if length is None else length
+        known = self._length.begin(loader, self._in_epoch)
         self._phase(TRAIN)
         self._odd, self._chunk, self._mark, left = False, 1, (self._clock(), self.steps), 1
         try:
@@ -166,7 +162,8 @@ class Progress(ProgressObservables):
                     left = self._trained(batch)
             if self.steps > self._sized:
                 self._sees(batch)
-            self._length = self._in_epoch if length is None else self._length
+            if not known:
+                self._length.known(self._in_epoch)
             self.epoch += 1
             self._from = self.steps
         finally:
@@ -222,7 +219,7 @@ class Progress(ProgressObservables):
 
     def _turned(self) -> None:
         """Expect another speed if a command or the loader has changed it."""
-        if (change := self._watch.changed(self._loader)) is not None:
+        if (change := self._watch.changed(self._length.loader)) is not None:
             self.ledger.turned(*change)
 
     def validated(self, value: float) -> bool:
@@ -233,6 +230,7 @@ class Progress(ProgressObservables):
             self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
         plan = self.estimator.plan
         plan.validation = self._validation = plan.checked_at_point() or self._validation
+        self._point_at = self._position()
         self.estimator.observed(number)
         if self._insert is not None:
             self._insert.next_point()
@@ -265,22 +263,17 @@ class Progress(ProgressObservables):
         """Return the estimate; None while the length of an epoch or speed is unknown.
 
         It is a second old at most. What a validation teaches of where the run stops is known later than that where all
-        forecasts together would take more than 0.1 % of the time; a change of the epochs, the patience or the length
-        of the loader is seen at once.
+        forecasts together would take more than 0.1 % of the time; a change of the epochs, the patience or, by more than
+        5 %, the expected length of the loader is seen at once.
         """
-        age, asked = self.ledger.elapsed() - self._looked, (self.epochs, self.patience, self._now_long(), self._over)
-        if asked != self._asked or age > (ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS):
+        age, asked = self.ledger.elapsed() - self._looked, (self.epochs, self.patience, self._over)
+        most = ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS
+        if asked != self._asked or age > most or self._length.moved():
             begun = time.perf_counter()
+            self._refresh(asked != self._asked)
             self._asked = asked
-            self._refresh()
             self._spent += time.perf_counter() - begun
         return self._estimate
-
-    def _now_long(self) -> int | None:
-        """Return the batches of an epoch, by the loader's present echo factor."""
-        if self._length is not None and (now := length_of(self._loader, "train", strict=False)) is not None:
-            self._length = now
-        return self._length
 
     # ------------------------------------------------------------ a resumed run
 
@@ -289,7 +282,7 @@ class Progress(ProgressObservables):
         self._flush()
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
-            "length": self._length, "size": self._sizes.mean, "validation": self._validation,
+            "length": self._length.present, "size": self._sizes.mean, "validation": self._validation,
             **self.estimator.state_dict(),
         }  # fmt: skip
 
@@ -298,11 +291,15 @@ class Progress(ProgressObservables):
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
         self._from = self.steps - self._resumed
         self._counted = self._sized = self.steps
-        self._before, self._length = state["elapsed"], self._length or state["length"]
+        self._before = state["elapsed"]
+        if self._length.present is None:
+            self._length.known(state["length"])
         self._sizes.known(state["size"])
         self._size = self._sizes.mean
         self._validation = self._validation or state["validation"]
         self.estimator.load_state_dict(state)
+        point = self._every_batches or self._length.later
+        self._point_at = self._position() - (state["since"] / (point * self._size) if point else 0.0)
         self._asked = None
 
     # ------------------------------------------------------------ inside
@@ -328,35 +325,42 @@ class Progress(ProgressObservables):
         self._flush()
         self.estimator.phase(phase)
 
+    def _position(self) -> float:
+        """Return how far training is, in raw points that a plan without early stopping has up to here."""
+        every = self._every_batches
+        return self.steps / every if every else self.epoch + self._length.passed(self._in_epoch)
+
     def _left(self) -> float | None:
         """Return the instances left to train if nothing stops the run; None: unknown."""
         size, bounds = self._sizes.mean, []
         if self._bounded:
-            if self._length is None:
+            batches = self._length.left(self.epochs - self.epoch, self._in_epoch)
+            if batches is None:
                 return None
-            bounds.append(((self.epochs - self.epoch) * self._length - min(self._in_epoch, self._length)) * size)
+            bounds.append(batches * size)
         if self._most is not None:
             bounds.append((self._most - self.steps) * size)
         if self._budget is not None:
             bounds.append(self._budget - self.ledger.counts[TRAIN])
         return max(0.0, min(bounds)) if bounds else math.inf
 
-    def _refresh(self) -> None:
+    def _refresh(self, asked: bool) -> None:
+        """Plan and estimate; with another forecast at once if it was ``asked`` for by another setting."""
         estimator, plan = self.estimator, self.estimator.plan
         self._flush()
         self._turned()
         self._looked = self.ledger.elapsed()
-        left = self._left()
-        batches = self._every_batches or self._length
+        batches = self._length.plan()
+        batches, left = self._every_batches or batches, self._left()
         if left is None or self._over:
             self._estimate = None
             return
         whole = left if math.isfinite(left) else self.ledger.counts[TRAIN] + 1.0
-        point, rule = (batches * self._sizes.mean if batches else max(whole, 1.0)), self.rule
-        plan.left = whole
-        if (point, plan.last, rule) != (plan.point, getattr(self, "_last", None), estimator.rule):
-            plan.point, estimator.rule = point, rule
-            self._last = plan.last
+        plan.left, plan.point = whole, batches * self._sizes.mean if batches else max(whole, 1.0)
+        if batches:  # in these units a length that changes leaves the number of points as it is
+            plan.since = (self._position() - self._point_at) * plan.point
+        if asked or self.rule != estimator.rule:
+            estimator.rule = self.rule
             estimator.changed()
         try:
             found = estimator.estimate(_FORECAST_PACE_FACTOR)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from looptap.training.progress.loader_size import length_of
+from looptap.training.instances import expected_length, stated_length
 
 # of the logarithm of a rate that is measured for `_RATE_NOISE_SECONDS` seconds; it falls with the root of the time
 _RATE_NOISE = 0.06
@@ -14,6 +14,7 @@ _RATE_NOISE_SECONDS = 60.0
 _STATED_SPEED_NOISE = (
     0.25  # of the logarithm of how much longer an epoch became: how wrong a loader is that tells its speed
 )
+_MIN_CHANGE = 0.05  # of the logarithm of a factor or a length: a smaller one is less than the noise of a minute's rate
 _COMMAND_SPEED_NOISE = 0.1  # the logarithm of what another command makes of the speed
 
 
@@ -76,7 +77,7 @@ class SpeedWatch:
 
     def __init__(self) -> None:
         self._loader: Any = None
-        self._length: int | None = None
+        self._length: float | None = None
         self._factor: float | None = None
         self.commands = self._seen_commands = 0
 
@@ -84,15 +85,18 @@ class SpeedWatch:
         """Return the stated factor of the speed since the last look, and the deviation of its logarithm.
 
         None: nothing was changed. A loader that has a `factor` and tells what a factor brings (`speed_up`) is believed;
-        one that only became longer may be as fast as before, or as much faster.
+        one that only became longer at once may be as fast as before, or as much faster. A length that changes little
+        by little, or that the loader states as expected, says nothing of the speed of a batch.
         """
-        length, factor, commands = _length(loader), _factor(loader), self.commands
+        length = None if stated_length(loader) is not None else expected_length(loader)
+        factor, commands = _factor(loader), self.commands
         before = self._loader, self._length, self._factor, self._seen_commands
         self._loader, self._length, self._factor, self._seen_commands = loader, length, factor, commands
         if loader is before[0]:
-            longer = math.log(factor / before[2]) if factor and before[2] else 0.0
-            if not longer and length and before[1]:
-                longer = math.log(length / before[1])
+            longer = _growth(before[2], factor)
+            if factor and before[2] and not longer:
+                self._factor = before[2]  # little changes add up
+            longer = longer or _growth(before[1], length)
             if longer:
                 stated = _stated_speed_up(loader, before[2], factor)
                 unsure = abs(longer) * (_STATED_SPEED_NOISE if stated else 0.5)
@@ -100,11 +104,10 @@ class SpeedWatch:
         return (1.0, _COMMAND_SPEED_NOISE) if commands != before[3] else None
 
 
-def _length(loader: Any) -> int | None:
-    try:
-        return length_of(loader, "train", strict=False)
-    except Exception:  # it is the host's, whose loop must not end for a question
-        return None
+def _growth(before: float | None, now: float | None) -> float:
+    """Return the logarithm of a growth that is more than noise; else 0."""
+    longer = math.log(now / before) if now and before else 0.0
+    return longer if abs(longer) > _MIN_CHANGE else 0.0
 
 
 def _factor(loader: Any) -> float | None:
