@@ -1,0 +1,92 @@
+"""`InstanceTable`: what is known of each instance of a data set, and how each was drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
+
+_SAVED = ("loss", "score", "label", "seen", "last", "probability", "weight", "uniform", "prediction")
+
+
+class InstanceTable:
+    """Arrays with one element an instance, about 40 bytes in all.
+
+    >>> table = InstanceTable(3)
+    >>> table.observed(np.array([2]), np.array([0.5]), np.array([0.25]), step=7)
+    >>> table.loss.tolist(), float(table.mean_score)
+    ([nan, nan, 0.5], 0.25)
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.loss = np.full(size, np.nan, np.float32)
+        """The newest loss; NaN if there is none."""
+        self.score = np.full(size, np.nan, np.float32)
+        """The newest gradient norm; NaN if there is none."""
+        self.label = np.full(size, -1, np.int32)
+        """Its class, as it was in the targets; -1: not known."""
+        self.seen = np.zeros(size, np.int32)
+        """How often it was trained on."""
+        self.last = np.full(size, -1, np.int64)
+        """The step at which it was trained last; -1: never."""
+        self.probability = np.ones(size, np.float32)
+        """With which it was accepted when it was drawn last."""
+        self.weight = np.ones(size, np.float32)
+        """The weight of its loss since then."""
+        self.uniform = np.ones(size, np.bool_)
+        """Whether it would have been accepted then with any score: those make a uniform sample."""
+        self.prediction = np.full(size, np.nan, np.float32)
+        """How important it was thought to be then; NaN: nothing was known of it."""
+        self._sums = np.zeros(4)  # losses and scores that are known: sums and counts
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean of the newest losses; NaN before the first."""
+        return float(self._sums[0] / self._sums[1]) if self._sums[1] else float("nan")
+
+    @property
+    def mean_score(self) -> float:
+        """The mean of the newest scores; NaN before the first."""
+        return float(self._sums[2] / self._sums[3]) if self._sums[3] else float("nan")
+
+    def drawn(self, found: Accepted, weights: Floats, prediction: Floats) -> None:
+        """Note how instances were drawn."""
+        self.probability[found.indices], self.uniform[found.indices] = found.probability, found.uniform
+        self.weight[found.indices], self.prediction[found.indices] = weights, prediction
+
+    def trained(self, indices: Ints, step: int) -> None:
+        """Count a step on ``indices``."""
+        self.seen[indices] += 1
+        self.last[indices] = step
+
+    def observed(self, indices: Ints, losses: Any, scores: Any | None, *, step: int) -> None:
+        """Keep the newest losses and scores of distinct ``indices``."""
+        self._replace(self.loss, 0, indices, losses)
+        if scores is not None:
+            self._replace(self.score, 2, indices, scores)
+        self.trained(indices, step)
+
+    def recount(self) -> None:
+        """Compute the sums again: float errors do not add up over epochs."""
+        for place, values in ((0, self.loss), (2, self.score)):
+            self._sums[place : place + 2] = np.nansum(values, dtype=np.float64), np.count_nonzero(values == values)
+
+    def state_dict(self, ids: Ints) -> dict[str, Any]:
+        """Return what is known of ``ids``, with themselves."""
+        return {"ids": ids.copy()} | {name: getattr(self, name)[ids] for name in _SAVED}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what is known of the ids of ``state``."""
+        for name in _SAVED:
+            getattr(self, name)[state["ids"]] = state[name]
+        self.recount()
+
+    def _replace(self, values: Floats, place: int, indices: Ints, new: Any) -> None:
+        old = values[indices]
+        known = old == old
+        self._sums[place] += float(np.sum(new, dtype=np.float64)) - float(np.sum(old[known], dtype=np.float64))
+        self._sums[place + 1] += len(indices) - int(np.count_nonzero(known))
+        values[indices] = new

@@ -1,0 +1,110 @@
+"""`PermutationWalk`: walks a shard of the data in random order, and accepts each instance with a probability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Acceptance(NamedTuple):
+    """With which probability each of some instances is accepted."""
+
+    probability: Floats
+    floor: float
+    """The part of it that all of them have in common."""
+
+
+class Accepted(NamedTuple):
+    """Instances that were accepted in one go."""
+
+    indices: Ints
+    probability: Floats
+    uniform: Bools
+    """Those that would have been accepted with the floor alone: a uniform sample."""
+
+
+def everything(indices: Ints) -> Acceptance:
+    """Accept all of ``indices``."""
+    return Acceptance(np.ones(len(indices), np.float32), 1.0)
+
+
+_MAX_VAIN_PERMUTATIONS = 2  # after which what a method rejects altogether is accepted: a loop must not stand still
+
+
+class PermutationWalk:
+    """Walks permutations of ``shard``, one after the other; no instance is left out of one.
+
+    The order, and what is accepted, come from a generator of its own, seeded with ``seed``.
+
+    >>> walk = PermutationWalk(np.arange(4), seed=0)
+    >>> sorted(walk.take(4, everything).indices.tolist()), walk.walked
+    ([0, 1, 2, 3], 4)
+    """
+
+    def __init__(self, shard: Ints, seed: Any) -> None:
+        self.shard, self._rng = shard, np.random.default_rng(seed)
+        self._order, self._place = shard[:0], 0
+        self.walked = 0
+        """Instances that were offered, in all."""
+
+    @property
+    def rest(self) -> Ints:
+        """The instances of this permutation that were not offered yet, in their order."""
+        return self._order[self._place :]
+
+    def take(self, count: int, acceptance: Callable[[Ints], Acceptance], *, ahead: int = 0) -> Accepted:
+        """PermutationWalk until ``count`` instances are accepted; return them in order.
+
+        ``ahead`` is how many instances are offered to ``acceptance`` at once at least.
+        """
+        found: list[Accepted] = []
+        missing, rate, vain = count, 1.0, 0
+        while missing:
+            if self._place == len(self._order):
+                self._permute(found)
+            offered = self._order[self._place : self._place + max(int(missing / rate * 1.1) + 4, ahead)]
+            stuck = vain >= _MAX_VAIN_PERMUTATIONS * len(self.shard)
+            probability, floor = everything(offered) if stuck else acceptance(offered)
+            if floor >= 1.0:
+                offered = offered[:missing]
+                whole = np.ones(len(offered), np.float32)
+                found.append(Accepted(offered, whole, whole.astype(np.bool_)))
+                walked = len(offered)
+            else:
+                chance = self._rng.random(len(offered), np.float32)
+                (hits,) = np.nonzero(chance < probability)
+                walked = int(hits[missing - 1]) + 1 if len(hits) >= missing else len(offered)
+                hits = hits[:missing]
+                found.append(Accepted(offered[hits], probability[hits], chance[hits] < floor))
+                rate = max(len(hits) / walked, 0.05)
+                vain = 0 if len(hits) else vain + walked
+            self._place += walked
+            self.walked += walked
+            missing -= len(found[-1].indices)
+        if len(found) == 1:
+            return found[0]
+        return Accepted(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _permute(self, found: list[Accepted]) -> None:
+        """Begin the next permutation, with those that were ``found`` for this batch already at its end."""
+        order = self._rng.permutation(self.shard)
+        if found:
+            again = np.isin(order, np.concatenate([part.indices for part in found]))
+            order = np.concatenate([order[~again], order[again]])
+        self._order, self._place = order, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the walk is, as plain data and arrays."""
+        return {"rng": self._rng.bit_generator.state, "rest": self.rest.copy(), "walked": self.walked}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        self._rng.bit_generator.state = state["rng"]
+        self._order, self._place, self.walked = np.asarray(state["rest"]), 0, state["walked"]

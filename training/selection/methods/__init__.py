@@ -1,0 +1,1 @@
+"""The methods of selection, by name."""

@@ -1,0 +1,84 @@
+"""`Method`: decides with which probability an instance is drawn, and which weight its loss has."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from looptap.training.sampling.instance_table import InstanceTable
+from looptap.training.sampling.permutation_walk import Acceptance, Bools, Floats, Ints
+
+
+class Settings(Protocol):
+    """What a user may turn while a method runs."""
+
+    floor: float
+    """The least probability of an instance, 0 to 1."""
+    cap: float
+    """The highest loss that counts, in mean losses."""
+    exponent: float
+    """The share of the bias of selection that weights take away, 0 to 1."""
+    learning_rate: float
+    """That of an assistant."""
+
+    @property
+    def elapsed(self) -> float | None:
+        """The share of the planned instances that were offered, 0 to 1; None: there is no plan."""
+
+
+class Method:
+    """Base of all methods: draws everything with the same probability and weight.
+
+    All methods share one `InstanceTable`, so a method that is chosen in mid-run begins with what is known.
+    """
+
+    name: ClassVar[str] = "uniform"
+    switched: ClassVar[bool] = False
+    """Whether the switch decides when it acts; else it always does, as published."""
+    chooses: ClassVar[bool] = False
+    """Whether it chooses among the examples of a batch, once their losses are known."""
+    ahead: ClassVar[int] = 0
+    """Instances that are offered at once at least."""
+
+    def __init__(self, table: InstanceTable, settings: Settings) -> None:
+        self.table, self.settings = table, settings
+
+    def begin(self, epoch: int) -> None:
+        """Note that an epoch begins."""
+
+    def acceptance(self, indices: Ints) -> Acceptance:
+        """Return with which probability each of ``indices`` is drawn."""
+        return Acceptance(np.ones(len(indices), np.float32), 1.0)
+
+    def weights(self, indices: Ints, probability: Floats) -> Floats:
+        """Return the weights of the losses of ``indices``, which were drawn with ``probability``."""
+        return np.ones(len(indices), np.float32)
+
+    def choose(self, indices: Ints, losses: Floats) -> Bools:
+        """Return which examples of a batch are trained on."""
+        return np.ones(len(indices), np.bool_)
+
+    def predicted(self, indices: Ints) -> Floats:
+        """Return how important each of ``indices`` is thought to be; NaN: nothing is known."""
+        return self.table.loss[indices]
+
+    @property
+    def threshold(self) -> float:
+        """T: an instance whose loss is above it counts as important."""
+        return self.table.mean_loss
+
+    @property
+    def cut(self) -> float:
+        """A prediction above it says that an instance is important."""
+        return self.table.mean_loss
+
+    def observe(self, indices: Ints, losses: Floats, scores: Floats | None) -> None:
+        """Learn from a step, before the table does."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that is not in the table."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""

@@ -1,0 +1,91 @@
+"""`Switch`: has instances selected while the gain pays for what selection costs."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import Any
+
+AUTO, ON, OFF = "auto", "on", "off"
+SWITCH_POSITIONS = (AUTO, ON, OFF)
+"""Positions of the switch: as measured, always, never."""
+ON_FROM_FACTOR, OFF_BELOW_FACTOR = 1.10, 1.05
+"""Net gains at which it turns on, and below which it turns off."""
+_TEST_EVERY_STEPS = 50
+_IDLE_COST_SHARE = 0.01  # of a step: what scores may cost while it is off
+_MAX_TIMES = 31  # of steps, of which the median is taken
+
+
+class Switch:
+    """Decides whether to select, from times and gains.
+
+    ``net = (1 + (G - 1) / 2) * t / (t + o)``: half of the gain G is believed, t are the seconds of a step without and o
+    those of selection. It is off in the first epoch, on from a net gain of 1.10, off below 1.05. While it is off, only
+    so many steps are scored that they cost 1 %.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self.why = "plain sampling in the first epoch"
+        self.net = math.nan
+        """The net gain at the last test; NaN before it."""
+        self._steps = self._since = 0
+        self._times: list[float] = []
+        self._costs: list[float] = []
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step without selection; NaN before the first."""
+        return median(self._times) if self._times else math.nan
+
+    @property
+    def cost_seconds(self) -> float:
+        """Seconds of selection a step, with scores; NaN before the first."""
+        return median(self._costs) if self._costs else math.nan
+
+    def timed(self, step: float, cost: float | None) -> None:
+        """Record the seconds of a step, and what selection cost in it if it was scored."""
+        self._times = [*self._times[-_MAX_TIMES + 1 :], step]
+        if cost is not None:
+            self._costs = [*self._costs[-_MAX_TIMES + 1 :], cost]
+
+    def scores(self) -> bool:
+        """Return whether the coming step is to be scored."""
+        self._since += 1
+        if not self.on and self._since * _IDLE_COST_SHARE * self.step_seconds < self.cost_seconds:
+            return False
+        self._since = 0
+        return True
+
+    def tested(self, gain: float, first_epoch: bool, position: str) -> bool:
+        """Count a step; decide every 50 of them, or at once if ``position`` says so. Return whether it is on."""
+        self._steps += 1
+        if position != AUTO:
+            self._turn(position == ON, f"turned {position} by hand")
+        elif first_epoch:
+            self._turn(False, "plain sampling in the first epoch")
+        elif self._steps % _TEST_EVERY_STEPS == 0:
+            paid = self.step_seconds / (self.step_seconds + self.cost_seconds)
+            self.net = (1 + (gain - 1) / 2) * paid
+            if math.isnan(self.net):
+                self._turn(False, "no gain is known yet")
+            elif self.net >= ON_FROM_FACTOR or (self.on and self.net >= OFF_BELOW_FACTOR):
+                self._turn(True, f"gain {gain:.2f}, {paid:.0%} of the time left for training")
+            else:
+                self._turn(False, f"gain {gain:.2f} does not pay, {paid:.0%} of the time left for training")
+        return self.on
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; times are measured again."""
+        return {"on": self.on, "why": self.why, "steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        self.on, self.why, self._steps = state["on"], state["why"], state["steps"]
+
+    def fail(self, why: str) -> None:
+        """Turn it off until the next test."""
+        self._turn(False, why)
+
+    def _turn(self, on: bool, why: str) -> None:
+        self.on, self.why = on, why
