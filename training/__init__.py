@@ -1,1 +1,1 @@
-"""Systems that measure or speed up training. Each is useful without an agent; one reads their attributes."""
+"""Systems that measure or speed up training, each useful without an agent."""

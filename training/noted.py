@@ -1,4 +1,4 @@
-"""`Noted`: an object in the training loop that warns once of what it cannot raise."""
+"""`Noted`: warns once, in place of an exception that the training loop would get."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import warnings
 
 
 class Noted:
-    """The part of an object that says what went wrong: in `note`, and in a warning."""
+    """An object that reports what went wrong in `note`, and once as a warning."""
 
     note: str
 
     def _say(self, text: str) -> None:
-        """Warn of ``text``, unless it is the note already. Does not raise."""
+        """Warn of ``text`` unless it is already the note. Does not raise."""
         if text != self.note:
             self.note = text
-            with contextlib.suppress(Warning):  # where warnings are errors, a note would end the loop
+            with contextlib.suppress(Warning):  # where warnings are errors, this would end the loop
                 warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Data echoing: uses the items of a slow pipeline several times, by a factor that can be changed.
+"""Data echoing: use the items of a slow pipeline several times.
 
 >>> from looptap.training.echoing import Echo
 >>> list(Echo(["ab", "cd"], factor=2))

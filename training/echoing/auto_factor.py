@@ -1,4 +1,4 @@
-"""Measures the stages of the pipeline, and finds the echo factor that keeps the consumer just fed."""
+"""Measure the pipeline's stages, and find the factor that just feeds the loop."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Iterable
 
 _LATE_SHARE = 0.02
-"""A fresh batch that was waited for longer, as a share of the time since the one before, came as soon as it could."""
+"""A fresh batch is late if the loop waited for more than this share of the time since the one before."""
 _REST_SHARE = 0.1
-"""Above this share of a step a wait is a rest, after which the next steps are slower: caches have to be filled."""
+"""A wait above this share of a step is a rest: the next steps are slower, with cold caches."""
 _MIN_BATCHES, _MAX_REMEMBERED_BATCHES = 8, 512
-"""Batches without a rest that tell how long one takes, and how many batches ago they may have been."""
+"""Batches without a rest needed to estimate their duration, and how many batches back they may lie."""
 _STARVING_SHARE = 0.2
-"""Above this share of waiting most batches are late: intervals tell how long one takes. Below, only slow ones are."""
+"""Above this share of waiting most batches are late, so intervals measure them; below, only slow ones are."""
 
 
 def middle(values: Iterable[float]) -> float:
-    """Return the mean without the lowest and highest tenth; NaN of nothing.
+    """Return the mean without the lowest and highest tenth; NaN if empty.
 
     >>> middle([1.0] * 9 + [1000.0])
     1.0
@@ -30,7 +30,7 @@ def middle(values: Iterable[float]) -> float:
 
 
 class StageMeter:
-    """Seconds of the stages, of the newest batches. ``workers``: how many read at once; 0: nothing overlaps."""
+    """Recent seconds of each stage; ``workers`` read in parallel (0: no overlap)."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -47,7 +47,7 @@ class StageMeter:
         self._scale, self._late = 1.0, False
 
     def handed(self, step: float, main: float, wait: float) -> None:
-        """Record a batch: ``step`` seconds of use, ``main`` of putting it together, ``wait`` of waiting for data."""
+        """Record a batch: seconds of use (``step``), assembly (``main``) and ``wait``."""
         self._steps.append(step)
         self._mains.append(main)
         self._waits.append(wait)
@@ -59,34 +59,34 @@ class StageMeter:
             self._unrested.append((self._number, self._since, step + main))
 
     def arrived(self, wait: float, interval: float, seconds: dict[str, float]) -> None:
-        """Record a fresh batch: ``wait`` before it, ``interval`` since the one before, ``seconds`` of its stages."""
+        """Record a fresh batch: its wait, its interval, and the seconds of its stages."""
         for name, value in seconds.items():
             self._stages.setdefault(name, deque(maxlen=32)).append(value)
         self._serial.append(wait)
         late, self._late = self._late, wait > _LATE_SHARE * interval
         if (
             self.workers and late and self._late and self.starved > _STARVING_SHARE
-        ):  # both came as soon as they were made
+        ):  # both were used as soon as they were ready
             self._intervals.append(interval)
             if (inside := self._inside()) > 0:
                 self._scale += (min(max(interval / inside, 0.2), 5.0) - self._scale) / 16
 
     def changed(self) -> None:
-        """Forget the waits: with another factor they say nothing of now."""
+        """Drop the waits, which belong to another factor."""
         self._waits.clear()
         self._weighed.clear()
 
     @property
     def count(self) -> int:
-        """Batches since the factor was changed, up to 64."""
+        """Number of batches since the factor was changed, up to 64."""
         return len(self._waits)
 
     @property
     def down(self) -> float:
-        """Seconds that the consumer takes for a batch, with what it costs to put it together; NaN before the first.
+        """Seconds the consumer takes for a batch, assembly included; NaN if unknown.
 
-        It is of batches for which it did not wait, if there were some lately: it takes longer after a rest, and with a
-        factor of `ratio` it does not rest.
+        Batches without waiting count if there were some recently: the consumer is slower after a wait, and with a
+        factor of `ratio` it does not wait.
         """
         if self.workers:
             first, lately = self._number - _MAX_REMEMBERED_BATCHES, list(self._unrested)
@@ -98,7 +98,7 @@ class StageMeter:
 
     @property
     def up(self) -> float:
-        """Seconds between two fresh batches when nothing holds their makers up; NaN while unknown."""
+        """Seconds between fresh batches if nothing delays the workers; NaN if unknown."""
         if not self.workers:
             return middle(list(self._serial))
         if self.starved > _STARVING_SHARE and self._intervals:
@@ -108,12 +108,12 @@ class StageMeter:
 
     @property
     def ratio(self) -> float:
-        """R: `up` / `down`. A factor up to this costs no time; NaN while unknown."""
+        """R: `up` / `down`. A factor up to this costs no time; NaN if unknown."""
         down = self.down
         return self.up / down if down > 0 else math.nan
 
     def speed_up(self, factor: float) -> float:
-        """Return how many times more steps a second this factor brings; NaN: unknown."""
+        """Return the factor of steps per second that this echo factor brings, or NaN."""
         up, down = self.up, self.down
         if not self.workers:
             return (up + down) / (up / factor + down)
@@ -121,13 +121,13 @@ class StageMeter:
 
     @property
     def starved(self) -> float:
-        """The share of the time since the factor was changed in which the consumer waits for data, 0 to 1."""
+        """Share of time waiting for data since the factor was changed, 0 to 1."""
         whole = sum(list(self._weighed))
         return min(1.0, sum(list(self._waits)) / whole) if whole > 0 else 0.0
 
     @property
     def waiting(self) -> float:
-        """The same of the last 64 batches, whatever was changed meanwhile; NaN before the first."""
+        """Share of time waiting for data in the last 64 batches, 0 to 1, or NaN."""
         recent = list(self._recent)
         whole = sum(time for _, time in recent)
         return min(1.0, sum(wait for wait, _ in recent) / whole) if whole > 0 else math.nan
@@ -155,10 +155,10 @@ class StageMeter:
 
 
 class Auto:
-    """Holds the factor at the largest value that keeps the consumer just fed: R, from 1 to ``bound``.
+    """Policy that keeps the factor at R, from 1 to ``bound``, to just feed the loop.
 
-    It is looked at after 2 batches, 4 more, 8 more, and then every ``hold``, and changed when it is off by more than
-    ``band``.
+    It checks after 2 batches, 4 more, 8 more, and then every ``hold``, and changes the factor if it is off by more
+    than ``band``.
     """
 
     def __init__(self, bound: float, hold: int = 16, band: float = 0.1) -> None:

@@ -11,25 +11,25 @@ from looptap.streams.errors import ControlError
 
 BEFORE, AFTER, BATCH, SHUFFLED = "example_before_augment", "example_after_augment", "batch", "batch_shuffled"
 MODES = (BEFORE, AFTER, BATCH, SHUFFLED)
-"""Insertion points: what is repeated, and where."""
+"""Insertion points of the echo: what is repeated, and where."""
 MAX_FACTOR = 64.0
 """The highest factor."""
 
 
 class Factor(Control):
-    """A number from 1 to 64; also a function of the step, or "auto", which then say what the number is."""
+    """A control from 1 to 64; takes a function of the step or "auto", too."""
 
     def __set__(self, instance: Any, value: Any) -> None:
         value = self.checked(value, self.name)
         if value != "auto" and not callable(value) and value == self.__get__(instance):
-            return  # set back after a resume: what drives it drives on
+            return  # restored by a resume: the schedule stays in control
         instance.auto = value == "auto"
         instance.__dict__["schedule"] = value if callable(value) else None
         if isinstance(value, float):
             instance.__dict__[self.name] = value
 
     def range(self) -> str:
-        """Describe the values that are allowed."""
+        """Describe the allowed values."""
         return f"{super().range()}, a function of the step, or 'auto'"
 
     def _admitted(self, value: Any) -> Any:
@@ -38,7 +38,7 @@ class Factor(Control):
 
 
 class Automatic(Control):
-    """Whether the factor is measured, where that is possible."""
+    """The control that turns on the measured factor, if that is possible."""
 
     def __set__(self, instance: Any, value: Any) -> None:
         if self.checked(value, self.name) and instance.apart:
@@ -50,7 +50,7 @@ class Automatic(Control):
 
 
 class Mode(Control):
-    """An insertion point that works with this loader."""
+    """The control of the insertion point; refuses one that cannot work."""
 
     def __set__(self, instance: Any, value: Any) -> None:
         value = self.checked(value, self.name)
@@ -62,7 +62,7 @@ class Mode(Control):
 def impossible(
     mode: str, loader: Any, augment: Callable[[Any], Any] | None, augment_batch: Callable[[Any], Any] | None
 ) -> str:
-    """Say why this insertion point cannot work with this loader; empty if it can."""
+    """Return why this insertion point cannot work with this loader; empty if it can."""
     if mode in (BATCH, SHUFFLED):
         return ""
     from torch.utils.data import DataLoader
@@ -91,7 +91,7 @@ def checked_loader(loader: Any) -> Any:
 
 
 def positive(name: str, value: Any, *, whole: bool = False) -> Any:
-    """``value`` if it is above 0 (from 1, if whole). Raises ValueError."""
+    """Return ``value`` if above 0 (from 1, if whole). Raises ValueError."""
     fine = isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0  # NaN is not
     if not fine or (whole and not float(value).is_integer()):
         raise ValueError(f"{name}={value!r:.60} must be a {'whole ' * whole}number above 0.")
@@ -99,14 +99,14 @@ def positive(name: str, value: Any, *, whole: bool = False) -> Any:
 
 
 def functions(**given: Any) -> None:
-    """Raise TypeError for arguments that are neither a function nor None."""
+    """Raise TypeError for arguments other than functions and None."""
     for name, value in given.items():
         if value is not None and not callable(value):
             raise TypeError(f"{name}={value!r:.60} must be a function.")
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """``value`` if it is among the choices. Raises ValueError."""
+    """Return ``value`` if it is among the choices. Raises ValueError."""
     if value not in choices:
         raise ValueError(f"{name}={value!r:.60} must be one of {', '.join(map(repr, choices))}.")
     return str(value)

@@ -28,23 +28,23 @@ class EchoObservables(Noted):
         self.duplicates = 0
         """Examples of the newest batch that are echoes of others in it."""
         self.dropped = 0
-        """Examples that were read or promised, and not handed over: `end="drop"`, a last batch that is not full."""
+        """Examples read or promised but not handed over: `end="drop"`, an incomplete last batch."""
         self.note = ""
-        """What is wrong or missing, and why; empty if nothing is."""
+        """What is wrong or missing, and why; empty if nothing."""
 
     @property
     def ratio(self) -> float:
-        """R: `up` / `down`. A factor up to that costs no time. NaN while unknown."""
+        """R: `up` / `down`. A factor up to that costs no time; NaN if unknown."""
         return self._meter.ratio
 
     @property
     def up(self) -> float:
-        """Seconds between two fresh batches when nothing holds their makers up; NaN while unknown."""
+        """Seconds between fresh batches if nothing delays the workers; NaN if unknown."""
         return self._meter.up
 
     @property
     def down(self) -> float:
-        """Seconds the loop takes for a batch, with what it costs to put it together; NaN before the first."""
+        """Seconds the loop takes for a batch, assembly included; NaN if unknown."""
         return self._meter.down
 
     def speed_up(self, factor: float) -> float:
@@ -56,22 +56,25 @@ class EchoObservables(Noted):
 
     @property
     def starved(self) -> float:
-        """The share of the last 64 batches' time in which the loop waits for data, 0 to 1; NaN before the first."""
+        """Share of time waiting for data in the last 64 batches, 0 to 1, or NaN."""
         return self._meter.waiting
 
     @property
     def stages(self) -> dict[str, float]:
-        """Seconds a batch of each stage: "read", "augment", "collate" in one worker, "batch" and "step" in the loop."""
+        """Seconds per batch of each stage, by name.
+
+        "read", "augment" and "collate" run in a worker, "batch" and "step" in the loop.
+        """
         return self._meter.stages()
 
     @property
     def bottleneck(self) -> str:
-        """The stage that holds the loop up; empty while unknown."""
+        """The stage that slows the loop down; empty if unknown."""
         return self._advised()[0]
 
     @property
     def advice(self) -> str:
-        """One sentence on what would help most; empty while unknown."""
+        """A sentence on what would help most; empty if unknown."""
         return self._advised()[1]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Moves items from fresh batches through the buffer, as often as the factor says, into batches of the loop."""
+"""Move items from fresh batches through the buffer into batches of the loop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Fresh, Indexed, Iterated, Key, Streamed, batch_length
 from looptap.training.echoing.worker_stages import Entry, drawn, pinned
 
-_PLACES = ("_in_epoch", "_epoch_fresh", "_room")  # names in checkpoints, too
+_PLACES = ("_in_epoch", "_epoch_fresh", "_room")  # also the names in checkpoints
 
 
 class Flow(EchoObservables):
-    """The part of an `Echo` that moves items; `Echo` decides what is wanted, and when."""
+    """The part of an `Echo` that moves items; `Echo` decides about settings."""
 
     loader: Any
     buffer: int
@@ -70,7 +70,7 @@ class Flow(EchoObservables):
 
     @property
     def fill(self) -> int:
-        """What waits in the shuffle buffer: examples, or batches where these are echoed."""
+        """Number of examples waiting in the buffer, or of batches if those are echoed."""
         return len(self._buffer)
 
     @property
@@ -81,7 +81,7 @@ class Flow(EchoObservables):
     # ------------------------------------------------------------ items
 
     def _straight(self, arriving: Iterator[Fresh]) -> list[Any]:
-        """Return the next batch of the loader if a sampler orders it, else none.
+        """Return the next batch of the loader if a sampler orders it, else None.
 
         With a factor of 1 and nothing that waits there is nothing to echo, and nothing to take apart.
         """
@@ -200,7 +200,7 @@ class Flow(EchoObservables):
         return batch if self._transfer is None else self._transfer(batch)
 
     def _spoiled(self, example: Example) -> None:
-        """Leave out the echoes of a batch that the loop has changed in place."""
+        """Drop the echoes of a batch that the loop has changed in place."""
         left = example.waiting + (self._promised(example) - example.done if example in self._pending else 0)
         if not left:
             return
@@ -231,7 +231,7 @@ class Flow(EchoObservables):
         }  # fmt: skip
 
     def _refill(self, state: dict[str, Any], arriving: Iterator[Fresh]) -> None:
-        """Read the examples of `_epoch_state` again, and put them back in their order."""
+        """Read the examples of `_epoch_state` again, in their order."""
         for name in _PLACES:
             setattr(self, name, state[name])
         self._factor, self._capacity = state["agreed"]
@@ -297,11 +297,11 @@ class Flow(EchoObservables):
         return self._augment is not None or self._augment_batch is not None
 
     def _promised(self, example: Example, factor: float | None = None) -> int:
-        """Return how often this item is to appear, by default by the loop's factor."""
+        """Return how often this item appears, by default by the loop's factor."""
         return 1 if self._in_workers else drawn(self._factor if factor is None else factor, example.u)
 
     def _most(self, examples: int) -> int:
-        """Return how many items the buffer may hold if ``examples`` fit into it."""
+        """Return how many items the buffer may hold if ``examples`` fit."""
         if self._now == BATCH:
             return 1
         return examples if self._now != SHUFFLED else max(2, -(-examples // (self._size or 1)))

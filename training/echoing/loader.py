@@ -1,4 +1,4 @@
-"""`Echo`: a loader whose items are used several times, so that a loop need not wait for slow data."""
+"""`Echo`: a loader that uses items several times to hide slow data."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Copies, batch_length, open_source
 
 _START_BATCHES = 4
-"""Batches that the buffer holds at most at the start of an epoch: as many as one fresh batch makes, so none waits."""
+"""Maximum batches in the buffer at the start of an epoch: those of one fresh batch, so that none waits."""
 _GROWTH_DIVISOR = 4
-"""It then grows by this part of a batch with each: a slow loader is not waited for twice as long meanwhile."""
+"""The buffer then grows by this part of a batch with each, so that a slow loader is not waited for twice as long."""
 _COUNTERS = ("epoch", "steps", "fresh", "seen", "dropped")
 
 
 class Echo(Flow):
-    """The batches of ``loader``, with each item ``factor`` times: real-valued, so 2.5 is 2 or 3 times, evenly drawn.
+    """The batches of ``loader`` with each item repeated ``factor`` times.
 
-    ``loader`` is a DataLoader, of indices or of a stream, which stays as it is; where batches are echoed, any iterable.
-    ``factor`` is a number from 1 to 64, a function of the step, or "auto": as large as keeps the loop just fed, up to
-    ``bound``. ``mode`` is where the echo comes: "example_before_augment" (each copy is augmented by itself, by
-    ``augment(example)`` where the loader reads, or by ``augment_batch(batch)`` here), "example_after_augment", "batch"
-    (one after the other), or "batch_shuffled". ``buffer`` is how many examples are shuffled after the echo, by default
-    a tenth of the data; it never keeps more than ``max_bytes`` and one batch alive. ``end`` says what becomes of them
-    when the data has ended: "drain", or "drop". ``transfer(batch)`` copies to a device, a batch that is echoed once.
-    ``guard="clone"`` gives each echo of a batch memory of its own; "version" notices an in-place change and leaves out
-    the echoes of what was changed. On several ranks ``broadcast(value)`` returns the value of rank 0, on all of them:
-    changes are then made every ``agree_every`` batches, at the same one on all ranks.
+    A factor of 2.5 is 2 or 3 times, at random. ``loader`` is a DataLoader, of indices or of a stream, which stays
+    unchanged; if batches are echoed, any iterable. ``factor`` is a number from 1 to 64, a function of the step, or
+    "auto": as large as just keeps the loop fed, up to ``bound``. ``mode`` is the insertion point:
+    "example_before_augment" (each copy is augmented separately, by ``augment(example)`` in the loader's workers, or by
+    ``augment_batch(batch)`` here), "example_after_augment", "batch" (one after the other), or "batch_shuffled".
+    ``buffer`` is how many examples are shuffled after the echo, by default a tenth of the data; it never keeps more
+    than ``max_bytes`` and one batch alive. ``end`` says what happens to them when the data ends: "drain" or "drop".
+    ``transfer(batch)`` copies to a device, once for an echoed batch. ``guard="clone"`` gives each echo of a batch its
+    own memory; "version" detects in-place changes and skips the echoes of a changed batch. On several ranks
+    ``broadcast(value)`` returns the value of rank 0 on all of them: changes are then made every ``agree_every``
+    batches, at the same one on all ranks.
 
-    Raises ValueError, TypeError and ControlError for what will not do. The global random numbers are those of the loop.
+    Raises ValueError, TypeError and ControlError for invalid arguments. The loop's global random numbers are used.
 
     >>> loader = Echo([[1, 2], [3, 4]], factor=2, mode="batch")
     >>> list(loader), len(loader)
@@ -85,7 +86,7 @@ class Echo(Flow):
         self.schedule: Callable[[int], float] | None = None
         ranks, rank = _ranks()
         self.apart = ranks > 1 and broadcast is None
-        """There are several ranks, and nothing by which they agree."""
+        """True if there are several ranks without a way to agree."""
         self.mode, self.factor = mode, factor
         self._broadcast, self._clock = broadcast, clock
         sampler = getattr(loader, "batch_sampler", None)
@@ -97,7 +98,7 @@ class Echo(Flow):
         self.buffer = max(1, self._tenth()) if buffer is None else buffer
         self._meter, self._controller = StageMeter(getattr(loader, "num_workers", 0)), Auto(bound)
         self._copies, self._order = random.Random(f"copies/{seed}"), random.Random(f"order/{seed}")
-        self._asked = Copies(self._copies)  # knows nothing of this object: a loader in a cycle would end late
+        self._asked = Copies(self._copies)  # does not refer to this object: a loader in a cycle would be freed late
         self._factor, self._capacity = self.factor, self.buffer
         self._resumed: dict[str, Any] | None = None
         self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()
@@ -110,11 +111,11 @@ class Echo(Flow):
         return getattr(self.loader, name)
 
     def impossible(self, mode: str) -> str:
-        """Say why this insertion point cannot work with this loader; empty if it can."""
+        """Return why this insertion point cannot work with this loader; empty if it can."""
         return echo_arguments.impossible(mode, self.loader, self._augment, self._augment_batch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the loader's sampler and data set; call once per fresh one."""
+        """Set the epoch of the loader's sampler and data set; call before each epoch."""
         sampler = getattr(self.loader, "batch_sampler", None)
         holders: list[Any] = [sampler, getattr(self.loader, "sampler", None), getattr(self.loader, "dataset", None)]
         for holder in holders:
@@ -123,7 +124,7 @@ class Echo(Flow):
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data from which `load_state_dict` continues after the last batch."""
-        if self._resumed is not None:  # loaded, and not continued yet
+        if self._resumed is not None:  # state loaded, but not continued yet
             return dict(self._resumed)
         state: dict[str, Any] = {name: getattr(self, name) for name in _COUNTERS}
         state |= {"factor": self.factor, "auto": self.auto, "buffer": self.buffer, "mode": self.mode}
@@ -170,7 +171,7 @@ class Echo(Flow):
                     break
                 held = [self._made(examples)]
             guarded = self._whole and self._guard == "version" and examples
-            batch = held[0] if guarded else None  # what the loop lets go is gone: nothing else is kept here meanwhile
+            batch = held[0] if guarded else None  # keep no other reference, so that the loop can free the batch
             before = versions(batch) if guarded else []
             self._in_epoch += 1
             self.steps += 1
@@ -209,7 +210,7 @@ class Echo(Flow):
         return min(_START_BATCHES, math.ceil(self._factor)) * (self._size or 1)
 
     def _look(self) -> None:
-        """Apply what is wanted for the next batch."""
+        """Apply the requested settings to the next batch."""
         before, step = self._factor, self.steps
         if self.auto:
             self.__dict__["factor"] = self._controller.next(self.factor, self._meter, step)
@@ -221,7 +222,7 @@ class Echo(Flow):
             if not len(self._buffer):
                 self._room = self._first_room()
             self._asked.factor = self._factor if self._in_workers else 1.0
-            if self._broadcast is None:  # otherwise at the next epoch, since workers of a stream look when they may
+            if self._broadcast is None:  # otherwise at the next epoch: workers of a stream read it at any time
                 self._source.turned()
 
     def _scheduled(self, schedule: Callable[[int], float]) -> None:
@@ -230,11 +231,11 @@ class Echo(Flow):
             if not isinstance(value, float):
                 raise TypeError(f"it returned {value!r:.60}")
             self.__dict__["factor"] = value
-        except Exception as error:  # the loop has nothing to do with a schedule that fails
+        except Exception as error:  # a schedule that fails must not affect the loop
             self._say(f"The schedule of the factor failed at step {self.steps}, and {self.factor:g} stays: {error}")
 
     def _agree(self, now: bool) -> None:
-        """Apply the wanted settings; on several ranks those of rank 0, together."""
+        """Apply the requested settings, on several ranks those of rank 0, on all at once."""
         if self._broadcast is None:
             self._factor, self._capacity = self.factor, self.buffer
         elif now:

@@ -1,4 +1,4 @@
-"""Batches as trees: tuples, lists and dicts with tensors, arrays and anything else as leaves."""
+"""Batches as trees: tuples, lists and dicts, with tensors and others as leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """``value`` with ``leaf(x)`` for each leaf x; containers are rebuilt.
+    """Return ``value`` with ``leaf(x)`` for each leaf x; containers are rebuilt.
 
     >>> mapped({"a": (1, [2])}, lambda x: 10 * x)
     {'a': (10, [20])}
@@ -36,7 +36,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy that shares nothing that can be changed in place.
+    """Return a copy that shares nothing mutable.
 
     >>> x = [np.zeros(1), "a"]
     >>> copied(x)[0] is x[0]
@@ -46,7 +46,7 @@ def copied(value: Any) -> Any:
 
 
 def owned(value: Any) -> Any:
-    """Return a tree with views replaced by copies, which keep less memory alive."""
+    """Return a tree with copies in place of views, to keep less memory alive."""
     return mapped(value, lambda leaf: _copied(leaf) if _is_tensor(leaf) or isinstance(leaf, np.ndarray) else leaf)
 
 
@@ -66,7 +66,7 @@ def size(value: Any) -> int:
 
 
 def versions(value: Any) -> list[int]:
-    """Return a number for each tensor that grows when it is changed in place."""
+    """Return each tensor's version counter, which in-place changes increment."""
     return [leaf._version for leaf in leaves(value) if _is_tensor(leaf) and not leaf.is_inference()]
 
 
@@ -79,9 +79,9 @@ def _is_tensor(leaf: Any) -> bool:
 
 
 class Packed:
-    """Examples as columns: the tensors of one leaf in one piece of memory, however many examples, ragged or not.
+    """Examples as columns: all tensors of a leaf in one block, ragged or not.
 
-    A worker that sent each tensor by itself would need a file descriptor for each.
+    Sending each tensor separately from a worker would need a file descriptor for each.
     """
 
     def __init__(self, examples: list[Any]) -> None:
@@ -172,7 +172,7 @@ def _column(values: list[Any]) -> tuple[str, Any, Any]:
         if all(isinstance(v, np.ndarray) and (v.shape, v.dtype) == (first.shape, first.dtype) for v in values):
             try:
                 return "arrays", torch.from_numpy(np.stack(values)), None
-            except TypeError:  # a type that torch has not
+            except TypeError:  # a type that torch lacks
                 return "list", values, None
     elif _is_tensor(first) and all(_plain(v, first.dtype) for v in values):
         if len({v.shape for v in values}) == 1:

@@ -1,4 +1,4 @@
-"""The global random states: put back after something has drawn from them, and seeded for it meanwhile."""
+"""Save, seed and restore the global random states around code that draws."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kept_random() -> Iterator[None]:
 
 
 def seed_random(text: str) -> None:
-    """Seed them by a text; only within `kept_random`."""
+    """Seed the global random states with a text; only within `kept_random`."""
     import torch
 
     number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

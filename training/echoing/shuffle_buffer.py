@@ -1,4 +1,4 @@
-"""The shuffle buffer after the echo stage: bounded in count and bytes, O(1) for an item, references and no copies."""
+"""The shuffle buffer after the echo stage: bounded, O(1) per item, no copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from looptap.training.echoing.pytrees import Packed
 from looptap.training.echoing.worker_stages import Entry, Ticket
 
 _SPARSE_DIVISOR = 4
-"""Of a batch that has this part left or less, what is left is copied, so that the memory of the rest is free."""
+"""If this part of a batch or less is left, it is copied, to free the memory of the rest."""
 
 
 _MAX_TRIES = 8
@@ -18,7 +18,7 @@ are others, unless it ends."""
 
 
 class Piece:
-    """One piece of memory: the fresh batch of which examples are views."""
+    """A block of memory: the fresh batch of which examples are views."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -27,7 +27,7 @@ class Piece:
 
 
 class Example:
-    """One fresh item, or a fresh batch where batches are echoed, and how much of it is still to come."""
+    """A fresh item (or batch, if batches are echoed) and how many copies remain."""
 
     __slots__ = ("done", "key", "piece", "ticket", "u", "value", "waiting")
 
@@ -36,14 +36,14 @@ class Example:
     ) -> None:
         self.key, self.value, self.piece, self.ticket = key, value, piece, ticket
         self.u, self.done = u, 0
-        """The draw that decides on a fractional copy, and how many copies went into the buffer."""
+        """The random number for a fractional copy, and how many copies went into the buffer."""
         self.waiting = 0
         """Copies in the buffer."""
         piece.examples[self] = None
         piece.whole = max(piece.whole, len(piece.examples))
 
     def entries(self) -> list[Entry]:
-        """Return what to read again to have this example; nothing where only the whole stream can be."""
+        """Return what to read again for this example; empty if it is of a stream."""
         if self.ticket is None:
             return []
         _, place, copy = self.key
@@ -53,9 +53,9 @@ class Example:
 
 
 class ShuffleBuffer:
-    """References in random order. ``order`` is the generator that draws; bytes are those of what is kept alive.
+    """References in random order, drawn by ``order``; bytes count memory kept alive.
 
-    Above ``roomy`` bytes what is left of a batch is copied when most of it is gone; below, that would only take time.
+    Above ``roomy`` bytes the rest of a mostly used batch is copied; below, that would only take time.
 
     >>> buffer = ShuffleBuffer(random.Random(0))
     >>> piece = buffer.piece(100)
@@ -76,7 +76,7 @@ class ShuffleBuffer:
         return len(self.items)
 
     def piece(self, nbytes: int) -> Piece:
-        """Memory that examples to come are views of."""
+        """Return a block of memory for examples that will be views of it."""
         self.nbytes += nbytes
         return Piece(nbytes)
 
@@ -86,9 +86,10 @@ class ShuffleBuffer:
         self.items.append(example)
 
     def draw(self, many: int = 1, had: set[tuple[int, int]] | None = None) -> list[Example]:
-        """Take out ``many`` copies at random; the buffer has to hold as many.
+        """Remove and return ``many`` copies at random; the buffer must hold as many.
 
-        ``had`` has the items that the batch has already, without their copies: others come first, while there are some.
+        ``had`` has the items that the batch has already, without their copies: others come first, while there are
+        some.
         """
         items, random, found = self.items, self._order.random, []
         had = set() if had is None else had
@@ -105,7 +106,7 @@ class ShuffleBuffer:
         return found
 
     def release(self, example: Example) -> None:
-        """Release an example without copies; its memory is free once nothing else of its piece is left."""
+        """Release an example without copies; frees its memory with the last of its piece."""
         piece = example.piece
         if piece.examples.pop(example, example) is not None:
             return

@@ -1,4 +1,4 @@
-"""Sources of fresh data: a loader like the host's that gets each batch as a ticket, so that it can be resumed."""
+"""Resumable sources of fresh data: the host's loader with each batch as a ticket."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from looptap.training.echoing.rng import kept_random
 from looptap.training.echoing.worker_stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, drawn
 
 Key = tuple[int, int, int]
-"""Which item it is: the number of its fresh batch, its place (in the epoch; of a stream, in the batch), its copy."""
+"""Key of an item: number of its fresh batch, place (in the epoch; of a stream, in the batch), number of the copy."""
 
 
 class Copies:
-    """Draws how often an example is copied where it is read; the factor is 1 where it is copied elsewhere."""
+    """Random numbers of a worker's copies; the factor is 1 if copied elsewhere."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator, self.factor = generator, 1.0
@@ -32,7 +32,7 @@ class Fresh(NamedTuple):
     number: int
     delivered: Delivered
     ticket: Ticket | None
-    """What it was asked for with, where an index leads to its items again."""
+    """The request, if its items can be read again by index."""
 
     def keys(self) -> list[Key]:
         """Return the key of each item."""
@@ -73,7 +73,7 @@ def _like(loader: Any, dataset: Any, stage: Stage, **batching: Any) -> Any:
 
 
 class Tickets:
-    """The batch sampler of an `Indexed` source: the host's, each batch with the copies that are to be made of it."""
+    """The host's batch sampler, which adds the copies to make to each batch."""
 
     def __init__(self, loader: Any) -> None:
         self._sampler = loader.batch_sampler if loader.batch_sampler is not None else _Singles(loader.sampler)
@@ -81,19 +81,19 @@ class Tickets:
         found: list[Any] = [getattr(holder, "generator", None) for holder in holders]
         self._generators = list({id(one): one for one in found if hasattr(one, "get_state")}.values())
         self.outstanding: dict[int, Ticket] = {}
-        """Asked for, and not arrived."""
+        """Requested, but not arrived."""
         self.again: dict[int, Ticket] = {}
         self.begin(0, True, Copies(random.Random(0)))
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
-        """Begin the next epoch. ``copies`` returns for each example how many a worker makes."""
+        """Begin an epoch; ``copies()`` is how many copies a worker makes of an example."""
         self.epoch, self._whole, self._copies = epoch, whole, copies
         self.outstanding.clear()
         self.again.clear()
         self.asked = self.place = 0
-        """Batches, and examples, that were asked for in this epoch."""
+        """Batches and examples requested in this epoch."""
         self.started: list[bytes] = []
-        """The random state, of torch and then of each generator, from which the sampler began this epoch."""
+        """The random states, of torch and of each generator, from which the sampler began this epoch."""
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
         """Continue inside an epoch: request what is ``needed`` or outstanding again."""
@@ -155,7 +155,7 @@ class _Singles:
 
 
 class Indexed:
-    """A DataLoader over a data set with indices: every item can be read again, so a resume is exact."""
+    """A DataLoader over indexed data: items can be read again, so a resume is exact."""
 
     exact = True
 
@@ -171,7 +171,7 @@ class Indexed:
         self._tickets.begin(epoch, whole, copies)
 
     def turned(self) -> None:
-        """Do nothing: tickets are drawn with the factor of their time."""
+        """Do nothing: a ticket keeps the factor from when it was drawn."""
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
         """Continue inside the epoch; called after `begin`."""
@@ -182,18 +182,18 @@ class Indexed:
         return self._tickets.state()
 
     def expected(self) -> int:
-        """Return copies that workers were asked for and that have not arrived."""
+        """Return how many requested copies have not arrived."""
         return sum(ticket.examples() for ticket in self._tickets.outstanding.values())
 
     @property
     def asked(self) -> tuple[int, int]:
-        """Batches and examples that were asked for in this epoch."""
+        """Batches and examples requested in this epoch."""
         return self._tickets.asked, self._tickets.place
 
     def __iter__(self) -> Iterator[Fresh]:
         tickets = self._tickets
         if tickets.asked:
-            with kept_random():  # the epoch began long ago, and what a loader draws at its beginning was drawn then
+            with kept_random():  # the epoch began earlier, and the loader drew its numbers then
                 arriving = iter(self._loader)
         else:
             arriving = iter(self._loader)
@@ -202,8 +202,8 @@ class Indexed:
             again = delivered.number in tickets.again
             ticket = tickets.again.pop(delivered.number) if again else tickets.outstanding.pop(delivered.number)
             fresh = [Fresh(ticket.number, delivered, ticket)]
-            del delivered  # so that nothing keeps the batch while the loop works
-            if tickets.again and not again:  # a loader that keeps no order
+            del delivered  # so that the loop can free the batch
+            if tickets.again and not again:  # a loader without a fixed order
                 early.append(fresh.pop())
                 continue
             yield fresh.pop()
@@ -212,7 +212,10 @@ class Indexed:
 
 
 class Streamed:
-    """A DataLoader over an iterable data set: a resume reads the stream from its beginning, and picks what waited."""
+    """A DataLoader over an iterable data set: a resume reads the stream again.
+
+    It picks the items that were waiting.
+    """
 
     exact = False
 
@@ -236,7 +239,7 @@ class Streamed:
         self._needed = set()
 
     def turned(self) -> None:
-        """Copy what a worker reads next with the factor of now."""
+        """Use the current factor for what a worker reads next."""
         self._shared[0] = self._copies.factor
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
@@ -253,7 +256,7 @@ class Streamed:
 
     @property
     def asked(self) -> tuple[int, int]:
-        """Batches that have arrived, and -1: how many examples there are is unknown."""
+        """Batches that have arrived, and -1 for the unknown number of examples."""
         return self._taken, -1
 
     def _arriving(self) -> Iterator[Delivered]:
@@ -270,7 +273,7 @@ class Streamed:
 
 
 class Iterated(Streamed):
-    """Any iterable of batches that can be gone through again: its batches can be echoed, its examples are unknown."""
+    """A re-iterable of batches, which can be echoed; their examples are unknown."""
 
     def __init__(self, loader: Any) -> None:
         self._batches, self.single = loader, False
@@ -286,7 +289,7 @@ class Iterated(Streamed):
         self._needed = set()
 
     def turned(self) -> None:
-        """Do nothing: no copy is made where it reads."""
+        """Do nothing: this source makes no copies."""
 
 
 def batch_length(batch: Any) -> int:

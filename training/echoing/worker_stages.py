@@ -1,4 +1,4 @@
-"""The stages that run where the loader reads, in workers or the main process: read, copy, augment, collate; timed."""
+"""The stages that run in workers, timed: read, copy, augment, collate."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from looptap.training.echoing.pytrees import Packed, copied
 from looptap.training.echoing.rng import kept_random, seed_random
 
 SHARED = ("factor", "whole", "epoch")
-"""What the workers of an iterable data set read from shared memory, a float each."""
+"""The floats that workers of an iterable data set read from shared memory."""
 
 
 Entry = tuple[Any, int, Sequence[int]]
-"""One example, as a checkpoint has it: its index in the data set, its place in the epoch, which copies to make."""
+"""An example in a checkpoint: its index in the data set, its place in the epoch, the copies to make."""
 
 
 class Ticket(NamedTuple):
-    """What a worker is to read as one batch: lists, since every batch's is pickled by the process that trains."""
+    """A worker's instructions for one batch; plain lists, since each is pickled."""
 
     number: int
     epoch: int
     whole: bool
-    """Collate it as the loader would have done."""
+    """True to collate it as the loader would."""
     indices: list[Any]
     places: Sequence[int]
     """The place of each in the epoch."""
@@ -34,7 +34,7 @@ class Ticket(NamedTuple):
 
     @classmethod
     def of(cls, number: int, epoch: int, whole: bool, entries: Iterable[Entry]) -> Ticket:
-        """Return the ticket that `entries` were taken from.
+        """Return the ticket with these `entries`.
 
         >>> Ticket.of(0, 0, False, [("a", 7, [0, 1])]).made()
         [(7, 0), (7, 1)]
@@ -43,13 +43,13 @@ class Ticket(NamedTuple):
         return cls(number, epoch, whole, list(indices), list(places), [tuple(some) for some in copies])
 
     def made(self) -> list[tuple[int, int]]:
-        """Return the place and the copy of each example that is made."""
+        """Return the place and the copy number of each example to make."""
         if self.copies is None:
             return [(place, 0) for place in self.places]
         return [(place, copy) for place, some in zip(self.places, self.copies, strict=True) for copy in some]
 
     def examples(self) -> int:
-        """Return how many examples are made."""
+        """Return how many examples the batch makes."""
         return len(self.places) if self.copies is None else sum(map(len, self.copies))
 
     def entries(self) -> list[Entry]:
@@ -59,14 +59,14 @@ class Ticket(NamedTuple):
 
 
 class Delivered:
-    """A fresh batch as it comes from a worker: collated (``whole``) or as single examples."""
+    """A fresh batch from a worker: collated (``whole``) or as single examples."""
 
     def __init__(self, number: int | None, whole: bool, payload: Any, fresh: int, seconds: dict[str, float]) -> None:
         self.number, self.whole, self.payload, self.fresh = number, whole, payload, fresh
         self.seconds = seconds
-        """What each stage took, in seconds."""
+        """Seconds of each stage."""
         self.made: list[tuple[int, int]] | None = None
-        """Of a stream: of which item of the batch each example is, and which copy; None where each is there once."""
+        """Of a stream: the item of the batch and the copy of each example; None if each appears once."""
 
     def pin_memory(self, device: str = "") -> Delivered:
         """Pin a batch on the loader's thread; single examples are pinned later."""
@@ -76,9 +76,9 @@ class Delivered:
 
 
 class Reads:
-    """A data set that is timed, and that answers tickets; everything else is that of the data set itself.
+    """A timed data set that takes tickets, and otherwise acts as the one it wraps.
 
-    It passes for an object of the same class, so that a loader, or a host's ``worker_init_fn``, finds what it expects.
+    It passes for an object of the same class, so that a loader or a host's ``worker_init_fn`` finds what it expects.
     """
 
     __slots__ = ("_dataset", "_seconds")
@@ -120,14 +120,14 @@ class Reads:
             yield item
 
     def taken(self) -> float:
-        """Return seconds in which a stream was read since the last time."""
+        """Return the seconds spent reading a stream since the last call."""
         seconds = self._seconds
         object.__setattr__(self, "_seconds", 0.0)
         return float(seconds)
 
 
 class Stage:
-    """The collate function of the loader that is echoed: makes the copies, augments each, and collates or packs."""
+    """The echoed loader's collate function: copies, augments, collates or packs."""
 
     def __init__(
         self, reads: Reads, collate: Callable[[Any], Any], augment: Callable[[Any], Any] | None, seed: str,
@@ -135,14 +135,14 @@ class Stage:
     ) -> None:  # fmt: skip
         self.reads, self.collate, self.augment, self.seed = reads, collate, augment, seed
         self.shared = shared
-        """Only of a stream: there is no ticket, so what is wanted stands in shared memory."""
+        """Only of a stream: the settings in shared memory, since there is no ticket."""
         self.single = single
-        """The loader does not batch: what it hands over is one item."""
+        """True if the loader does not batch, but hands over single items."""
         self._random: random.Random | None = None
         self._epoch, self._place = -1, 0
 
     def __call__(self, given: Any) -> Delivered:
-        """Collate as the loader's function does, with copies, augmented and timed."""
+        """Collate like the loader's function, with copies, augmented and timed."""
         if self.shared is None:
             ticket, items, seconds = given
         else:
@@ -176,7 +176,10 @@ class Stage:
         return found
 
     def _ticket(self, count: int) -> Ticket:
-        """What shared memory asks of this batch of a stream; its copies are drawn here, by a generator of its own."""
+        """Return a ticket for a batch of a stream, from the settings in shared memory.
+
+        Its copies are drawn here, with a separate generator.
+        """
         from torch.utils.data import get_worker_info
 
         factor, whole, epoch = self.shared.tolist()
@@ -200,7 +203,7 @@ def drawn(factor: float, u: float) -> int:
 
 
 def pinned(batch: Any) -> Any:
-    """Return the batch in pinned memory, where there is a device to copy it to."""
+    """Return the batch in pinned memory if there is a device to copy it to."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return batch

@@ -1,4 +1,4 @@
-"""Estimates when a training loop will be done: counters, speeds, early-stopping rules and forecasts.
+"""Estimate when training will end: speeds, early-stopping rules, forecasts.
 
 >>> from looptap.training.progress import Patience, Progress
 >>> Progress(100, epochs=20, rule=Patience(5)).fraction

@@ -16,14 +16,14 @@ from looptap.training.progress.forecast.stopping_rules import Floats, Function, 
 
 
 def counts(**given: object) -> None:
-    """Raise ValueError for what is neither None nor a whole number from 1 on."""
+    """Raise ValueError for anything but None and whole numbers from 1."""
     for name, count in given.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1):
             raise ValueError(f"{name}={count!r} must be a whole number, 1 or more.")
 
 
 def positive(**values: object) -> None:
-    """Raise ValueError for what is neither None nor a finite number above 0."""
+    """Raise ValueError for anything but None and finite numbers above 0."""
     for name, value in values.items():
         if value is None:
             continue
@@ -32,7 +32,7 @@ def positive(**values: object) -> None:
 
 
 def rule_of(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule:
-    """Return the rule that is meant; raises TypeError."""
+    """Return the stopping rule for an argument. Raises TypeError."""
     if rule is None:
         return Never()
     if isinstance(rule, StopRule):
@@ -43,21 +43,24 @@ def rule_of(rule: StopRule | Callable[[list[float]], object] | None) -> StopRule
 
 
 def callables(**given: object) -> None:
-    """Raise TypeError for what is neither None nor a function."""
+    """Raise TypeError for anything but None and functions."""
     for name, function in given.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name}={function!r:.60} must be a function.")
 
 
 def seed_of(seed: object) -> int:
-    """``seed`` itself; raises ValueError if no random generator begins with it."""
+    """Return ``seed``. Raises ValueError if no random generator accepts it."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
         raise ValueError(f"seed={seed!r:.60} must be a whole number, 0 or more.")
     return int(seed)
 
 
 def rates_of(rates: Sequence[float] | None) -> Floats | None:
-    """Return the learning rates as an array; raises ValueError unless they are numbers >= 0 and the first is > 0."""
+    """Return the learning rates as an array. Raises ValueError.
+
+    They must be numbers of 0 or more, the first above 0.
+    """
     if rates is None:
         return None
     found = _numbers(rates)
@@ -70,7 +73,7 @@ def rates_of(rates: Sequence[float] | None) -> Floats | None:
 
 
 def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Earlier]:
-    """Return the curves of earlier runs, as errors; raises ValueError for what is no list of lists of numbers."""
+    """Return the curves of earlier runs as errors. Raises ValueError."""
     curves = [_numbers(curve) for curve in history] if isinstance(history, Iterable) else [None]
     if any(curve is None for curve in curves):
         raise ValueError(f"history={history!r:.60} must be a list of curves, each a list of what a run validated.")
@@ -78,7 +81,7 @@ def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Ear
 
 
 def _numbers(values: object) -> Floats | None:
-    """Return a list of numbers as an array; None if it is none."""
+    """Return a list of numbers as an array; None if it is not one."""
     try:
         found = np.asarray(None if isinstance(values, str) else values, float)
     except (TypeError, ValueError):
@@ -87,7 +90,7 @@ def _numbers(values: object) -> Floats | None:
 
 
 def number_of(value: Any) -> float:
-    """``value`` as a number, NaN if it is none."""
+    """Return ``value`` as a number; NaN if it is not one."""
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""Books each second of a run to training, validation or neither, with the instances handled.
+"""Book each second of a run to training, validation or neither.
 
-Rates are instances per booked second over the last while. Whole cycles are averaged, so a burst of batches that
-workers have prepared in advance does not look like speed.
+Rates are instances per booked second over a recent window. Whole cycles are averaged, so a burst of prefetched batches
+does not look like speed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import NamedTuple
 from looptap.training.progress.speed_change import SpeedChange, deviation
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
-"""What a second can be booked to."""
+"""The phases to which a second is booked."""
 SHORT_WINDOW_SECONDS = 60.0
 """Seconds of the shorter of the two windows over which a rate is taken."""
 
-_SUSPENDED_STEP_FACTOR = 20.0  # times the median step: a longer gap is a process that stood still
-_MIN_GAP_SECONDS = 1.0  # seconds; no shorter gap counts as one
+_SUSPENDED_STEP_FACTOR = 20.0  # times the median step: the process was suspended in a longer gap
+_MIN_GAP_SECONDS = 1.0  # shorter gaps do not count as suspended
 _REMEASURE_AFTER_SECONDS = 15.0  # seconds of training
 _MAX_SAMPLES = 2000  # samples that are kept
 
 
 class LedgerSample(NamedTuple):
-    """The books at one moment: all seconds booked, instances and booked seconds of training and validation, other."""
+    """The ledger at one moment: time booked, and instances and seconds per phase."""
 
     at: float
     trained: float
@@ -39,7 +39,7 @@ class LedgerSample(NamedTuple):
 
 
 class Ledger:
-    """The books of one run. ``clock`` gives seconds, and never goes back.
+    """The ledger of one run; ``clock`` returns monotonic seconds.
 
     >>> now = iter([0.0, 1.0, 2.0, 3.0])
     >>> ledger = Ledger(lambda: next(now))
@@ -55,7 +55,7 @@ class Ledger:
         self.seconds = [0.0, 0.0, 0.0]
         """Seconds booked to training, validation and other, in this process, since training began."""
         self.suspended = 0.0
-        """Seconds in which the process stood still, or was paused, booked to nothing."""
+        """Seconds in which the process was suspended or paused, not booked to a phase."""
         self.now = self._opened = self._clock()
         self._paused = 0.0  # seconds of pauses that are not booked yet
         self._phase, self._began = OTHER, False
@@ -70,12 +70,12 @@ class Ledger:
         """Book time to ``phase`` from now on."""
         self._book()
         if phase == TRAIN and not self._began:
-            self._began, self.seconds[OTHER] = True, 0.0  # a start is no part of the cycles that follow
+            self._began, self.seconds[OTHER] = True, 0.0  # the start is not part of the cycles that follow
         self._phase = phase
         self._sample()
 
     def count(self, instances: float) -> None:
-        """Count a batch of the present phase."""
+        """Count a batch of the current phase."""
         taken = self._book(counted=True)
         if self._phase != OTHER:
             self.counts[self._phase] += instances
@@ -90,11 +90,11 @@ class Ledger:
 
     @property
     def current(self) -> int:
-        """The phase to which time belongs now."""
+        """The phase to which time is booked now."""
         return self._phase
 
     def elapsed(self) -> float:
-        """Return seconds since the books were opened."""
+        """Return the seconds since the ledger was opened."""
         return self._clock() - self._opened
 
     def resume(self, trained: float) -> None:
@@ -105,10 +105,10 @@ class Ledger:
         self._sample()
 
     def turned(self, stated: float, unsure: float) -> None:
-        """Expect training to be ``stated`` times as fast from now on; ``unsure`` is the deviation of the logarithm.
+        """Expect training at ``stated`` times the speed, with log deviation ``unsure``.
 
-        A rate is then taken over no earlier time; what is stated counts, too, and less and less. A change of which
-        nothing is known (1.0) is not looked at soon after another one.
+        Rates use no time before the change; the stated factor counts less and less. An unknown change (1.0) is ignored
+        soon after another one.
         """
         if stated == 1.0 and self._turn is not None and self._turn.seconds < _REMEASURE_AFTER_SECONDS:
             return
@@ -120,7 +120,7 @@ class Ledger:
             )
 
     def unsure(self, window: float) -> float:
-        """Return the deviation of the logarithm of the training rate; 0 after a ``window`` without a change."""
+        """Return the log deviation of the training rate; 0 a ``window`` after a change."""
         if (turn := self._reached(window)) is not None:
             return turn.spread
         return deviation(self.seconds[TRAIN]) if sum(self.seconds) < window else 0.0
@@ -129,7 +129,7 @@ class Ledger:
         return None if self._turn is None or sum(self.seconds) - window >= self._turn.at else self._turn
 
     def pause(self, seconds: float) -> None:
-        """Book ``seconds`` that have just passed to nothing: the loop was paused."""
+        """Leave out ``seconds`` that have just passed: the loop was paused."""
         self._paused += seconds
 
     def settle(self) -> None:
@@ -137,7 +137,7 @@ class Ledger:
         self._book()
 
     def _book(self, counted: bool = False) -> float:
-        """Book the time since the last time; how much it was, pauses left out."""
+        """Book the time since the last call; return it without pauses."""
         now = self._clock()
         gap, self.now = now - self.now, now
         if self._paused:
@@ -155,7 +155,7 @@ class Ledger:
 
     def _sample(self) -> None:
         self._samples.append(self._now())
-        if len(self._samples) > _MAX_SAMPLES:  # the older half in steps twice as long
+        if len(self._samples) > _MAX_SAMPLES:  # thin out the older half
             half = _MAX_SAMPLES // 2
             self._samples[:half] = self._samples[:half:2]
             self._interval = max(self._interval, (sum(self.seconds) - self._samples[0].at) / _MAX_SAMPLES)
@@ -166,9 +166,9 @@ class Ledger:
         )  # fmt: skip
 
     def rate(self, phase: int, window: float) -> float | None:
-        """Return instances of ``phase`` per second booked to it, in the last ``window`` seconds; None before the first.
+        """Return ``phase`` instances per second in the last ``window`` seconds, or None.
 
-        A window in which there was nothing of the phase reaches back until there is some, but not beyond a change.
+        A window without the phase extends back to the last time it ran, but not beyond a change.
         """
         if phase == TRAIN and (turn := self._reached(window)) is not None:
             return turn.rate

@@ -1,4 +1,4 @@
-"""The observables of a `Progress`, which a query, a bar or a chart reads."""
+"""The observables of a `Progress`, read by queries, bars and charts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from looptap.training.progress.estimate import Estimate, Remaining
 from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
-_FRACTION_HYSTERESIS = 0.02  # by which the fraction may seem to fall before it does
+_FRACTION_HYSTERESIS = 0.02  # drops smaller than this are not shown
 
 
 class ProgressObservables(Noted, LoopObserver):
-    """The part of a `Progress` that clients read, and that learns of their commands and pauses."""
+    """The part of a `Progress` that clients read and notify of commands and pauses."""
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
         self.ledger = ledger
-        """Where the time of the training goes."""
+        """The ledger of the training time."""
         self._insert, self._watch = insert, SpeedWatch()
         self.note = ""
-        """Why there is no forecast, if there is a reason; empty otherwise."""
+        """The reason why there is no forecast; empty otherwise."""
         self.epoch = 0
         """Epochs of training that have ended."""
         self.steps = 0
@@ -42,12 +42,12 @@ class ProgressObservables(Noted, LoopObserver):
         self.ledger.pause(seconds)
 
     def estimate(self) -> Estimate | None:
-        """Return the estimate; None while the length of an epoch or speed is unknown."""
+        """Return the estimate; None while the epoch length or speed is unknown."""
         raise NotImplementedError
 
     @property
     def remaining(self) -> Remaining:
-        """Seconds until training ends, with the band that holds the truth in 80 % of runs; NaN while unknown."""
+        """Seconds until training ends, with an 80 % band; NaN while unknown."""
         found = self.estimate()
         if self._over:
             return Remaining(0.0, 0.0, 0.0)
@@ -57,7 +57,7 @@ class ProgressObservables(Noted, LoopObserver):
 
     @property
     def fraction(self) -> float:
-        """How much of the time is over, 0 to 1; 1 only when training has ended."""
+        """Fraction of the total time that has passed, 0 to 1; 1 only at the end."""
         if self._over:
             return 1.0
         rest = self.remaining.median
@@ -71,42 +71,42 @@ class ProgressObservables(Noted, LoopObserver):
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start, with those of earlier processes of a resumed run, without those of pauses."""
+        """Seconds since the start, earlier processes included, pauses excluded."""
         return self._before + self.ledger.elapsed() - self.ledger.suspended
 
     @property
     def stop_at(self) -> tuple[float, float, float] | None:
-        """The validation after which training stops: median, low, high; None while unknown."""
+        """The validation after which training stops (median, low, high), or None."""
         found = self.estimate()
         return None if found is None else (found.stop, found.stop_low, found.stop_high)
 
     @property
     def train_speed(self) -> float | None:
-        """Instances trained a second, None before the first."""
+        """Instances trained per second; None before the first."""
         found = self.estimate()
         return self.ledger.rate(TRAIN, 60.0) if found is None else found.train_speed
 
     @property
     def validation_speed(self) -> float | None:
-        """Instances validated a second, None before the first."""
+        """Instances validated per second; None before the first."""
         found = self.estimate()
         return None if found is None else found.validation_speed
 
     @property
     def train_cost(self) -> float | None:
-        """Instances of training that remain."""
+        """Remaining training instances."""
         found = self.estimate()
         return None if found is None else found.train_cost
 
     @property
     def validation_cost(self) -> float | None:
-        """Instances of validation that remain."""
+        """Remaining validation instances."""
         found = self.estimate()
         return None if found is None else found.validation_cost
 
     @property
     def report(self) -> dict[str, Any]:
-        """All of it at once, as plain data, for a bar: seconds, instances a second, validations; None is unknown."""
+        """All observables as plain data for a bar; None if unknown."""
         found, rest = self.estimate(), self.remaining
         known = not math.isnan(rest.median)
         return {
@@ -119,7 +119,7 @@ class ProgressObservables(Noted, LoopObserver):
 
     @property
     def overhead(self) -> float:
-        """The share of the time since the start that went into estimates and inserted validations."""
+        """Share of time since the start spent on estimates and inserted validations."""
         inserted = 0.0 if self._insert is None else self._insert.seconds
         return (self._spent + inserted) / max(self.ledger.elapsed(), 1e-9)
 

@@ -1,4 +1,4 @@
-"""The work of a run: instances of training and validation up to a stopping point."""
+"""The work of a run: training and validation instances up to a stopping point."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from looptap.training.progress.forecast.stopping_rules import Floats
 
 @dataclass
 class TrainingPlan:
-    """The work of a run, in instances: ``point`` of training between two validations of ``validation`` instances.
+    """The work of a run, with a raw point of validation each ``point`` instances.
 
-    ``left`` is what there is still to train if nothing stops it. Before raw point j + 1 there are ``ahead[j]`` inserted
-    validations of ``subset`` instances each. Source: Dong & Luo 2024, III; counted from the last raw point instead of
-    the first, so that a change in mid-run concerns only what is to come.
+    A validation has ``validation`` instances; ``left`` instances of training remain if nothing stops the run. Before
+    raw point j + 1 there are ``ahead[j]`` inserted validations of ``subset`` instances each. Source: Dong & Luo 2024,
+    III; counted from the last raw point instead of the first, so that a change in mid-run affects only future work.
     """
 
     point: float
@@ -24,11 +24,11 @@ class TrainingPlan:
     subset: float = 0.0
     ahead: list[int] = field(default_factory=list)
     done: int = 0
-    """Raw points that were reached."""
+    """Raw points reached so far."""
     since: float = 0.0
-    """Instances of training since the last of them."""
+    """Training instances since the last raw point."""
     checked: float = 0.0
-    """Instances of validation since then."""
+    """Validation instances since then."""
 
     @property
     def last(self) -> int:
@@ -66,10 +66,11 @@ class TrainingPlan:
 
 
 def insertion(point: float, batch: float, validation: float, validation_batch: float, cost: float) -> tuple[int, int]:
-    """Return how many validations to insert before the first raw point, and of how many instances: n_0 and V'.
+    """Return how many validations to insert before the first raw point, and the size.
 
-    ``point`` instances of training lie before it, ``batch`` in a step; ``cost`` is C = 20,000 for each processor
-    used. Validating one instance is taken to cost a third of training one. (0, 0) inserts nothing. Source: METHODS 1.2.
+    ``point`` instances of training lie before it, ``batch`` in a step; ``cost`` is C = 20,000 for each processor used.
+    Validating one instance is assumed to cost a third of training one. (0, 0) inserts nothing. Source: n_0 and V' of
+    Dong & Luo 2024.
     """
     whole = point + validation / 3
     least = min(validation, max(100.0, 2 * validation_batch))

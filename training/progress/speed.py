@@ -1,4 +1,4 @@
-"""The speed by the method of the paper, a window of ten seconds, and by the former method."""
+"""The speed by two published methods: a window of ten seconds, and one unit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ WINDOW_SECONDS = 10.0
 
 
 class SpeedWindow:
-    """Instances per second in the last ten of the present phase; the other phase keeps its last value.
+    """Instances per second in the last ten of a phase; other phases keep their value.
 
-    The timer of a phase starts when the first batch has left the pipeline, which is not counted. Source: Dong & Luo
-    2024, IV-A; ``skip`` batches are left out at each start, since workers have prepared that many in advance.
+    The timer of a phase starts when its first batch, which does not count, has left the pipeline. ``skip`` batches are
+    left out at each start, since workers have prefetched that many. Source: Dong & Luo 2024, IV-A.
     """
 
     def __init__(self, skip: int = 1) -> None:
@@ -25,14 +25,14 @@ class SpeedWindow:
         self._sum = 0.0
 
     def phase(self, phase: int) -> None:
-        """Begin another phase."""
+        """Begin a phase."""
         if phase in (TRAIN, VALIDATION) and phase != self._phase:
             self._phase, self._left = phase, self.skip
             self._done.clear()
             self._sum = 0.0
 
     def count(self, now: float, instances: float) -> None:
-        """Count a batch that is done at ``now``."""
+        """Count a batch that ended at ``now``."""
         if self._left > 0:
             self._left -= 1
             self._start = now
@@ -49,5 +49,5 @@ class SpeedWindow:
 
 
 def units(trained: float, validated: float, seconds: float) -> float:
-    """Return the one speed of the former method: units of work a second, a validated instance being a third of one."""
+    """Return work per second; validating an instance is a third of training it."""
     return (trained + validated / 3) / seconds

@@ -1,7 +1,7 @@
-"""Validations inserted between those of the host, on small subsets, so that forecasts begin early. Opt-in.
+"""Insert validations on small subsets, so that forecasts begin early. Opt-in.
 
-A run with them ends bit-identical to one without (looptap.streams.preserving.probing). What cannot be put back switches
-them off. Source: METHODS 1.2.
+A run with them ends bit-identical to one without (looptap.streams.preserving.probing). Effects that cannot be undone
+switch them off. Source: Dong & Luo 2024.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _INSTANCES_PER_PROCESSOR = 20_000.0
 
 
 class Inserting:
-    """Inserts validations on subsets of ``validation``, a loader of map-style data.
+    """Validations on subsets of ``validation``, a loader of map-style data.
 
     ``evaluate(loader)`` validates ``model`` on a loader of the subset and returns the metric, or the metric and the
     standard deviation of one instance's. ``accumulate`` is the number of batches of an optimizer step, ``processors``
     how many CPUs and GPUs the job uses. Raises TypeError for data that cannot be indexed, and TypeError or ValueError
-    for what else will not do.
+    for other invalid arguments.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Inserting:
         self._evaluate, self._model, self._loader, self._data = evaluate, model, validation, data
         self._accumulate = accumulate
         self.cost = _INSTANCES_PER_PROCESSOR * (processors or os.cpu_count() or 1)
-        """C of METHODS 1.2: what they cost, in instances."""
+        """C of Dong & Luo 2024: the bound of their cost, in instances."""
         self._rng = np.random.default_rng(seed_of(seed))
         self.first, self.subset = 0, 0
         self.seconds = 0.0
-        """What inserted validations have taken so far."""
+        """Seconds spent on inserted validations so far."""
         self.reason = ""
         """Why they were switched off; empty while they are on."""
         self._batches = self._since = self._point = 0
@@ -72,7 +72,7 @@ class Inserting:
         self._buffers: list[Any] | None = None
 
     def begin(self, batches: int | None, batch: float, validation: float) -> None:
-        """Plan for ``batches`` between two validations, of ``batch`` instances each; ValueError if that is unknown."""
+        """Plan for ``batches`` of size ``batch`` between validations, else ValueError."""
         if not batches:
             raise ValueError(
                 "Validations are inserted at steps that are planned, and how many batches lie between two of the "
@@ -85,7 +85,7 @@ class Inserting:
 
     @property
     def ahead(self) -> list[int]:
-        """How many validations are inserted before each of the next raw points."""
+        """Numbers of validations inserted before each of the next raw points."""
         return [] if self.reason else [round(0.8**j * self.first) for j in range(30)]
 
     def _plan(self) -> None:
@@ -95,12 +95,12 @@ class Inserting:
         self._places = {place for place in places if 0 < place < self._batches}
 
     def due(self) -> bool:
-        """Return whether a validation is inserted after this batch, which is counted."""
+        """Count a batch; return True if a validation is inserted after it."""
         self._since += 1
         return not self.reason and self._since in self._places
 
     def next_point(self) -> None:
-        """Begin the next stretch after a raw point: it has fewer validations."""
+        """Begin the next cycle after a raw point, with fewer insertions."""
         cycle = time.perf_counter() - self._cycle_began
         share = self._in_cycle / max(cycle - self._in_cycle, 1e-9)
         if self._since and self._any(share > MAX_PART) and not self.reason:
@@ -114,11 +114,11 @@ class Inserting:
 
     @property
     def place(self) -> float:
-        """How far the loop has come from one raw point to the next, 0 to 1."""
+        """Position between two raw points, 0 to 1."""
         return min(self._since / self._batches, 0.999)
 
     def run(self) -> tuple[float, float, float] | None:
-        """Validate on a new subset: the metric, its variance for a loss, and how many instances; None if that fails."""
+        """Validate on a new subset; return metric, variance for a loss, size, or None."""
         from torch.utils.data import DataLoader, Subset
 
         begun = time.perf_counter()
@@ -149,19 +149,19 @@ class Inserting:
         return value, variance, float(self.subset)
 
     def variance(self, value: float, spread: float, metric: Metric) -> float:
-        """Return how sure ``value`` is, as the metric of a subset drawn without replacement."""
+        """Return the variance of ``value``, measured on a subset without replacement."""
         if metric.kind in ("error", "accuracy"):
             spread = value * (1 - value) / self.subset
         return max(0.0, spread * (1 - self.subset / self._whole))
 
     def _agree(self) -> None:
-        """Share a reason with all ranks: a rank that validates alone would wait for the others."""
+        """Share a reason with all ranks: one that validates alone would wait forever."""
         if self._any(bool(self.reason)) and not self.reason:
             self.reason = "Another rank has switched inserted validations off."
 
     @staticmethod
     def _any(flag: bool) -> bool:
-        """Return whether any rank says so; all ranks come here after the same step."""
+        """Return True if ``flag`` is set on any rank; call on all ranks at the same step."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return flag

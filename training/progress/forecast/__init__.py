@@ -1,1 +1,1 @@
-"""Where early stopping will end a run: rules and learning-curve forecasts."""
+"""Forecast where early stopping will end a run: rules and learning curves."""

@@ -1,9 +1,9 @@
-"""Forecasts the stop by a Bayesian ensemble of learning curves, each linear given its shape, and paths drawn from it.
+"""Forecast the stop with a Bayesian ensemble of learning curves.
 
-A curve is ``y(x) = c + a phi(u(x)) + t tail(u(x)) - sum_m d_m h_m(x) + noise``: a shape ``phi`` that falls from 1
-to 0, a slow or rising tail, and a step for each drop of the learning rate. ``x`` counts raw points of validation;
-``u`` is x, or the integral of the learning rate. For each shape, tail, u and level of noise the linear part has a
-closed form, evidence included. Source: METHODS of Dong & Luo extended; the ensemble is ours.
+A curve is ``y(x) = c + a phi(u(x)) + t tail(u(x)) - sum_m d_m h_m(x) + noise``: a shape ``phi`` that falls from 1 to
+0, a slow or rising tail, and a step for each drop of the learning rate. ``x`` counts raw points of validation; ``u``
+is x, or the integral of the learning rate. For each shape, tail, u and level of noise the linear part has a closed
+form, evidence included. Paths are drawn from it. It extends the method of Dong & Luo; the ensemble is our own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from looptap.training.progress.forecast.stopping_rules import Floats
 DRAW_COUNT = 400
 HORIZON_POINTS = 500
 """Raw points that are simulated ahead; a run that has not stopped by then is taken to reach the last."""
-_FIRST_POINTS = 120  # of these, looked at first
+_FIRST_POINTS = 120  # of these, simulated first
 _OVERSAMPLING_FACTOR = 4  # draws with a negative coefficient are rejected
 _POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
 _POWER_LAW_PRIOR = 0.45  # the prior of all power laws together
@@ -39,18 +39,21 @@ _EARLIER_RUN_PACES = (0.7, 1.0, 1.4)  # of this run relative to an earlier one
 _NOISE_ERROR_POWER = 1.5  # power of the error by which the variance of noise falls
 _DROP_EFFECT_POINTS = 1.0  # points within which a drop of the learning rate takes effect
 _AGE_DISCOUNT, _MIN_WEIGHT = 1.0, 0.01
-_EVIDENCE_POWER = 0.7  # power of the evidence: real curves are none of these
-_NOISE_CORRELATION = 0.3  # of the noise of one validation in that of the next
+_EVIDENCE_POWER = 0.7  # power of the evidence, since real curves match none of these exactly
+_NOISE_CORRELATION = 0.3  # between the noise of successive validations
 _BAND_QUANTILES = (
     0.22,
     0.93,
-)  # quantiles of the draws; fitted: what is drawn is wide, and real runs last longer than drawn
+)  # quantiles of the draws; fitted, since draws are wide and real runs last longer
 _MAX_OBSERVATIONS = 120  # observations; older ones are merged
-_MAX_RATE_DROPS = 8  # drops of the learning rate that get a coefficient of their own
+_MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
 
 
 class Observations(NamedTuple):
-    """Errors ``y`` at ``x`` (raw points, ascending, fractions at inserted ones), each of known variance ``v``."""
+    """Errors ``y`` with variances ``v`` at ascending raw points ``x``.
+
+    Inserted validations are at fractions of a raw point.
+    """
 
     x: Floats
     y: Floats
@@ -65,27 +68,27 @@ class Stops:
 
     @property
     def median(self) -> float:
-        """The estimate."""
+        """The median of the draws."""
         return float(np.median(self.draws))
 
     def band(self) -> tuple[float, float]:
-        """Return the quantiles of the draws between which about 80 % of runs stop."""
+        """Return the quantiles between which about 80 % of runs stop."""
         found = np.quantile(self.draws, _BAND_QUANTILES)
         return float(found[0]), float(found[1])
 
 
 class Earlier(NamedTuple):
-    """The curve of an earlier run of the same job, smooth: errors at raw points 1, 2, ..."""
+    """The smoothed curve of an earlier run of the job: errors at raw points 1, 2, ..."""
 
     errors: Floats
 
     @property
     def end(self) -> float:
-        """Where it ended, over where it began."""
+        """The final error as a fraction of the first."""
         return float(min(max(self.errors[-1] / self.errors[0], 0.0), 0.99))
 
     def shape(self, x: Floats) -> Floats:
-        """Fall from 1 to 0, and stay at 0."""
+        """Return the curve scaled to fall from 1 to 0 and stay there."""
         whole = (self.errors / self.errors[0] - self.end) / (1 - self.end)
         return np.asarray(np.interp(x, np.arange(1, len(whole) + 1), whole))
 
@@ -124,7 +127,7 @@ def forecast(
             break
         ahead = curves.paths(future, cells[going], linear[going])
         noise = np.sqrt(np.clip(ahead, 0.01, 1.0))
-        noise *= np.sqrt(noise)  # in all the error to the power of _LEVEL / 2
+        noise *= np.sqrt(noise)  # in total, the error to the power of _NOISE_ERROR_POWER / 2
         noise *= (_SIGMAS[levels[going]] / np.sqrt(1 + _NOISE_CORRELATION**2))[:, None] * np.sqrt(curves.rate(future))
         fresh = rng.standard_normal((ahead.shape[0], ahead.shape[1] + 1))
         ahead += noise * (fresh[:, 1:] + _NOISE_CORRELATION * fresh[:, :-1])
@@ -139,7 +142,7 @@ class _Curves:
     def __init__(self, last: int, rates: Floats | None, earlier: Sequence[Earlier] = ()) -> None:
         self.last, self.earlier = last, earlier
         self.rates = None
-        if rates is not None and len(rates) and np.ptp(rates):  # beyond what is known the last one holds
+        if rates is not None and len(rates) and np.ptp(rates):  # beyond the known rates the last one holds
             self.rates = np.pad(np.asarray(rates, float), (0, max(0, last - len(rates))), mode="edge")
         self.drops = self._dropped()
         self.cells, shares = _cells(last, self.rates is not None)
@@ -165,20 +168,20 @@ class _Curves:
         return np.asarray(places[:_MAX_RATE_DROPS], float)
 
     def rate(self, x: Floats) -> Floats:
-        """Return the learning rate at ``x`` over the first."""
+        """Return the learning rate at ``x`` relative to the first."""
         if self.rates is None:
             return np.ones_like(x)
         at = np.clip(np.ceil(x).astype(int) - 1, 0, len(self.rates) - 1)
         return np.asarray(np.clip(self.rates[at] / self.rates[0], 1e-3, 10.0))
 
     def integral(self, x: Floats) -> Floats:
-        """Return the integral of the learning rate over the first, from 0 to ``x``."""
+        """Return the integral from 0 to ``x`` of the learning rate relative to the first."""
         assert self.rates is not None
         whole = np.concatenate([[0.0], np.cumsum(self.rates / self.rates[0])])
         return np.asarray(np.interp(x, np.arange(len(whole)), whole))
 
     def designs(self, x: Floats) -> Floats:
-        """Return what multiplies c, a, t, d...: (cells, points, coefficients)."""
+        """Return the factors of c, a, t, d...: (cells, points, coefficients)."""
         found = np.empty((len(self.cells), len(x), 3 + len(self.drops)))
         shapes, tails, gains = self._parts(x)
         found[:, :, 0] = 1.0
@@ -187,7 +190,7 @@ class _Curves:
         return found
 
     def paths(self, x: Floats, cells: NDArray[np.int64], linear: Floats) -> Floats:
-        """Curves at ``x``, without noise: one of each of the ``cells``, with its coefficients: (cells, points)."""
+        """Return noiseless curves at ``x``, one per cell: (cells, points)."""
         shapes, tails, gains = self._parts(x)
         found: Floats = shapes[self._kind[cells]]
         found *= linear[:, 1:2]
@@ -196,7 +199,7 @@ class _Curves:
         return found
 
     def _parts(self, x: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return all shapes, all tails, and what each drop of the rate has brought: (any of them, points)."""
+        """Return all shapes, tails, and effects of the rate drops, each by points."""
         clocks = {False: x, True: x if self.rates is None else self.integral(x)}
         shapes = np.array([self._shape(shape, clocks[clock]) for shape, clock in self._kinds])
         tails = np.array([self._tail(tail, x, clocks[clock]) for tail, clock in self._tails])
@@ -212,7 +215,10 @@ class _Curves:
         return self.earlier[int(first)].shape(u * second)
 
     def _priors(self) -> tuple[Floats, Floats]:
-        """Means and spreads of the coefficients of each cell, in units of the first error: (cells, coefficients)."""
+        """Return means and spreads of the coefficients of each cell.
+
+        They are in units of the first error: (cells, coefficients).
+        """
         means = np.full((len(self.cells), 3 + len(self.drops)), _DROP_MEAN_AND_SPREAD[0])
         spreads = np.full_like(means, _DROP_MEAN_AND_SPREAD[1])
         means[:, :3], spreads[:, :3] = _MEANS, _SPREADS
@@ -230,7 +236,7 @@ class _Curves:
         return np.asarray(np.exp(-u / (tail * self.last)))
 
     def posterior(self, seen: _Merged, unit: float) -> tuple[Floats, Floats, Floats]:
-        """Return the weight of each cell and noise level, and mean and root of covariance of its coefficients."""
+        """Return weight, mean and covariance root for each cell and noise level."""
         m0, s0 = self._priors()
         coefficients = m0.shape[1]
         if not len(seen.x):
@@ -265,7 +271,7 @@ class _Curves:
     def drawn(
         self, weights: Floats, means: Floats, roots: Floats, rng: np.random.Generator
     ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], Floats]:
-        """Draw cells and coefficients, none of them negative."""
+        """Draw cells and non-negative coefficients."""
         chosen = rng.choice(len(weights), size=DRAW_COUNT * _OVERSAMPLING_FACTOR, p=weights)
         normal = rng.standard_normal((len(chosen), means.shape[1]))
         linear = means[chosen] + np.einsum("pji,pj->pi", roots[chosen], normal)
@@ -303,7 +309,7 @@ class _Merged(NamedTuple):
 
 
 def _merged(seen: Observations) -> _Merged:
-    """At most `_MAX_OBSERVATIONS` observations: the newest half as they are, older ones as means of neighbours."""
+    """Return at most `_MAX_OBSERVATIONS`: the newest half, and means of older ones."""
     count = len(seen.x)
     if count <= _MAX_OBSERVATIONS:
         return _Merged(seen.x, seen.y, seen.v, np.ones(count))

@@ -10,13 +10,13 @@ from looptap.training.progress.forecast.curve_ensemble import Earlier
 from looptap.training.progress.forecast.stopping_rules import Floats
 
 MAX_EARLIER_RUNS = 8
-"""Earlier runs that are looked at, the newest."""
-_MIN_POINTS = 4  # points of a curve that tells anything
+"""Maximum number of earlier runs that are used, the newest ones."""
+_MIN_POINTS = 4  # points of the shortest useful curve
 _SMOOTHING_POINTS = 5  # points over which a curve is averaged
 
 
 def earlier_of(curves: Sequence[Floats]) -> list[Earlier]:
-    """Smooth curves of the newest of ``curves``, lists of errors at raw points; those too short are left out."""
+    """Return smooth curves of the newest ``curves`` that are long enough."""
     found = []
     for curve in curves[-MAX_EARLIER_RUNS:]:
         errors = np.asarray(curve, float)
@@ -27,7 +27,7 @@ def earlier_of(curves: Sequence[Floats]) -> list[Earlier]:
 
 
 def _smoothed(errors: Floats) -> Floats:
-    """Return a running mean in growing windows: the steep beginning stays as it is."""
+    """Return a running mean in growing windows, which keeps the steep beginning."""
     count = len(errors)
     sums = np.concatenate([[0.0], np.cumsum(errors)])
     places = np.arange(count)

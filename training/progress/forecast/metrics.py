@@ -1,4 +1,4 @@
-"""Turns a validated metric into a falling error, and into what a rule compares."""
+"""Convert a validation metric to a falling error, and to what a rule compares."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from looptap.training.progress.forecast.stopping_rules import Floats
 
 KINDS = ("error", "accuracy", "loss", "log", "max")
-_LOG_START = 5.0  # where a logarithm begins, so that a fall by e^5 reaches zero
+_LOG_START = 5.0  # start of a logarithm: a decrease by e^5 reaches zero
 
 
 @dataclass(frozen=True)
 class Metric:
-    """How to read the numbers that a validation yields.
+    """The interpretation of the numbers that a validation returns.
 
     ``kind`` is "error" (a share of mistakes, 0 to 1), "accuracy" (a share of what is right: accuracy, AUC, F1),
     "loss" (0 or more, smaller is better), "log" (the same over orders of magnitude: a mean squared error, a
@@ -29,11 +29,11 @@ class Metric:
 
     @property
     def larger_is_better(self) -> bool:
-        """Whether a rise is an improvement."""
+        """True if larger values are better."""
         return self.kind in ("accuracy", "max")
 
     def compared(self, values: Floats) -> Floats:
-        """Return what a rule sees of the ``values``: the same, or the negative where larger is better."""
+        """Return ``values`` as a rule compares them: negated if larger is better."""
         return -values if self.larger_is_better else values
 
     def errors(self, values: Floats) -> Floats:
@@ -52,7 +52,7 @@ class Metric:
         return values
 
     def back(self, errors: Floats, values: Floats) -> Floats:
-        """Return what a rule sees of simulated ``errors`` of a run that had the ``values``."""
+        """Return simulated ``errors`` as a rule compares them, after ``values``."""
         match self.kind:
             case "accuracy":
                 return errors - 1.0

@@ -1,6 +1,7 @@
-"""Forecasts the stop by the former method: one inverse power law, fitted to the errors, and its simulated future.
+"""Forecast the stop with one inverse power law, the former method.
 
-Source: Dong & Luo, progress estimation for deep learning with early stopping (2022), as reconstructed in METHODS 1.4.
+It is fitted to the errors, and its future is simulated. Source: Dong & Luo, progress estimation for deep learning with
+early stopping (2022), as reconstructed here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PATH_COUNT = 300
 _POWERS = np.linspace(0.05, 3.0, 60)
 _MIN_OBSERVATIONS = 4  # observations from which the curve is fitted
 _ITERATIONS = 3
-_MIN_NOISE_VARIANCE = 1e-8  # of the noise's variance
+_MIN_NOISE_VARIANCE = 1e-8
 
 
 def forecast(
@@ -28,9 +29,9 @@ def forecast(
     *,
     rng: np.random.Generator,
 ) -> Stops:
-    """Forecast where a run stops: one draw, the mean over 300 simulated futures; ``last`` before the 4th observation.
+    """Forecast where a run stops: one draw, the mean over 300 simulated futures.
 
-    The arguments are those of `ensemble.forecast`.
+    It is ``last`` before the 4th observation. The arguments are those of `ensemble.forecast`.
     """
     if done >= last or len(seen.x) < _MIN_OBSERVATIONS:
         return Stops(np.full(1, float(last)))
@@ -42,7 +43,7 @@ def forecast(
 
 
 def fit(seen: Observations) -> tuple[float, float, float, float]:
-    """a, b, c and sigma squared of ``y = c + a x^-b + N(0, sigma^2 + v)``, with a and c not negative."""
+    """Return a, b, c and sigma^2 of ``c + a x^-b + N(0, sigma^2 + v)``; a, c >= 0."""
     basis = seen.x[None, :] ** -_POWERS[:, None]
     variance = max(float(np.var(seen.y)), _MIN_NOISE_VARIANCE)
     a = b = c = 0.0

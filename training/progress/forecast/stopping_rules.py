@@ -1,7 +1,7 @@
-"""Rules of early stopping, exact, and over many paths at once: the same code decides one history and simulates.
+"""Rules of early stopping, for one history or vectorized over many paths.
 
-A rule sees errors: the metric where smaller is better, its negative where larger is. All comparisons are then those
-of the trainers it stands for, to the last bit.
+A rule sees errors: the metric if smaller is better, its negative if larger is. All comparisons are then exactly those
+of the trainers it stands for.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 State: TypeAlias = dict[str, NDArray[Any]]
 
-_MAX_SLOW_PATHS = 60  # paths for which a user's function is asked
+_MAX_SLOW_PATHS = 60  # paths for which a user's function is called
 
 
 class StopRule:
-    """When training stops. A subclass says how it `begin`s, and what it does at each `step`."""
+    """A rule on when training stops; subclasses implement `begin` and `step`."""
 
     def begin(self, paths: int) -> State:
         """Return the rule's state before the first point: arrays of ``paths`` rows."""
         raise NotImplementedError
 
     def step(self, state: State, errors: Floats, point: int) -> Bools:
-        """Process the errors of ``point`` (from 1), one a path; return which paths stop."""
+        """Process the errors of ``point`` (from 1), one per path; return which stop."""
         raise NotImplementedError
 
     def stops(self, history: Sequence[float]) -> int:
@@ -78,9 +78,10 @@ def _metric(name: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class Paper(StopRule):
-    """Stop at point k if the error of point k - patience is less than ``min_delta`` above each one since.
+    """A stop when none of ``patience`` points improved on the one before them.
 
-    Source: Dong & Luo, progress estimation (2024), section II.
+    Point k stops if the error of point k - patience is less than ``min_delta`` above each one since. Source: Dong &
+    Luo, progress estimation (2024), section II.
     """
 
     patience: int
@@ -97,7 +98,7 @@ class Paper(StopRule):
     def step(self, state: State, errors: Floats, point: int) -> Bools:
         """See `StopRule.step`."""
         last, place = state["last"], (point - 1) % self.patience
-        before = last[:, place].copy()  # of patience points ago
+        before = last[:, place].copy()  # the error patience points ago
         last[:, place] = errors
         if point <= self.patience:
             return np.zeros(len(errors), bool)
@@ -106,13 +107,13 @@ class Paper(StopRule):
 
 @dataclass(frozen=True)
 class Patience(StopRule):
-    """Stop when ``patience`` validations in a row were no better than the best by more than ``min_delta``.
+    """A stop after ``patience`` validations without an improvement by ``min_delta``.
 
-    ``like`` names the trainer whose details hold: "keras" (3; the first point never stops), "lightning" (2; a metric
-    that is not finite stops at once unless ``check_finite`` is False) or "huggingface" (its callback compares with a
-    best that any improvement moves). ``warm_up`` points are not looked at (Keras: start_from_epoch). ``baseline`` is a
-    metric that an improvement has to beat, too (Keras); ``good`` and ``diverged`` are metrics at which to stop at once
-    (Lightning: stopping_threshold and divergence_threshold). Raises ValueError for what is out of range.
+    ``like`` selects the trainer to imitate: "keras" (3; the first point never stops), "lightning" (2; a metric that is
+    not finite stops at once unless ``check_finite`` is False) or "huggingface" (its callback compares with a best that
+    any improvement moves). ``warm_up`` points are ignored (Keras: start_from_epoch). ``baseline`` is a metric that an
+    improvement has to beat, too (Keras); ``good`` and ``diverged`` are metrics at which to stop at once (Lightning:
+    stopping_threshold and divergence_threshold). Raises ValueError for values out of range.
     """
 
     patience: int
@@ -136,7 +137,7 @@ class Patience(StopRule):
 
     def begin(self, paths: int) -> State:
         """See `StopRule.begin`."""
-        known = np.full(paths, self.like == "lightning")  # which begins with a best of infinity
+        known = np.full(paths, self.like == "lightning")  # Lightning begins with a best of infinity
         return {"best": np.full(paths, np.inf), "known": known, "wait": np.zeros(paths, np.int64)}
 
     def step(self, state: State, errors: Floats, point: int) -> Bools:
@@ -172,14 +173,14 @@ class Patience(StopRule):
         return np.asarray(stop | late)
 
     def _beats(self, errors: Floats, best: Floats | np.float64) -> Bools:
-        if self.like == "keras":  # which compares in single precision
+        if self.like == "keras":  # Keras compares in single precision
             return np.asarray(np.float32(errors + self.min_delta) < np.float32(best))
         return np.asarray(errors + self.min_delta < best)
 
 
 @dataclass(frozen=True)
 class Threshold(StopRule):
-    """Stop as soon as the error is below ``error``."""
+    """A stop as soon as the error is below ``error``."""
 
     error: float
 
@@ -197,7 +198,7 @@ class Threshold(StopRule):
 
 @dataclass(frozen=True)
 class Never(StopRule):
-    """Train to the last epoch."""
+    """No early stopping: train to the last epoch."""
 
     def begin(self, paths: int) -> State:
         """See `StopRule.begin`."""
@@ -210,7 +211,7 @@ class Never(StopRule):
 
 @dataclass(frozen=True)
 class Function(StopRule):
-    """Stop when ``function(history)`` is true, a list of all errors so far: a slow path, on fewer paths."""
+    """A stop when ``function(history)`` is true for all errors so far: a slow path."""
 
     function: Callable[[list[float]], object]
 
@@ -220,7 +221,7 @@ class Function(StopRule):
         return next(found, 0)
 
     def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
-        """See `StopRule.stops_after`; the first 60 paths stand for all."""
+        """See `StopRule.stops_after`; the first 60 paths represent all."""
         found = np.zeros(len(paths), np.int64)
         for index, path in enumerate(paths[:_MAX_SLOW_PATHS]):
             seen = list(history)
