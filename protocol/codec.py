@@ -50,7 +50,7 @@ def encode(message: Message) -> bytes:
 
 
 def _escaped(part: Any) -> Any:
-    """Return a message, or a part of one, with all text made valid UTF-8."""
+    """Return a message or part of one with all text valid UTF-8."""
     if isinstance(part, str):
         return part.encode("utf-8", "backslashreplace").decode()
     if isinstance(part, tuple):

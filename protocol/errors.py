@@ -2,8 +2,8 @@
 
 LooptapError
 └── LinkError
-    ├── NoSuchRun             nothing of that name announces itself
-    ├── SeveralRuns           more than one does
+    ├── NoSuchRun             no such run is advertised
+    ├── SeveralRuns           more than one matches
     ├── RunEnded              its process is gone
     ├── NoAnswer              no answer from its endpoint in time
     ├── NotLooptap            the endpoint speaks another protocol
@@ -13,7 +13,7 @@ LooptapError
     ├── UnsafeFile            a connection file or directory that others may read or change
     ├── NoDirectory           the directory for connection files does not exist
     ├── NotAllowed            the role of this client may not do that
-    ├── MessageError          bytes that are no message
+    ├── MessageError          bytes that are not a message
     ├── LimitReached          a bound of `Limits`
     ├── RemoteError           a request failed on the other side
     └── EndpointError         an agent cannot listen
@@ -49,7 +49,7 @@ class NoAnswer(LinkError):
     """The endpoint did not answer in time."""
 
     unsent = False
-    """True for a request that was not sent, and so is not done: the link was lost meanwhile."""
+    """True for a request that was never sent, since the link was lost, and so has no effect."""
 
 
 class NotLooptap(LinkError):

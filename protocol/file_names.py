@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 MAX_BYTES = 150
-"""Bytes of the part of a file's name that comes from elsewhere; file systems take 255 for all of it."""
+"""Bytes of the variable part of a file's name; file systems take 255 for the whole name."""
 _DIGEST_CHARACTERS = 16
 
 

@@ -6,11 +6,11 @@ import re
 import struct
 
 FREE_BYTES = 67_108_864
-"""Bytes of objects that any packed value may become: no agent with the default `Limits` sends a value of more."""
+"""Bytes of objects that any packed value may take; agents with the default `Limits` send no larger ones."""
 SMALL_BYTES = FREE_BYTES // 80
-"""Bytes that become no more than `FREE_BYTES`, whatever they are: {None: None}, the costliest, has 3 and takes 240."""
+"""Packed bytes that never take more than `FREE_BYTES`: {None: None}, the costliest, has 3 bytes and takes 240."""
 BYTES_PER_BYTE = 4
-"""Bytes of objects that each packed byte may become beyond that: text with a character beyond 16 bits takes as much."""
+"""Bytes of objects per packed byte beyond that: text with a character beyond 16 bits takes as many."""
 
 _LIST_BYTES, _DICT_BYTES, _ENTRY_BYTES, _TEXT_BYTES, _FLOAT_BYTES, _INTEGER_BYTES, _ITEM_BYTES = (
     72,
@@ -67,14 +67,14 @@ _COSTS = _by_first_byte()
 def check(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[int]) -> None:
     """Raise ValueError if ``raw`` would take too much memory.
 
-    ``containers`` are the codes of the extensions that hold packed values, ``sets`` those of them that hash what they
-    hold. What is no msgpack at all passes: its decoder refuses it before it makes much of it.
+    ``containers`` are the extension codes that hold packed values, ``sets`` those among them that hash their items.
+    Bytes that are not msgpack pass: the decoder refuses them before it allocates much.
     """
     size = len(raw)
     bound = FREE_BYTES + BYTES_PER_BYTE * size
     try:
         cost = cost_of(bytes(raw), bound, containers, sets)
-    except (IndexError, KeyError, struct.error):  # cut off, or a byte that begins nothing
+    except (IndexError, KeyError, struct.error):  # cut off, or an invalid first byte
         return
     if cost > bound:
         raise ValueError(f"{size:,} bytes that would take more than {bound:,} of memory")

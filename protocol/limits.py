@@ -27,15 +27,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     outbound_message: int = 67_108_864
     """Bytes of one frame to a client."""
     outbox_bytes: int = 33_554_432
-    """Bytes that wait, over all streams, for the I/O thread."""
+    """Bytes queued for the I/O thread, over all streams."""
     in_flight_bytes: int = 16_777_216
-    """Bytes sent, over all clients, that they have not yet said to have taken in; for one client at least 1 MiB."""
+    """Bytes sent to all clients and not yet acknowledged; at least 1 MiB for one client."""
     outbox_values: int = 200_000
-    """Values that wait, per stream, for the I/O thread."""
+    """Values queued for the I/O thread, per stream."""
     standing_streams: int = 256
     """Streams that the host declares, names of `Agent.log` included."""
     handed_streams: int = 64
-    """Declared streams that clients have made of their queries, by `Run.export` and `Run.keep`."""
+    """Declared streams that clients have created with `Run.export` and `Run.keep`."""
     history_bytes: int = 16_777_216
     """Bytes that the history of one declared stream may hold."""
     history_bytes_in_all: int = 67_108_864
@@ -43,17 +43,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     high_water_mark: int = 64
     """Messages that libzmq queues for one client."""
     handshake: float = 2.0
-    """Seconds a stranger has to prove its key."""
+    """Seconds that a new peer has to prove its key."""
     backlog: int = 1024
     """Connections that the kernel queues."""
     heartbeat: float = 1.0
-    """Seconds between signs of life."""
+    """Seconds between heartbeats."""
     heartbeat_timeout: float = 4.0
     """Seconds of silence after which a peer is gone."""
     commands_per_second: int = 50
     """Commands the run accepts in a second."""
     agreement: float = 5.0
-    """Seconds that one rank waits at the event of a command for the other ranks to come there, too."""
+    """Seconds that a rank waits at the event of a command for the other ranks."""
     collected_items: int = 100_000
     """Items that a collecting query may hold for one window."""
     collected_bytes: int = 67_108_864

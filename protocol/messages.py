@@ -304,8 +304,8 @@ class Values(Message, tag="values", frozen=True):
     """Values ``first`` to ``first + n - 1`` of a stream.
 
     ``events`` and ``times`` are n native-endian int64 event numbers and float64 monotonic seconds of the host,
-    ``flags`` n bytes or empty, ``clock`` what to add to a time to get seconds since the epoch; ``windows`` are
-    the n int64 numbers of the windows, where the attach has said ``align``.
+    ``flags`` n bytes or empty, ``clock`` the offset from times to seconds since the epoch; ``windows`` are n int64
+    window numbers if the attach set ``align``.
     """
 
     stream: int

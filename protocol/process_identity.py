@@ -43,7 +43,7 @@ class Process(msgspec.Struct, frozen=True):
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's id of this boot; empty where there is none."""
+    """Return the kernel's id of this boot; empty if there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

@@ -20,7 +20,7 @@ MAX_ENTRIES = 65_536
 """Entries of a collection in a message: an empty one of a byte takes up to 80 in memory."""
 
 MAX_VALUE_NUMBER = 1 << 62
-"""Number of a value or of an event: no loop comes further."""
+"""Largest number of a value or an event; no loop reaches it."""
 
 _Entry = TypeVar("_Entry")
 _Few = msgspec.Meta(max_length=MAX_ENTRIES)
@@ -80,7 +80,7 @@ class StreamInfo(Reply, frozen=True, kw_only=True):
     kept: bool = False
     """True if its values go to the file of the run."""
     by: str = ""
-    """The client that handed its query over (`Run.export`, `Run.keep`); empty if the job declares the stream."""
+    """The client whose query it is (`Run.export`, `Run.keep`); empty if the job declares the stream."""
     nanoseconds_per_event: float = 0.0
     share_of_time: float = 0.0
     """Fraction of the loop's time that the query takes."""
@@ -99,7 +99,7 @@ class DeclaredSource(Reply, frozen=True, kw_only=True):
     on: str
     unit: str
     after: _Number
-    """Number of the last value before the first that comes."""
+    """Number of the value before the first to come."""
     upto: _Number
     """Number of the newest value, as of now."""
 
@@ -125,7 +125,7 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
     declared: DeclaredSource | None = None
     """None for a query of the client's own."""
     point: AttachPoint | None = None
-    """None if an event came just then, and for a declared stream."""
+    """None if an event came at that moment, and for a declared stream."""
 
 
 # ---------------------------------------------------------------- controls
@@ -172,7 +172,7 @@ class ControlReport(Reply, frozen=True, kw_only=True):
     triggers: _ByName[str] = {}
     """What each trigger does, by name."""
     checkpoint: bool = False
-    """True if the host has said how to make a checkpoint."""
+    """True if the host declares how to make a checkpoint."""
     may_pause: int | float | None = None
     """Seconds that a pause may take; None if the host allows none."""
 
@@ -199,7 +199,7 @@ class ShareInfo(Reply, frozen=True, kw_only=True):
 
 
 class NewShare(Reply, frozen=True, kw_only=True):
-    """A share that was just made, with its connection file, which holds the key."""
+    """A new share, with its connection file, which holds the key."""
 
     info: ShareInfo
     file: str
@@ -367,7 +367,7 @@ class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only
     """Type and number of the event at which it ran; empty and 0 if it did not."""
     number: int = 0
     time: float = msgspec.field(default_factory=time.time)
-    """When it came, then when it ran or was refused."""
+    """Time of arrival, then of execution or refusal."""
     old: Any = None
     new: Any = None
     """Values of a control before and after."""
@@ -375,11 +375,11 @@ class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only
     """Number of changes of the control, this one included."""
     schedule: str = ""
     checkpoint: bool = False
-    """True if a checkpoint is to be made before; ``saved`` is what the function that makes it returned."""
+    """True to make a checkpoint first; ``saved`` is the result of the function that makes it."""
     saved: Any = None
     result: Any = None
     agreed: int = 0
-    """Ranks that have to agree on it, and seconds that this one has waited for the decision."""
+    """Ranks that must agree on it, and seconds this one has waited for the decision."""
     waited: float = 0.0
     outcome: str = PENDING
     error: str = ""

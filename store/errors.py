@@ -1,7 +1,7 @@
 """The errors of a stored run.
 
 LooptapError
-└── StoreError            a file that is no stored run, cannot be read, or does not have what is asked for
+└── StoreError            a file that is not a stored run, is unreadable, or lacks what was requested
 """
 
 from __future__ import annotations

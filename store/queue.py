@@ -26,13 +26,13 @@ class QueuedCommand(NamedTuple):
     new: Any
     outcome: str
     asked: Any = None
-    """The ``value``, ``schedule`` and ``checkpoint`` that were asked for; None where that is not known."""
+    """The requested ``value``, ``schedule`` and ``checkpoint``; None if unknown."""
 
 
 COMMANDS = "commands"
 """The name of the stream of all commands, of a live run and of a stored one."""
 COMMAND_FIELDS = ("wall", "event", "number", "client", "what", "old", "new", "outcome", "id")
-"""The facts of a command in a value of that stream."""
+"""The fields of a value of that stream."""
 
 
 class QueuedItems(NamedTuple):

@@ -37,9 +37,9 @@ _MAX_EPOCH_SECONDS = 253_402_300_800.0  # seconds from 1970 to the year 10,000
 class StoredRun:
     """A stored run: its streams, commands and metadata; made by `looptap.open`.
 
-    `state` is live while the run is being written, else ended, and `reason` says why. A live one is followed: new
-    values come by themselves. All methods may be called from any thread. It is closed with `close`, as a context
-    manager, or by dropping it together with its streams.
+    `state` is live while the run is being written, else ended, and `reason` says why. The streams of a live run grow
+    automatically. All methods may be called from any thread. It is closed with `close`, as a context manager, or by
+    dropping it together with its streams.
     """
 
     def __init__(self, database: Database, path: Path) -> None:
@@ -128,7 +128,7 @@ class StoredRun:
             return [self._streams[row[0]] for row in rows]
 
     def stream(self, name: str) -> StoredStream | StoredCommands:
-        """Return a stream by name or query, of several the last. Raises StoreError.
+        """Return a stream by name or query, the last of several. Raises StoreError.
 
         ``"commands"`` is the stream of all commands.
         """
@@ -164,10 +164,10 @@ class StoredRun:
 
     @property
     def commands(self) -> RecordedCommands:
-        """The commands that clients gave, in order, with their outcomes.
+        """The commands of clients, in order, with their outcomes.
 
-        ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run;
-        it takes the file of a stored run, too.
+        ``run.commands.save("commands.yaml")`` writes them to a file that `looptap replay` repeats in another run; it
+        accepts the file of a stored run, too.
         """
         rows = self._select(
             f"SELECT id, time, wall, event, number, client, what, old, new, outcome, {self._asked} FROM commands "

@@ -4,13 +4,13 @@ LooptapError
 ├── QueryError            a query that cannot be compiled or cannot stream (column and hint)
 ├── SnapshotError         a value that cannot leave the job (type and path)
 ├── StreamEnded           a stream that ended or failed before it yielded the awaited values
-├── StreamTimeout         a stream that did not yield it in time
-├── ControlError          a change that a control does not admit
+├── StreamTimeout         a stream whose values did not come in time
+├── ControlError          a change that a control refuses
 │   ├── ControlConflict   because another client has changed it meanwhile
-│   ├── CommandCancelled  a command that was called off before its event came: it is done nowhere
-│   ├── NotAgreed         on several ranks, not all of which reached its event: it is done on none
+│   ├── CommandCancelled  a command cancelled before its event; no rank has executed it
+│   ├── NotAgreed         on several ranks: not all reached its event, so none executed it
 │   │   └── EventPassed   since one of them had passed it
-│   └── InDoubt           on several ranks, and whether the others have done it is unknown
+│   └── InDoubt           on several ranks: one did not execute it, others may have
 ├── StoreError            looptap.store.errors: a stored run that cannot be opened, read or exported
 └── LinkError             looptap.protocol.errors: everything between two processes
 """

@@ -6,7 +6,7 @@ from __future__ import annotations
 class LoopObserver:
     """Base of exposed objects that are notified of commands and pauses.
 
-    Both methods are called on the loop thread, inside `emit`. What they raise is logged and goes no further.
+    Both methods are called on the loop thread, inside `emit`. Their exceptions are logged, not propagated.
     """
 
     def on_command(self) -> None:

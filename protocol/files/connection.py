@@ -42,7 +42,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
     public: str
     secret: str
     expires: float = 0.0
-    """Seconds since the epoch after which the key opens nothing; 0: it lives as long as the run."""
+    """Seconds since the epoch after which the key is invalid; 0: valid as long as the run."""
 
     @classmethod
     def of(cls, run: RunInfo, keys: RoleKeys, endpoints: tuple[str, ...], expires: float = 0.0) -> ConnectionFile:
@@ -78,7 +78,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
 class Found:
     """A connection file in a directory: its content, or why it cannot be used.
 
-    ``alive`` is None where this process cannot tell: the file is unreadable, or of another host or container.
+    ``alive`` is None if unknown: the file is unreadable, or of another host or container.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class Found:
 
 
 Known: TypeAlias = "dict[Path, tuple[tuple[int, ...], ConnectionFile]]"
-"""Connection files that were read, each with what would be another one if it had changed since."""
+"""Connection files that were read, each with a stamp that differs once the file has changed."""
 
 
 # ---------------------------------------------------------------- directories
@@ -97,7 +97,7 @@ Known: TypeAlias = "dict[Path, tuple[tuple[int, ...], ConnectionFile]]"
 def runtime_dir() -> Path:
     """Return the directory of connection files: ``LOOPTAP_DIR`` or `private_dir`.
 
-    Raises NoDirectory if ``LOOPTAP_DIR`` names nothing, UnsafeFile if others could change what is in it.
+    Raises NoDirectory if ``LOOPTAP_DIR`` does not exist, UnsafeFile if others could change its contents.
     """
     named = os.environ.get("LOOPTAP_DIR")
     if not named:
@@ -193,7 +193,7 @@ def write(file: ConnectionFile, path: Path) -> Path:
 def _put_in_place(draft: Path, path: Path) -> None:
     taken = UnsafeFile(f"There is already something at {path}. Remove it: rm {path}")
     try:
-        os.link(draft, path)  # unlike a rename, never over something
+        os.link(draft, path)  # unlike a rename, never replaces a file
     except FileExistsError:
         raise taken from None
     except OSError as error:
@@ -211,7 +211,7 @@ def read(path: Path) -> ConnectionFile:
     """Read the connection file at ``path``.
 
     Raises NoSuchRun if there is none, VersionMismatch if it is of another major version, and UnsafeFile, with
-    the command that mends it, if it cannot be trusted.
+    the command that fixes it, if it cannot be trusted.
     """
     return parse(_read_private(path), str(path))
 
@@ -273,8 +273,7 @@ def _read_private(path: Path) -> bytes:
 def listing(directory: Path, known: Known | None = None) -> list[Found]:
     """Read the connection files of ``directory``, newest run first, ranks in order.
 
-    Who looks again and again hands over a dict, ``known``, of the files that were read: they are not read again
-    unless they have changed.
+    Repeated calls pass a dict ``known``: unchanged files are not read again.
     """
     found: list[Found] = []
     known = {} if known is None else known
@@ -309,7 +308,7 @@ def listing(directory: Path, known: Known | None = None) -> list[Found]:
 def remove(path: Path) -> bool:
     """Remove a connection file of this process, or of one that is proven dead.
 
-    Returns whether it was removed. The sockets that a dead process left behind go with its file.
+    Returns True if it was removed. The sockets of a dead process are removed with its file.
     """
     return _remove(path, own=True)
 
@@ -330,9 +329,9 @@ def _remove(path: Path, own: bool) -> bool:
 
 
 def sweep(directory: Path, *, older: float = 0.0, at_most: int | None = None) -> int:
-    """Remove what dead processes left in ``directory``; returns how many files.
+    """Remove files of dead processes from ``directory``; return how many.
 
-    Of the files that were not touched for ``older`` seconds, ``at_most`` so many are looked at.
+    Checks up to ``at_most`` files that were not modified for ``older`` seconds.
     """
     before = time.time() - older
     old = [path for path in _files(directory) if _touched(path) <= before]
@@ -370,5 +369,5 @@ def _remove_socket(endpoint: str) -> None:
         about = path.lstat()
         if stat.S_ISSOCK(about.st_mode) and is_ours(about):
             path.unlink()
-    except OSError:  # gone, or not for us to remove
+    except OSError:  # gone, or not permitted
         pass

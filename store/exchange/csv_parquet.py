@@ -51,7 +51,7 @@ def to_csv(stream: Stream, path: Path) -> int:
 def to_parquet(stream: Stream, path: Path) -> int:
     """Write a stream as Parquet with the columns of `to_pandas`; return the count.
 
-    What is no number and no text is written as JSON. Raises StoreError if pyarrow is not installed.
+    Values other than numbers and text are written as JSON. Raises StoreError if pyarrow is not installed.
     """
     try:
         import pyarrow

@@ -14,7 +14,7 @@ from looptap.store.layout.columns import fact, stored
 from looptap.store.layout.schema import create
 
 MAX_CURVES = 10_000
-"""Tags of a directory."""
+"""Maximum number of tags in a directory."""
 _MARK = ".tfevents."
 
 

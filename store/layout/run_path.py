@@ -9,9 +9,9 @@ from pathlib import Path
 from looptap.protocol.file_names import fitting
 
 SUFFIX = ".looptap"
-"""How the name of a stored run ends."""
+"""The suffix of a stored run."""
 FOLDER = "looptap-runs"
-"""Where stored runs lie, in the working directory, unless something else is said."""
+"""The default folder of stored runs, in the working directory."""
 
 _LOCAL = {
     "apfs", "bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfs", "jfs", "msdos", "ntfs",

@@ -1,7 +1,7 @@
 """Reducers that keep items: list, set, sorted, nlargest, Counter and others.
 
-A window that passes a bound releases its items at once, and its result is an error that names the bound and a way
-out.
+A window that exceeds one of its ``Bounds`` releases its items at once; its result is an error that names the bound and
+a way out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Collector(Stateful):
         return self._items
 
     def load_state(self, state: Any) -> None:
-        """Load what `state` of a reducer of the same call returned."""
+        """Load the `state` of a reducer of the same call."""
         super().load_state(state)
         if self._passed:
             self._give_up(self._passed)

@@ -42,7 +42,7 @@ def _real(item: Any) -> Any:
 
 
 class _Others:
-    """The running sum of items that are not Python numbers, in double precision.
+    """The running sum of arrays and other objects; floats are in double precision.
 
     ``narrow`` is the dtype that all of them had, to which the result is cast back; ``wide`` is True if the sum was
     widened, and so is an array of our own.

@@ -173,7 +173,7 @@ class GroupBy:
     def result(self) -> dict[Any, Any]:
         """Return the value of each key, in the order of the keys' arrival.
 
-        Raises ``QueryError`` where there were too many keys or bytes.
+        Raises ``QueryError`` if there were too many keys or bytes.
         """
         if self._passed:
             raise too_much("group_by", self._bounds, self._passed)
@@ -265,8 +265,8 @@ _BY_FUNCTION = {spec.plain: spec for spec in REDUCERS.values()}
 def maker_for(function: Callable[..., Any], bounds: Bounds = DEFAULT_BOUNDS) -> Callable[[], Reducer]:
     """Return a factory of reducers with the result of the function over a list.
 
-    A plain function of ``REDUCERS`` or a ``functools.partial`` of one streams; the list for any other
-    callable is collected, bounded. Raises ``TypeError`` for what cannot be called.
+    A plain function of ``REDUCERS`` or a ``functools.partial`` of one streams; for any other callable the list is
+    collected, bounded. Raises ``TypeError`` if it is not callable.
     """
     inner = function.func if isinstance(function, functools.partial) else function
     spec = _BY_FUNCTION.get(inner) if getattr(inner, "__hash__", None) else None

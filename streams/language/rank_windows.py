@@ -101,7 +101,7 @@ def check(pipeline: Pipeline) -> None:
 class RankMerger:
     """The query that merges states of a reduction, from ranks or other mergers.
 
-    ``functions`` are names that only the job knows: what is called at each event is called there.
+    ``functions`` are names known only to the job, which calls them at each event.
 
     >>> from looptap.streams.operators.slots import Slot
     >>> merger = RankMerger("mean(e.loss for e in events)")

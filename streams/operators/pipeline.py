@@ -1,8 +1,8 @@
 """Compiled queries: push stages that run to completion at each event.
 
-`Pipeline.post(item)` is the paper's postable iterator: an event goes in, none, one or several outputs come out;
-`Pipeline.close()` is its flag B, the end of a window. Nothing is suspended between two calls, so that no mode of
-torch can leak into the loop and any thread may post.
+`Pipeline.push(item)` is the paper's postable iterator: an event goes in; none, one or several outputs come out.
+`Pipeline.flush()` is its flag B, the end of a window. Nothing is suspended between two calls, so no torch mode can
+leak into the loop, and any thread may push.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class Latest:
 class Pipeline:
     """Base of mapped and reducing pipelines: ``every`` and ``throttle``.
 
-    ``errors`` are formatted tracebacks' sources: outputs flagged ERROR carry text. ``skipped`` counts the values
-    that ``throttle`` held back.
+    Outputs flagged ERROR carry the text of a traceback. ``skipped`` counts the values that ``throttle`` dropped.
     """
 
     mapped: bool

@@ -70,8 +70,8 @@ class Slot:
 class SlidingSlot:
     """A reducing part over the last ``size`` events.
 
-    A reducer that merges in constant time is kept as two stacks of partial results (amortized O(1) an event); any
-    other is fed again from the kept items for a value.
+    A reducer that merges in constant time is kept as two stacks of partial results (amortized O(1) per event); any
+    other is recomputed from the kept items for each value.
     """
 
     def __init__(self, sequence: Items, make: Callable[[], Reducer], size: int, merges: bool) -> None:

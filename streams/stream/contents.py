@@ -86,7 +86,7 @@ class StreamContents:
         return self.feed.newest
 
     def first(self) -> Any:
-        """Return the oldest kept value that is not None; None if there is none.
+        """Return the oldest kept value that is not None, or None.
 
         >>> from looptap import stream_of
         >>> stream_of([None, 0.5, 0.25]).first()

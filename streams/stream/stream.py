@@ -41,17 +41,11 @@ class Cost(NamedTuple):
 class Stream(StreamContents):
     """Numbered values, the newest of which are kept.
 
-    A for loop over a stream yields what is here, then waits for more until the stream ends; `values` is a
-    list of what is here, and ``len()`` its length. A live stream grows between two looks at it: `to_numpy`,
-    `to_pandas` and `columns` give several columns of one look. ``buffer`` bounds the items that are kept and
-    ``buffer_bytes`` what they take; `forgotten` counts the items that made room for newer ones. `state` is
-    live, ended or failed, and `reason` says why.
-
-    >>> stream = stream_of([(1, 0.9), (2, 0.7)], fields=("step", "loss"))
-    >>> stream.latest.loss
-    0.7
-    >>> [row.step for row in stream]
-    [1, 2]
+    A for loop over a stream yields the kept values, then waits for more until the stream ends; `values` is a list of
+    the kept ones, and ``len()`` its length. A live stream grows between two calls: `to_numpy`, `to_pandas` and
+    `columns` return columns of one moment. ``buffer`` bounds the items that are kept and ``buffer_bytes`` their size;
+    `forgotten` counts the items dropped to make room for newer ones. `state` is live, ended or failed, and `reason`
+    says why.
     """
 
     def __init__(

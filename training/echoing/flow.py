@@ -83,7 +83,7 @@ class Flow(EchoObservables):
     def _straight(self, arriving: Iterator[Fresh]) -> list[Any]:
         """Return the next batch of the loader if a sampler orders it, else None.
 
-        With a factor of 1 and nothing that waits there is nothing to echo, and nothing to take apart.
+        With a factor of 1 and an empty buffer, batches need no unpacking.
         """
         if self._factor != 1.0 or len(self._buffer) or self._pending or self._now == SHUFFLED:
             return []

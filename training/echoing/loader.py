@@ -135,7 +135,7 @@ class Echo(Flow):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state`` at the next ``iter``. Raises ValueError.
 
-        The state has to be of the same kind of loader.
+        The state must be of the same kind of loader.
         """
         kind = type(self._source).__name__
         if state.get("kind") != kind:

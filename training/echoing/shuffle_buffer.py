@@ -88,8 +88,7 @@ class ShuffleBuffer:
     def draw(self, many: int = 1, had: set[tuple[int, int]] | None = None) -> list[Example]:
         """Remove and return ``many`` copies at random; the buffer must hold as many.
 
-        ``had`` has the items that the batch has already, without their copies: others come first, while there are
-        some.
+        ``had`` are the items already in the batch: others come first while there are any.
         """
         items, random, found = self.items, self._order.random, []
         had = set() if had is None else had

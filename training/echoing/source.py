@@ -212,10 +212,7 @@ class Indexed:
 
 
 class Streamed:
-    """A DataLoader over an iterable data set: a resume reads the stream again.
-
-    It picks the items that were waiting.
-    """
+    """A DataLoader over a stream; a resume rereads it and picks the pending items."""
 
     exact = False
 

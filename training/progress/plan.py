@@ -57,7 +57,7 @@ class TrainingPlan:
     def remaining(self, stop: Floats) -> tuple[Floats, Floats]:
         """Return the remaining training and validation instances for ``stop`` points.
 
-        At the last raw point a rest of training after it belongs to the run, too.
+        Training left after the last raw point belongs to the run.
         """
         points = np.maximum(0.0, stop - self.done)
         train = np.where(stop >= self.last, self.left, np.minimum(self.point * points - self.since, self.left))

@@ -106,10 +106,10 @@ def forecast(
 ) -> Stops:
     """Draw where a run stops, given ``seen`` and ``done`` raw points.
 
-    ``stops`` says where each of many rows of future errors at raw points done + 1, ... does (0: not within). ``last``
-    is the largest raw point, ``rates`` the mean learning rate before each raw point 1..last, if known. ``scale`` is a
-    typical first error, for use before there is one. Needs no observation. With ``earlier`` runs of the same job half
-    of the prior is that this one falls as one of them did, perhaps faster or slower.
+    ``stops`` returns where each row of future errors, at raw points done + 1, ..., stops (0: nowhere). ``last`` is the
+    largest raw point, ``rates`` the mean learning rate before each raw point 1..last, if known. ``scale`` is a typical
+    first error, used before there is one. Works without observations. With ``earlier`` runs of the same job, half of
+    the prior is that this one falls like one of them, perhaps faster or slower.
     """
     if done >= last:
         return Stops(np.full(1, float(last)))
