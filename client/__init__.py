@@ -1,1 +1,1 @@
-"""In the user's process: find a run, attach to it, read its streams, command it."""
+"""The client's side: find a run, attach to it, read its streams, command it."""

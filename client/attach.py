@@ -53,7 +53,7 @@ def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
 
 
 def scan(directory: str | os.PathLike[str] | None, known: Known | None) -> list[RunListing]:
-    """List the runs as `runs` does; files that ``known`` has seen unchanged are not read again."""
+    """List runs as `runs` does, without rereading unchanged files of ``known``."""
     place = runtime_dir() if directory is None else Path(directory)
     return group_by_job(_listed(found) for found in listing(place, known))
 
@@ -77,14 +77,14 @@ def attach(
     ``"command:srun --jobid=17 --overlap looptap bridge run"``: any command that ends in `looptap bridge`, which has
     30 seconds more to start.
 
-    A link that is lost is restored by itself as long as the run is there. With ``follow``, the run that is returned
-    outlives its job: it waits for the next one of the same name and rank in the same directory, asks it the same
-    queries, and its streams continue until ``run.close()``; `Stream.seams` says where one run ends and the next begins.
-    What was asked of one run and not answered (`Run.call`) is not asked of the next.
+    A lost link is restored as long as the run exists. With ``follow``, the returned run outlives its job: it waits for
+    the next one of the same name and rank in the same directory, attaches the same queries, and its streams continue
+    until ``run.close()``; `Stream.seams` says where one run ends and the next begins. Unanswered requests of one run
+    (`Run.call`) are not sent to the next.
 
-    ``wait`` is for how many seconds a job that has not started yet is waited for (`math.inf`: as long as it takes),
-    which the logger ``looptap`` says at once and then every minute. Without it no job is waited for, or with ``follow``
-    one is for ``timeout`` seconds. A job that begins and ends meanwhile raises RunEnded, unless the next is followed.
+    ``wait`` is for how many seconds to wait for a job that has not started yet (`math.inf`: forever); the logger
+    ``looptap`` says so at once and then every minute. The default is not to wait, with ``follow`` to wait ``timeout``
+    seconds. A job that begins and ends meanwhile raises RunEnded, unless the next is followed.
 
     Raises, within about ``timeout`` seconds after that, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
     WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a way out.
@@ -107,7 +107,7 @@ def attach(
 
 
 def comes(name: str | os.PathLike[str] | None, directory: str | os.PathLike[str] | None = None) -> bool:
-    """Return True if a run that ``name`` means may start later."""
+    """Return True if a run named ``name`` may start later."""
     if is_remote(name):
         return True
     if (isinstance(name, str) and name.endswith(SUFFIX)) or path_of(name):
@@ -125,7 +125,7 @@ def resolve(
     directory: str | os.PathLike[str] | None = None,
     timeout: float = START_TIMEOUT_SECONDS,
 ) -> RunListing:
-    """Return the one run that ``name`` means to `attach`; a command has ``timeout`` seconds to answer."""
+    """Return the run that ``name`` means to `attach`. Blocks up to ``timeout`` s."""
     if is_remote(name):
         return _remote(str(name), rank, timeout)
     path = path_of(name)
@@ -186,32 +186,32 @@ def _attach(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run] 
 
 
 class _FileRankDirectory:
-    """Finds the other ranks of a run by their connection files, or by its command."""
+    """A rank directory that reads connection files, or asks the run's command."""
 
     def __init__(self, listed: RunListing) -> None:
         self._listed = listed
         self._behind = {listed.rank: listed}  # those that were reached by a command
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
-        """Return the ranks that have an agent, and whether their process is alive, where that can be known."""
+        """Return the ranks with an agent, and whether each is alive (None: unknown)."""
         if self._listed.route is not None:
             return dict.fromkeys(range(run.ranks))
         return {rank: each.alive for rank, each in self._members(run).items()}
 
     def boot(self, run: RunInfo, rank: int) -> str:
-        """Return an id of the boot of the machine where a rank is, whose clock is one; empty if unknown."""
+        """Return the boot id of a rank's machine, empty if unknown: one boot, one clock."""
         files = self._behind if self._listed.route is not None else self._members(run)
         file = files[rank].file if rank in files else None
         return "" if file is None or not file.process.boot else f"{file.process.machine} {file.process.boot}"
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
-        """Return the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
+        """Return the known hosts of the ranks; behind a command, the host it leads to."""
         if self._listed.route is not None:
             return dict.fromkeys(range(run.ranks), self._listed.route.name)
         return {rank: each.host for rank, each in self._members(run).items()}
 
     def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Run:
-        """Start a relay for ``ranks`` on their host, and attach to it. Raises NoSuchRun, NoAnswer."""
+        """Start a relay for ``ranks`` and attach to it. Raises NoSuchRun, NoAnswer."""
         return Run(MergeRelayTransport(self._relay(run, ranks)), timeout=timeout + _RELAY_START_TIMEOUT_SECONDS)
 
     def _relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:
@@ -225,7 +225,7 @@ class _FileRankDirectory:
         )  # fmt: skip
 
     def attach(self, run: RunInfo, rank: int, timeout: float, ranks: Ranks[Run]) -> Run:
-        """Attach to another of the ``ranks``. Raises what `attach` raises, NoSuchRun where there is no such rank."""
+        """Attach to another of the ``ranks``. Raises what `attach` raises, and NoSuchRun."""
         route = self._listed.route
         if route is not None:
             self._behind[rank] = _remote(route.name, rank, timeout + START_TIMEOUT_SECONDS)
@@ -237,7 +237,7 @@ class _FileRankDirectory:
         return _attach(members[rank], timeout, ranks.follow, ranks)
 
     def _members(self, run: RunInfo) -> Mapping[int, RunListing]:
-        """Return the ranks by their files of this moment."""
+        """Return the ranks according to their present files."""
         if run.ranks < 2:
             return {}
         for found in runs(self._listed.path.parent):
@@ -266,13 +266,13 @@ def _link(listed: RunListing, follow: bool) -> ZmqTransport:
 
 
 def _successor(listed: RunListing, run: RunInfo) -> tuple[ZmqTransport, RunInfo] | None:
-    """Return a link to the run that comes after ``run`` where ``listed`` was found; None while there is none."""
+    """Return a link to the run that follows ``run`` in its directory; None if none."""
     found = _next(listed.path.parent, run) if listed.route is None else _next_behind(listed.route, run)
     return None if found is None else (_link(found, True), found.usable().run)
 
 
 def _next(directory: Path, run: RunInfo) -> RunListing | None:
-    """Return the run of the same name and rank that started after ``run``; None if there is none."""
+    """Return the next run of the same name and rank as ``run``, or None."""
     later = [
         other
         for job in one_role_each([other for other in runs(directory) if not other.problem])

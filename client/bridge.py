@@ -1,4 +1,4 @@
-"""The far end of a bridge: `looptap bridge RUN`, which joins its stdin and stdout to the socket of a run."""
+"""`looptap bridge RUN`: joins its stdin and stdout to the socket of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from looptap.protocol.errors import LinkError, NoSuchRun, NotLooptap, RunEnded
 
 
 def bridge(name: str | None, rank: int | None) -> int:
-    """Say on stdout which run ``name`` leads to, then carry one connection to it; returns the exit code."""
+    """Write a heading to stdout, then carry one connection; return the exit code."""
     if os.isatty(1):
         raise NotLooptap(
             "looptap bridge speaks with a program, not with a person, and what it says first are keys. A client starts "

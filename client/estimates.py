@@ -1,4 +1,4 @@
-"""Reads the estimates of a run that exposes a `looptap.training.progress.Progress`, and puts them into words."""
+"""Estimates of a job that exposes a `looptap.training.progress.Progress`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ REPORT_INTERVAL_SECONDS = 1.0
 
 
 class Estimates:
-    """Asks a run for its reports, if the job exposes a `Progress` as ``name``; it costs an evaluation a second."""
+    """The reports of a job's `Progress` called ``name``, at one evaluation a second."""
 
     def __init__(self, run: Run, name: str = "progress") -> None:
         self._run, self._name = run, name
         self._stream: LiveStream | None = None
 
     def newest(self) -> Mapping[str, Any] | None:
-        """Return the newest report; None while there is none. Raises LooptapError if the run does not answer."""
+        """Return the newest report, or None. Raises LooptapError without an answer."""
         if self._stream is None:
             run = self._run
             if not any(run.events().values()):
@@ -55,9 +55,10 @@ def reports(
     every: float = REPORT_INTERVAL_SECONDS,
     buffer: int = DEFAULT_BUFFER_ITEMS,
 ) -> LiveStream:
-    """Return the stream of the reports of the `Progress` that a job exposes as ``name``, at most one in ``every`` s.
+    """Return the stream of reports of a job's `Progress`, at most one in ``every`` s.
 
-    A viewer gets those that are exported as "progress.report", whenever they come; LooptapError if none are.
+    ``name`` is that of the exposed object. A viewer gets those that are exported as "progress.report", whenever they
+    come; LooptapError if none are.
     """
     query = f"{name}.report"
     if run.role != VIEWER:
@@ -76,13 +77,13 @@ def is_report(value: object) -> bool:
 
 
 def commonest(run: Run) -> str:
-    """Return the type of event that comes most often."""
+    """Return the most frequent type of event."""
     events = run.events()
     return max(events, key=events.__getitem__) if any(events.values()) else "batch"
 
 
 def said(report: Mapping[str, Any]) -> list[str]:
-    """Put a report into lines: what remains, where it stops, how fast it is, and why something is unknown."""
+    """Format a report as lines: remaining time, stop, speed, and unknowns."""
     if report["over"]:
         return [f"100 %, done after {duration(report['elapsed'])}"]
     lines = [f"{report['fraction']:.0%}".replace("%", " %")]
@@ -107,7 +108,7 @@ def said(report: Mapping[str, Any]) -> list[str]:
 
 
 def over_by_now(report: Mapping[str, Any]) -> tuple[float, float]:
-    """Return which share of the time is over for sure, and which perhaps, each 0 to 1.
+    """Return the shares of the time (0 to 1) that are over at least and at most.
 
     >>> over_by_now({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 0, 200]})
     (0.2, 1.0)
@@ -122,7 +123,7 @@ def over_by_now(report: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def banded(report: Mapping[str, Any], width: int) -> str:
-    """Draw a bar of ``width`` characters: full is what is over for sure, shaded what may be.
+    """Draw a bar of ``width`` characters: full up to the least share, then shaded.
 
     >>> banded({"over": False, "elapsed": 50, "fraction": 0.5, "remaining": [50, 33, 116]}, 10)
     '███▒▒▒░░░░'

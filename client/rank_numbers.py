@@ -1,4 +1,4 @@
-"""Writes the numbers of ranks and processes as people do."""
+"""Formats numbers of ranks and processes for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Write whole numbers, runs of them as one span.
+    """Format whole numbers, with consecutive ones as a span.
 
     >>> spans([7, 12, 13, 14])
     '7, 12-14'
@@ -21,7 +21,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def numbered(ranks: Iterable[int]) -> str:
-    """Write ranks as people do.
+    """Format the numbers of ranks.
 
     >>> numbered([0, 1, 2, 5])
     'ranks 0-2, 5'

@@ -51,7 +51,7 @@ def _forward(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Co
 
 
 class Run:
-    """One rank of a running job, reached over ``transport``; made by `looptap.attach`.
+    """One rank of a running job; made by `looptap.attach`.
 
     `state` is live, lost (the link is down and being restored, or the next run is waited for), silent (the link is up,
     and the agent has not answered for 5 s: `reason` names the query that may be why), ended or failed, and `reason`
@@ -76,12 +76,12 @@ class Run:
 
     @property
     def ranks(self) -> Ranks[Run]:
-        """The ranks of the job by number, each a `Run` of its own that is reached when it is first asked for."""
+        """The ranks of the job by number, each a `Run` that is attached on first use."""
         return self._ranks
 
     @property
     def info(self) -> m.RunInfo:
-        """What the run says of itself: id, name, host, pid, rank, versions."""
+        """The run's identity: id, name, host, pid, rank, versions."""
         return self.session.info
 
     @property
@@ -96,35 +96,35 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The name, the start time and a random part: no two runs share it."""
+        """The id: the name, the start time and a random part. No two runs share it."""
         return self.info.id
 
     @property
     def state(self) -> str:
-        """live, lost, silent, ended or failed."""
+        """The state: live, lost, silent, ended or failed."""
         return self.session.state
 
     @property
     def reason(self) -> str:
-        """Why the run is in its state; empty while it is live."""
+        """The reason for the state; empty while it is live."""
         return self.session.reason
 
     @property
     def idle(self) -> float:
-        """Seconds since the loop's last event, by the agent's own clock, to about a second.
+        """Seconds since the loop's last event, or since the agent began without one.
 
-        Before the first event: since the agent began.
+        By the agent's own clock, to about a second.
         """
         return self.session.vitals.idle
 
     @property
     def silence(self) -> float:
-        """Seconds since the agent gave a sign of life; it gives one each second, also while the loop stands still."""
+        """Seconds since the agent's last sign of life; it gives one each second."""
         return self.session.vitals.silence
 
     @property
     def losses(self) -> int:
-        """How often the link was lost."""
+        """The number of times the link was lost."""
         return self.session.losses
 
     @property
@@ -134,12 +134,12 @@ class Run:
 
     @property
     def alive(self) -> bool:
-        """True if the link is up and the agent answers; see `idle` for whether the loop moves."""
+        """True if the link is up and the agent answers; see `idle` for the loop."""
         return self.state == LIVE
 
     @property
     def streams(self) -> list[StreamInfo]:
-        """The declared streams of the run, which `stream` reads by their names. Raises NoAnswer after 5 s.
+        """The declared streams of the run, for `stream(name)`. Raises NoAnswer after 5 s.
 
         A viewer gets those that are exported.
 
@@ -158,24 +158,24 @@ class Run:
 
     @property
     def paused(self) -> float:
-        """Seconds for which the loop has been paused, as of the newest heartbeat; 0 if it is not paused."""
+        """Seconds for which the loop has been paused, as of the newest heartbeat, or 0."""
         return self.session.vitals.paused
 
     @property
     def inside(self) -> str:
-        """The query or command that has been running in the loop for more than 5 s, with its client; else empty."""
+        """A query or command that has run for over 5 s, with its client; else empty."""
         return self.session.vitals.inside
 
     def events(self) -> dict[str, int]:
-        """Return the number of events of each type, as of the newest heartbeat, about a second old."""
+        """Return the number of events of each type, as of the newest heartbeat."""
         return dict(self.session.vitals.events)
 
     def ages(self) -> dict[str, float]:
-        """Return the seconds since the last event of each type, by the agent's own clock, to about a second."""
+        """Return the seconds since each type's last event, by the agent's own clock."""
         return self.session.vitals.ages()
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
-        """Return the agent's counters: clients, queries and their cost, drops. Raises NoAnswer after ``timeout`` s."""
+        """Return the agent's counters. Raises NoAnswer after ``timeout`` s."""
         counters: dict[str, Any] = msgspec.to_builtins(self.agent_stats(timeout))
         return counters
 
@@ -184,15 +184,15 @@ class Run:
         return self.session.inquire(m.GetStats, "The question for the agent's counters", timeout)
 
     def stacks(self, timeout: float = 5.0, *, ranks: str | int | Iterable[int] | None = None) -> dict[Any, Any]:
-        """Return where each thread of the job is, even while the loop hangs: ``threads``, ``events`` and ``paused``.
+        """Return the stack of each thread of the job, even while the loop hangs.
 
-        ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and ``stack`` (text, like a
-        traceback), the main thread first. ``events`` has for each type the ``count`` and the seconds since the
-        last one (``idle``), by the agent's own clock; ``age`` is for how many seconds the agent has been there, and
-        ``inside`` lists the queries and commands that the loop has been inside of for more than 5 s. Raises NoAnswer
-        after ``timeout`` s: a call in C that keeps the interpreter lock, or a stopped process, cannot answer.
-        ``paused`` is for how many seconds the loop has waited because of `pause`, else 0. With ``ranks`` it is a dict
-        of that by rank; in the place of one that does not answer is the error.
+        The result is a dict. ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and
+        ``stack`` (text, like a traceback), the main thread first. ``events`` has for each type the ``count`` and the
+        seconds since the last one (``idle``), by the agent's own clock; ``age`` is the age of the agent in seconds, and
+        ``inside`` lists the queries and commands that the loop has run for more than 5 s. ``paused`` is for how many
+        seconds the loop has waited because of `pause`, else 0. Raises NoAnswer after ``timeout`` s: a call in C that
+        keeps the interpreter lock, or a stopped process, cannot answer. With ``ranks`` it is a dict of such dicts by
+        rank, with the error in the place of a rank that does not answer.
         """
         if ranks is not None:
             return self.ranks.each(lambda rank: rank.stacks(timeout), ranks, timeout)
@@ -200,7 +200,7 @@ class Run:
         return stacks
 
     def stack_report(self, timeout: float = 5.0) -> StackReport:
-        """Return the same as `stacks` of one rank, as a struct. Raises NoAnswer after ``timeout`` s."""
+        """Return the same as `stacks` of one rank, as a struct. Raises NoAnswer."""
         return self.session.inquire(m.GetStacks, "The question for the stacks of the job", timeout)
 
     def __repr__(self) -> str:
@@ -243,17 +243,16 @@ class Run:
         patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
         relay: bool = False,
     ) -> LiveStream:
-        """Attach ``query`` to the events ``on``, by default "batch", and return the stream of what it yields.
+        """Attach ``query`` to the events ``on`` and return the stream of its values.
 
-        A text that is the name of a declared stream of the run, without ``on`` or another argument of a query,
-        reads that one: what its history holds, which is here when this returns (or comes after: it waits a second at
-        most), then each new value.
-        ``window`` is what a reduction aggregates over: None (the host's group), a number of events, `seconds` or
-        `sliding`. ``every`` n-th event is looked at; ``throttle`` is the least time between two values in seconds.
-        With ``when``, values are held back and come only around events where this condition is true: ``before``
-        and ``after`` of them. ``max_bytes`` bounds one value, ``buffer`` and ``buffer_bytes`` what is kept here.
-        ``budget`` grants the query a fraction of the loop's time of its own (`math.inf`: no limit).
-        ``latency="low"`` sends values within about 1 ms in place of 20 ms.
+        ``on`` is "batch" by default. A text that is the name of a declared stream of the run, without ``on`` or another
+        argument of a query, reads that one: what its history holds, which is here when this returns (or comes after: it
+        waits a second at most), then each new value. ``window`` is what a reduction aggregates over: None (the host's
+        group), a number of events, `seconds` or `sliding`. ``every`` n-th event is looked at; ``throttle`` is the least
+        time between two values in seconds. With ``when``, values are held back and come only around events where this
+        condition is true: ``before`` and ``after`` of them. ``max_bytes`` bounds one value, ``buffer`` and
+        ``buffer_bytes`` what is kept here. ``budget`` grants the query a fraction of the loop's time of its own
+        (`math.inf`: no limit). ``latency="low"`` sends values within about 1 ms in place of 20 ms.
 
         ``ranks`` asks other ranks of the job than this run's, ``"all"`` or a list of numbers (docs/ranks.md). The
         stream has the values of each, in the order of the events, or with ``combine`` one for all ranks at each event
@@ -310,7 +309,7 @@ class Run:
         timeout: float = 5.0,
         buffer: int = DEFAULT_BUFFER_ITEMS,
     ) -> RankStream:
-        """Return the stream of how far the ranks of the job are apart, from the first to the last at each event ``on``.
+        """Return the stream of the time between the first and last rank at each event.
 
         Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and
         ``uncertainty`` in seconds: 0 where all ranks are on one machine, whose clock is the same for all; of different
@@ -322,7 +321,7 @@ class Run:
 
     @property
     def controls(self) -> Controls:
-        """What can be set in the job, by name: value, bounds, unit, meaning, version.
+        """The controls of the job, by name: value, bounds, unit, meaning, version.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -337,23 +336,24 @@ class Run:
 
     @property
     def commands(self) -> Records:
-        """The newest 1,000 commands of all clients, on record: when, where, by whom, what, old, new, outcome.
+        """The newest 1,000 recorded commands of all clients.
 
-        ``run.commands.save("commands.yaml")`` writes them as a file that `looptap replay` does again in another run.
+        Each says when, where, by whom, what, old, new and outcome. ``run.commands.save("commands.yaml")`` writes a file
+        that `looptap replay` executes in another run.
         """
         return self._control.commands()
 
     def command_records(self) -> list[CommandRecord]:
-        """The same as `commands`, as structs. Raises NoAnswer after 5 s."""
+        """Return the same as `commands`, as structs. Raises NoAnswer after 5 s."""
         return self._control.records()
 
     def commands_soon(self) -> Future[list[CommandRecord]]:
-        """Ask for `command_records` without waiting: the future holds them once the agent has answered."""
+        """Return a future of `command_records`. Does not block."""
         return self._control.commands_soon()
 
     @property
     def shares(self) -> list[Share]:
-        """The shares of the run that have not ended, of every operator. Raises NoAnswer after 5 s."""
+        """The shares that have not ended, of every operator. Raises NoAnswer after 5 s."""
         return self._sharing.shares()
 
     set = _forward("_control", ControlClient.set)
@@ -373,7 +373,7 @@ class Run:
     # ------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """Detach all streams and disconnect, from the other ranks that were reached too; the job continues."""
+        """Detach all streams and disconnect, from other ranks too; the job continues."""
         self.session.close()
         if self._ranks.belong_to(self):
             self._ranks.close()

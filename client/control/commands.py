@@ -1,4 +1,4 @@
-"""Commands of a client: sets controls, runs triggers and checkpoints, pauses, resumes and stops the job."""
+"""Commands of a client: controls, triggers, checkpoints, pauses, stop and calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEEN = "as you saw it"
 
 
 class CommandPending(NoAnswer, TimeoutError):
-    """A command was not answered in time and may still run; ``id`` asks for its outcome later."""
+    """A command got no answer in time and may still run; `outcome` takes its ``id``."""
 
     def __init__(self, text: str, id: str) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class CommandPending(NoAnswer, TimeoutError):
 
 
 class ControlClient:
-    """Changes the job of a session. Every command is recorded, runs once, and has an id.
+    """Commands to a session's job, each recorded under an id and run once.
 
     A run on several ranks is changed on all of them, at one event number, or on none: they agree at that event.
     ``ranks=0`` or a list is for these alone. Besides what each command raises: NoSuchRun if a rank cannot be
@@ -49,7 +49,7 @@ class ControlClient:
 
     @property
     def controls(self) -> Controls:
-        """What can be set in the job, by name."""
+        """The controls of the job, by name."""
         job = self._session.info.id
         if self._controls is None or self._controls.run != job:  # the next run has versions of its own
             ask = functools.partial(self._session.inquire, m.GetControls, "The question for the controls", 5.0)
@@ -61,11 +61,11 @@ class ControlClient:
         return Records.of(self.records(), self._session.info.id)
 
     def records(self) -> list[CommandRecord]:
-        """The same as `commands`, as structs. Raises NoAnswer after 5 s."""
+        """Return the same as `commands`, as structs. Raises NoAnswer after 5 s."""
         return self._session.inquire(m.GetCommands, "The question for the commands", 5.0)
 
     def commands_soon(self) -> Future[list[CommandRecord]]:
-        """Ask for `records` without waiting: the future holds them once the agent has answered."""
+        """Return a future of `records`. Does not block."""
         return self._session.requests.send(m.GetCommands(self._session.requests.number()))
 
     def set(
@@ -81,14 +81,14 @@ class ControlClient:
         id: str | None = None,
         ranks: Which = ALL,
     ) -> Outcome:
-        """Set a control, or an attribute of an exposed object by its path (``"model.dropout.p"``), at a safe event.
+        """Set a control, or an exposed object's attribute by path, at a safe event.
 
-        The outcome has ``old``, ``new``, and the ``event``, ``number`` and ``time`` at which it was done, on the
-        training thread. ``on`` names the event, by default the first at which the control is safe to change.
-        ``schedule`` says what happens to a learning rate's schedule: ``"scale"`` continues it from the new value,
-        by the same factor to its end; ``"freeze"`` keeps the new value. With ``checkpoint`` the job makes one before.
-        A change is refused if another client has changed the control since you read it in `controls`, or since
-        the version ``expected``; None sets it regardless. Raises ControlError for an invalid name, type, value or
+        A path is ``"model.dropout.p"``. The outcome has ``old``, ``new``, and the ``event``, ``number`` and ``time`` at
+        which it was done, on the training thread. ``on`` names the event, by default the first at which the control is
+        safe to change. ``schedule`` says what happens to a learning rate's schedule: ``"scale"`` continues it from the
+        new value, by the same factor to its end; ``"freeze"`` keeps the new value. With ``checkpoint`` the job saves
+        one before. A change is refused if another client has changed the control since you read it in `controls`, or
+        since the version ``expected``; None sets it regardless. Raises ControlError for an invalid name, type, value or
         event, ControlConflict, RemoteError if it fails there, CommandPending after ``timeout`` seconds (while the loop
         pauses, too): asking again with its ``id``, or `outcome`, never executes it twice.
 
@@ -117,9 +117,8 @@ class ControlClient:
     ) -> Outcome:  # fmt: skip
         """Run a function that the host declared, once, in the loop.
 
-        ``result`` of the outcome is what it returned.
-
-        Raises ControlError for an unknown name, RemoteError if it fails there, CommandPending after ``timeout`` s.
+        ``result`` of the outcome is what it returned. Raises ControlError for an unknown name, RemoteError if it fails
+        there, CommandPending after ``timeout`` s.
         """
         return self._command("trigger", name, on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 
@@ -136,8 +135,8 @@ class ControlClient:
     ) -> Outcome:  # fmt: skip
         """Ask the job to stop at its next event; a pause ends.
 
-        From then on `Agent.stop_requested` is true; where the host wants it so, ``on_stop`` is raised out of `emit`.
-        A loop that checks neither continues; `note` of the outcome says so where it has never checked.
+        From then on `Agent.stop_requested` is true; if the host wants it, `emit` raises ``on_stop``. A loop that checks
+        neither continues; `note` of the outcome says so where it has never checked.
         Raises CommandPending after ``timeout`` seconds.
         """
         return self._command("stop", on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
@@ -147,15 +146,14 @@ class ControlClient:
     ) -> Outcome:
         """Pause the loop inside `emit`, for ``seconds`` or until `resume`.
 
-        By default as long as the host allows.
-
-        Returns once it does. Commands wait, too; streams and heartbeats continue. Raises ControlError where the host
-        allows none, or a shorter one only; CommandPending after ``timeout`` seconds.
+        The default is the longest pause that the host allows. Returns once the loop pauses. Commands wait, too; streams
+        and heartbeats continue. Raises ControlError where the host allows none, or a shorter one only; CommandPending
+        after ``timeout`` seconds.
         """
         return self._command("pause", value=seconds, on=on, timeout=timeout, id=id)
 
     def resume(self, *, timeout: float = 5.0) -> Outcome:
-        """End a pause, or cancel one that has not begun; ``result`` is how many seconds the loop was paused."""
+        """End or cancel a pause; ``result`` is for how many seconds the loop was paused."""
         return self._everywhere("resume", timeout, None)
 
     def call(
@@ -168,13 +166,13 @@ class ControlClient:
         id: str | None = None,
         ranks: Which = ALL,
     ) -> Any:
-        """Run ``function`` once, on the training thread at the next event ``on``, and return its result.
+        """Run ``function`` once in the loop, and return its result.
 
-        With ``checkpoint`` the job makes a checkpoint before, if its host has said how: `looptap.Agent.checkpoint`.
-        Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
-        Asking again with that error's ``id`` returns the outcome and never runs the function twice.
-        On a run of several ranks it runs on all at one event, and returns a dict with the result of each; with
-        ``ranks=0`` there alone: what waits for the other ranks, a collective, would hang the job then.
+        It runs on the training thread at the next event ``on``; with ``checkpoint`` the job saves a checkpoint before,
+        if its host has declared one: `looptap.Agent.checkpoint`. Raises RemoteError if it raises there, and
+        CommandPending after ``timeout`` seconds: it may still run then. Asking again with that error's ``id`` returns
+        the outcome and never runs the function twice. On a run of several ranks it runs on all at one event, and
+        returns a dict with the result of each; with ``ranks=0`` there alone: a collective would then hang the job.
         """
         all_named("call(function", unnamed)
         id, code = id or os.urandom(16).hex(), code_of(function)
@@ -189,19 +187,19 @@ class ControlClient:
         return {rank: record.result for rank, record in found.items()}
 
     def outcome(self, id: str, *, timeout: float = 5.0) -> Outcome:
-        """Return the outcome of an earlier command, which does not run again; raises what that raised.
+        """Return an earlier command's outcome, or raise its error; never run it again.
 
-        Raises CommandPending if it has not run yet, ControlError for an id that is unknown: a job remembers 1,000.
+        Raises CommandPending if it has not run yet, ControlError for an unknown id: a job remembers 1,000.
         """
         return self._everywhere("outcome", timeout, id)
 
     def cancel(self, id: str, *, timeout: float = 5.0) -> Outcome:
-        """Cancel a command that still waits for its event, on all ranks: it will run on none.
+        """Cancel a command that still waits for its event, on all ranks.
 
-        ``outcome`` of what is returned is "cancelled"; or, if it is too late, what has come of it: "done", or "failed",
+        ``outcome`` of the result is "cancelled"; or, if it is too late, the command's own: "done", or "failed",
         "refused" and the like, with the ``error``. A client that waits for the command gets CommandCancelled; it stays
-        on record, with the client that cancelled it. Raises CommandPending if it has begun and is not over in time,
-        ControlError for an id that is unknown.
+        on record, with the client that cancelled it. Raises CommandPending if it has begun and does not end in time,
+        ControlError for an unknown id.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -231,7 +229,7 @@ class ControlClient:
         return self._seen(self._have_done(message, id, timeout, on, f"{what} {name}".strip(), ranks))
 
     def _seen(self, found: CommandRecord | dict[int, CommandRecord]) -> Outcome:
-        """Return the outcome; a change of one's own is one that was looked at."""
+        """Return the outcome; this client has now seen the change."""
         done = Outcome.of(found) if isinstance(found, CommandRecord) else Outcome.of_ranks(found)
         seen = self.controls.seen
         if done.name in seen and done.version is not None:
@@ -257,7 +255,7 @@ class ControlClient:
         return judged(found)
 
     def _everywhere(self, what: str, timeout: float, id: str | None) -> Outcome:
-        """Ask each rank for something that does not wait for the loop."""
+        """Send each rank a request that does not wait for the loop."""
         id = id or os.urandom(16).hex()
 
         def one(session: Session) -> CommandRecord:
@@ -284,7 +282,7 @@ class ControlClient:
 def _awaited(
     session: Session, answer: Future[CommandReply], timeout: float, on: str, id: str, what: str
 ) -> CommandRecord:
-    """Wait for the record of a command that no other rank has to agree to. Raises CommandPending."""
+    """Wait for the record of a command on one rank. Raises CommandPending."""
     try:
         reply = session.requests.wait(answer, timeout, "The command")
     except NoAnswer as late:

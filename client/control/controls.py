@@ -20,7 +20,7 @@ __all__ = ["CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a command: where it ran, and what it changed. `looptap.Run.outcome` asks for it again."""
+    """The outcome of a command: where it ran, and what it changed."""
 
     id: str
     what: str
@@ -79,7 +79,7 @@ class Outcome:
 
 
 class Controls(Mapping[str, ControlInfo]):
-    """The controls of the run ``run`` by name, asked for at each look.
+    """The controls of the run ``run`` by name, requested at each access.
 
     What was read is remembered: `Run.set` is refused if another client has changed it since.
     """
@@ -91,9 +91,9 @@ class Controls(Mapping[str, ControlInfo]):
         """The version in which each control was looked at last."""
 
     def look(self, name: str | None = None, report: ControlReport | None = None) -> dict[str, ControlInfo]:
-        """Return the controls as they are now, or in ``report``.
+        """Return the present controls, or those in ``report``.
 
-        Those returned (``name``: that one) count as looked at.
+        Those returned (``name``: that one) count as seen.
         """
         found = {info.name: info for info in (report or self.report()).controls}
         self.seen |= {n: info.version for n, info in found.items() if name in (None, n)}
@@ -121,7 +121,7 @@ class Controls(Mapping[str, ControlInfo]):
 
 
 class Records(list[dict[str, Any]]):
-    """The commands of a run in the order in which they came, each a dict; pandas makes a table of them."""
+    """The commands of a run in order of arrival, each a dict (a table for pandas)."""
 
     run: str = ""
 
@@ -133,7 +133,7 @@ class Records(list[dict[str, Any]]):
         return found
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them to ``path`` as YAML that ``looptap replay`` and ``Agent(replay=…)`` do again in another run."""
+        """Write them to ``path`` as YAML for ``looptap replay`` and ``Agent(replay=…)``."""
         return command_file.save(path, self, self.run)
 
     def __repr__(self) -> str:

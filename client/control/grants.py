@@ -1,4 +1,4 @@
-"""Grants of access: exported and kept streams, and shares of the run with viewers."""
+"""Grants of access: exported and kept streams, and shares with viewers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 class Share:
-    """A key for viewers, made by `Run.share`: with its file they see its streams until it ends."""
+    """A key for viewers, made by `Run.share`, that admits them until it expires."""
 
     def __init__(self, client: SharingClient, info: ShareInfo, path: Path | None = None) -> None:
         self.id, self.expires, self.endpoints, self.streams = info.share, info.expires, info.endpoints, info.streams
@@ -35,22 +35,22 @@ class Share:
 
     @property
     def left(self) -> float:
-        """Seconds until it ends by itself."""
+        """Seconds until it expires."""
         return max(0.0, self.expires - time.time())
 
     @property
     def viewers(self) -> list[str]:
-        """The viewers that are attached now: user, host and process, as they name themselves."""
+        """The attached viewers: user, host and process, as they name themselves."""
         self.who = next((share.who for share in self._client.shares() if share.id == self.id), [])
         return self.who
 
     @property
     def reach(self) -> str:
-        """Where the file gives access from, in a sentence."""
+        """A sentence on where the file gives access from."""
         return self.reach_by("share(endpoint='tcp://{host}:*')")
 
     def reach_by(self, wider: str) -> str:
-        """Return `reach`; ``wider`` is the call, with a place for ``{host}``, that gives access to others."""
+        """Return `reach`; ``wider``, a call with ``{host}``, would give access to others."""
         host = self._client.host
         hosts = {urlsplit(endpoint).hostname or "" for endpoint in self.endpoints}
         if all(endpoint.startswith(IPC) for endpoint in self.endpoints):
@@ -60,7 +60,7 @@ class Share:
         return f"From wherever {', '.join(sorted(host for host in hosts if not is_loopback(host)))} can be reached."
 
     def revoke(self, timeout: float = 5.0) -> None:
-        """End it at once: its viewers get nothing more. Raises NoAnswer."""
+        """End it at once and disconnect its viewers. Raises NoAnswer."""
         self._client.revoke(self.id, timeout=timeout)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Share:
 
 
 class SharingClient:
-    """Shows the run of a session to others, and keeps its streams."""
+    """Shares, exports and kept streams of a session's run."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -83,7 +83,7 @@ class SharingClient:
         self, stream: LiveStream | str, exported: bool = True, *, name: str = "", share: Share | str = "",
         timeout: float = 5.0,
     ) -> StreamInfo:  # fmt: skip
-        """Show a stream to viewers, or hide it with ``exported=False``; return its description.
+        """Show a stream to viewers, or hide it (``exported=False``); describe it.
 
         ``stream`` is the name of a declared stream, or a live stream of this run: its query then belongs to the job
         and stands there under ``name`` (by default its own), with a history that begins now. It continues when you
@@ -104,10 +104,10 @@ class SharingClient:
         return self._stand(stream, name, timeout, export=exported, share=share if isinstance(share, str) else share.id)
 
     def keep(self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0) -> StreamInfo:
-        """Record a stream in the file of the run (docs/store.md), or stop with ``kept=False``.
+        """Record a stream in the file of the run, or stop with ``kept=False``.
 
-        Of a declared stream, named or read by ``stream``, what its history holds is kept, too; a live stream of your
-        own becomes one, as for `export`. Raises what that raises.
+        See docs/store.md. The history of a declared stream, named or read by ``stream``, is kept too; a live stream of
+        your own becomes one, as for `export`. Raises what that raises.
         """
         return self._stand(stream, name, timeout, keep=kept)
 
@@ -120,11 +120,11 @@ class SharingClient:
         path: str | os.PathLike[str] | None = None,
         timeout: float = 5.0,
     ) -> Share:
-        """Make a viewer's file, by which `looptap.attach` shows some streams and nothing else.
+        """Write a viewer's file, with which `looptap.attach` reads streams only.
 
-        These are ``streams``, live ones of this run or names of standing ones, exported to this share alone; None is
+        These are ``streams``, live ones of this run or names of standing ones, exported to this share alone; None means
         whatever `export` has let viewers see, now or later.
-        It opens for ``expires`` seconds, or until `Share.revoke`. ``endpoint`` is where viewers come in: None is a
+        It is valid for ``expires`` seconds, or until `Share.revoke`. ``endpoint`` is where viewers connect: None is a
         private socket, for processes of your user on the machine of the job; ``"tcp"`` is loopback there, for its other
         users and through ssh; ``"tcp://host:*"`` is the network. ``path`` is the file to write, or its directory, by
         default the current one. Raises EndpointError, LimitReached, UnsafeFile for a directory that others can change,
@@ -152,7 +152,7 @@ class SharingClient:
         return [Share(self, info) for info in found]
 
     def revoke(self, id: str = "", *, timeout: float = 5.0) -> list[str]:
-        """End the share ``id``, or all, at once; returns the ids of those that were. Raises QueryError, NoAnswer."""
+        """End the share ``id``, or all; return their ids. Raises QueryError, NoAnswer."""
         ended = self._session.requests.send(m.Revoke(self._session.requests.number(), id))
         return self._session.requests.wait(ended, timeout, "The end of the share")
 

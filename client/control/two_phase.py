@@ -1,4 +1,4 @@
-"""Runs a command on several ranks: prepares it on all of them, then has it done at one event, or on none."""
+"""Two-phase commands for several ranks: done at one event on all, or on none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer: TypeAlias = CommandRecord | LooptapError
 
 
 def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int]) -> dict[int, Session]:
-    """Return the sessions of all ranks that a command is for. Raises QueryError, NoSuchRun if one is out of reach."""
+    """Return the sessions of the ranks meant. Raises QueryError, NoSuchRun."""
     if session.info.ranks == 1 and which in (ALL, 0):
         return {0: session}
     chosen, job = ranks.select(which), session.info.id
@@ -47,8 +47,8 @@ def agreed(
 ) -> dict[int, Answer]:
     """Run command ``id`` on every rank; return the record or error of each.
 
-    Raises what keeps it from being prepared: then nothing is done on any rank. NoAnswer is among the errors of ranks
-    that did not answer in time.
+    Raises if it cannot be prepared: then nothing is done on any rank. NoAnswer is among the errors of ranks that did
+    not answer in time.
     """
     deadline = monotonic() + timeout
     for attempt in range(MAX_ATTEMPTS):
@@ -82,7 +82,7 @@ def agreed(
 
 
 def judged(found: Mapping[int, Answer]) -> dict[int, CommandRecord]:
-    """Return the records of all ranks. Raises what happened, if it was not done on every one."""
+    """Return the records of all ranks. Raises unless the command was done on each."""
     done = {rank: reply for rank, reply in found.items() if not isinstance(reply, LooptapError)}
     failed = {rank: error for rank, error in found.items() if isinstance(error, LooptapError)}
     if not failed:
@@ -110,7 +110,7 @@ def _doubtful(error: LooptapError) -> bool:
 def _all(
     sessions: Mapping[int, Session], request: Callable[[Session], m.Request[CommandReply]], timeout: float, id: str
 ) -> dict[int, CommandReply]:
-    """Return what every rank answers; if one fails, the command is dropped everywhere and nothing is done."""
+    """Return every rank's reply; if one fails, drop the command everywhere and raise."""
     found = _each(sessions, request, monotonic() + timeout)
     for rank, reply in found.items():
         if isinstance(reply, LooptapError):
@@ -124,7 +124,7 @@ def _all(
 def _each(
     sessions: Mapping[int, Session], request: Callable[[Session], m.Request[CommandReply]], deadline: float
 ) -> dict[int, CommandReply | LooptapError]:
-    """Return the answer of each rank, or why there is none."""
+    """Return each rank's reply or error."""
     asked: dict[int, Future[CommandReply]] = {}
     found: dict[int, CommandReply | LooptapError] = {}
     for rank, session in sessions.items():
@@ -141,7 +141,7 @@ def _each(
 
 
 def _let_go(sessions: Mapping[int, Session], id: str) -> None:
-    """Drop the command on every rank; a rank that this does not reach forgets it by itself."""
+    """Drop the command on every rank; one that cannot be reached forgets it in time."""
     for session in sessions.values():
         with contextlib.suppress(LooptapError):
             session.requests.forget(session.requests.send(m.Agree(session.requests.number(), id, -1)))

@@ -1,1 +1,1 @@
-"""Which runs there are, and which one a name means."""
+"""The runs there are, and which one a name means."""

@@ -1,4 +1,4 @@
-"""`RunListing`: what the connection files say of a run, as data."""
+"""`RunListing`: a run according to its connection files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ Opener: TypeAlias = "Callable[[RunListing, float, bool], Run]"
 
 @dataclass(frozen=True)
 class RunListing:
-    """What the connection files say of a run, and whether its process is alive (None: it is on another machine).
+    """A run according to its connection files, and whether it is alive (or None).
 
-    Of a job on several ranks it is the lowest rank that may be alive; ``members`` has the listings of all by rank.
-    A file that cannot be used has a ``problem``, one sentence with the command that repairs it, and nothing else.
+    ``alive`` is None on another machine. Of a job on several ranks this is the lowest rank that may be alive;
+    ``members`` has the listings of all by rank. A file that cannot be used has a ``problem``, one sentence with the
+    command that repairs it, and nothing else.
     """
 
     name: str
@@ -64,7 +65,7 @@ class RunListing:
         return self.opener(self, timeout, follow)
 
     def usable(self) -> ConnectionFile:
-        """Return the connection file of a run that may be alive. Raises UnsafeFile or RunEnded."""
+        """Return the connection file if the run may be alive; else UnsafeFile, RunEnded."""
         if self.file is None:
             raise UnsafeFile(self.problem)
         if self.alive is False:
@@ -72,7 +73,7 @@ class RunListing:
         return self.file
 
     def unreachable(self, error: LinkError) -> LinkError:
-        """Return ``error``, or a likelier cause when nothing listens at the endpoints of this file."""
+        """Return ``error``, or the likelier cause if nothing listens at the endpoints."""
         file = self.file
         if file is None:
             return error

@@ -1,8 +1,7 @@
 """Groups connection files by job: those of its ranks belong together.
 
-A job is known by the id that its launcher gave to all of its ranks (`RunInfo.job`). After a restart, and after jobs
-that were killed, files of dead ranks may lie about with the same: the newest of each rank counts, the living before
-the dead.
+A job is known by the id that its launcher gave to all of its ranks (`RunInfo.job`). Files of dead ranks with the same
+id may be left after a restart or a kill: the newest of each rank counts, the living before the dead.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Members: TypeAlias = dict[int, RunListing]
 
 
 def group_by_job(listed: Iterable[RunListing]) -> list[RunListing]:
-    """Return one listing a job, the newest first: of its lowest rank that may be alive, with all as ``members``."""
+    """Return one listing a job, newest first: its lowest rank that may be alive."""
     found, together = [], {}  # type: ignore[var-annotated]
     for run in listed:
         if run.ranks > 1 and run.file is not None:
@@ -31,7 +30,7 @@ def group_by_job(listed: Iterable[RunListing]) -> list[RunListing]:
 
 
 def _by_attempt(files: Sequence[RunListing]) -> list[Members]:
-    """Split the files of one launcher's name by job: one that ran before, or was restarted, has its own."""
+    """Split one launcher's files by job: an earlier or restarted job has its own."""
     found: list[Members] = []
     for run in sorted(files, key=lambda run: (run.alive is False, -run.started)):
         for members in found:
@@ -44,7 +43,7 @@ def _by_attempt(files: Sequence[RunListing]) -> list[Members]:
 
 
 def _ended(members: Members) -> Members:
-    """Mark as ended those of another machine whose state is unknown here, as others have taken their place."""
+    """Mark members of unknown state as ended if others have taken their place."""
     return {rank: replace(run, alive=False) if run.alive is None else run for rank, run in members.items()}
 
 

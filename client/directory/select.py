@@ -24,7 +24,7 @@ from looptap.streams.expressions import nearest
 
 
 def select(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:
-    """Return the one run that ``name`` means, of those that are ``listed`` in ``directory``."""
+    """Return the one run of ``listed`` that ``name`` means."""
     usable = one_role_each([run for run in listed if not run.problem])
     matching = usable if name is None else _matching(usable, name)
     living = [run for run in matching if run.alive is not False]
@@ -44,7 +44,7 @@ def select(listed: Sequence[RunListing], name: str | None, rank: int | None, dir
 
 
 def path_of(name: str | os.PathLike[str] | None) -> Path | None:
-    """Return the path that ``name`` is, if it looks like one: names of runs have no slash."""
+    """Return ``name`` as a path if it looks like one: names of runs have no slash."""
     if name is None:
         return None
     text = os.fspath(name)
@@ -64,12 +64,12 @@ def refuse_stored(path: Path) -> None:
 
 
 def ranks_of(run: RunListing) -> Mapping[int, RunListing]:
-    """Return the listings of its ranks."""
+    """Return the listings of a run's ranks."""
     return run.members or {run.rank: run}
 
 
 def one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
-    """Return for each run and rank the file that allows most."""
+    """Return for each run and rank the file of the most powerful role."""
     best: dict[tuple[str, int], RunListing] = {}
     for run in listed:
         key = run.id, run.rank
@@ -79,7 +79,7 @@ def one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
 
 
 def _matching(listed: Sequence[RunListing], name: str) -> list[RunListing]:
-    """Return the runs that ``name`` means most exactly: by id, name, pattern, or the beginning of one."""
+    """Return the runs that match best: by id, name, pattern, or beginning of one."""
     for fits in (
         lambda run: run.id == name,
         lambda run: run.name == name,
@@ -150,13 +150,13 @@ def _day(seconds: float) -> str:
 
 
 def _stored(id: str, path: str = "") -> str:
-    """Say where an ended run is stored; empty if it is not."""
+    """Describe where an ended run is stored; empty if it is not."""
     files = [Path(path)] if path else kept(glob.escape(id))
     return f" See: looptap open {shlex.quote(str(files[0]))}" if files and files[0].exists() else ""
 
 
 def _place(directory: Path) -> str:
-    """Name the directory that was searched, and why that one."""
+    """Describe the directory that was searched, and why that one."""
     named = os.environ.get("LOOPTAP_DIR")
     if named and Path(named).expanduser().absolute() == directory:
         return f"{directory}, which LOOPTAP_DIR names"

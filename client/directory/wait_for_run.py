@@ -28,11 +28,11 @@ def wait_for_run(
     follow: bool = False,
     pause: float = POLL_INTERVAL_SECONDS,
 ) -> T:
-    """Call ``look`` again and again for ``seconds`` while there is no run; return what it finds.
+    """Call ``look`` repeatedly for ``seconds`` until it finds a run; return it.
 
-    ``tell`` is called with what is waited for, at once and then every minute. Raises what ``look`` raises if that is
+    ``tell`` is called with the awaited name, at once and then every minute. Raises what ``look`` raises if that is
     anything but NoSuchRun, RunEnded or NoDirectory, or when the time is over; and RunEnded for a run that has begun and
-    ended meanwhile, unless it ``follow`` one run with the next.
+    ended meanwhile, unless it should ``follow`` one run with the next.
 
     >>> wait_for_run(lambda: 7, 0.0, print)
     7

@@ -33,12 +33,12 @@ log = logging.getLogger("looptap")
 
 
 def name_of(action: Action) -> str:
-    """Return the name of an action in a firing."""
+    """Return the name of an action for a firing."""
     return action if isinstance(action, str) else str(getattr(action, "__name__", action))
 
 
 def act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
-    """Do it; returns what came of it."""
+    """Run the action; return its outcome."""
     try:
         return _act(action, firing, rule, run)
     except Exception as error:
@@ -71,7 +71,7 @@ def _act(action: Action, firing: Firing, rule: Rule, run: Run) -> str:
 
 
 def end(process: Process | None, until: float, over: threading.Event) -> str:
-    """End a process that is still there at ``until``, unless ``over`` is set before; returns what came of it."""
+    """End a process at ``until`` unless it ends or ``over`` is set; say which."""
     if process is None or process.alive() is None:
         where = "somewhere else" if process is None else f"on {process.host}"
         return f"failed: the process is {where}, and can only be ended there"

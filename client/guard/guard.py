@@ -1,4 +1,4 @@
-"""`guard`: many runs under watch, by rules, from the moment they appear until they end."""
+"""`guard`: watches many runs by rules, from when they appear until they end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger("looptap")
 
 
 class WatchedRun(NamedTuple):
-    """How far a rule has come with a run: values judged, values missing, the state of the run."""
+    """The progress of a rule with a run: values judged and missing, run state."""
 
     run: str
     rule: str
@@ -48,9 +48,10 @@ class WatchedRun(NamedTuple):
 
 
 class Guard:
-    """Watches the runs that ``pattern`` means, by rules; made by `looptap.guard`, ended by `close`.
+    """A watch over the runs that match ``pattern``; made by `looptap.guard`.
 
-    `firings` is what happened so far, and `watched` how many values were judged and are missing, by run and rule.
+    It ends with `close`. `firings` is what happened so far, and `watched` how many values were judged and are missing,
+    by run and rule.
     """
 
     def __init__(
@@ -88,19 +89,19 @@ class Guard:
 
     @property
     def firings(self) -> list[Firing]:
-        """What happened so far, in order: each action, and each gap or problem that kept a rule from judging."""
+        """All actions so far, in order, and all gaps and problems that prevented judging."""
         with self._lock:
             return list(self._firings)
 
     @property
     def watched(self) -> list[WatchedRun]:
-        """How far each rule has come with each run, those that have ended included."""
+        """The progress of each rule with each run, including runs that have ended."""
         with self._lock:
             watches, past = list(self._watches.values()), [each for one in self._past.values() for each in one]
         return past + [each for watch in watches for each in self._progress(watch)]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no run that matches is left, and all actions are done; False after ``timeout`` seconds."""
+        """Wait until all matching runs and actions are over; False after ``timeout`` s."""
         deadline = None if timeout is None else time.monotonic() + timeout
         looks = self._looks
         while not self._closed.is_set():
@@ -114,7 +115,7 @@ class Guard:
         return True
 
     def close(self, timeout: float = 10.0) -> None:
-        """End the guard, not the runs. Actions that are under way have ``timeout`` seconds to finish."""
+        """End the guard, not the runs; running actions have ``timeout`` seconds left."""
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
@@ -165,7 +166,7 @@ class Guard:
             self._note(Firing(time.time(), "", "", None, None, "problem", text))
 
     def _look(self) -> None:
-        """Look for runs that are new, or may be attached to again."""
+        """Look for runs that are new, or can be attached to again."""
         now = time.monotonic()
         self._next_look = now + SCAN_INTERVAL_SECONDS
         left = 0
@@ -281,11 +282,12 @@ def guard(
     record: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
 ) -> Guard:
-    """Watch the runs that ``pattern`` means (a name, an id, or "digits-*") by ``rules``, from when they appear.
+    """Watch the runs that match ``pattern`` by ``rules``, from when they appear.
 
-    The guard works on threads of its own until `Guard.close`, also as a context manager. Runs are looked for in
-    ``directory``, by default where runs announce themselves, twice a second; rank 0 of each is watched. With
-    ``dry_run`` nothing is done, and what would have been is in `Guard.firings`. ``record`` is a file to which each
-    firing is added, as JSON on a line. Raises QueryError, NoDirectory, UnsafeFile and OSError.
+    ``pattern`` is a name, an id, or one like "digits-*". The guard works on threads of its own until `Guard.close`,
+    also as a context manager. Runs are looked for in ``directory``, by default where runs announce themselves, twice a
+    second; rank 0 of each is watched. With ``dry_run`` nothing is done, and what would have been is in `Guard.firings`.
+    ``record`` is a file to which each firing is added, as JSON on a line. Raises QueryError, NoDirectory, UnsafeFile
+    and OSError.
     """
     return Guard(pattern, rules, dry_run=dry_run, record=record, directory=directory)

@@ -20,10 +20,10 @@ PREFIXES = ("http://", "https://", "shell:", "call:")
 
 
 class Firing(NamedTuple):
-    """One action that a rule came to, or a ``gap`` or ``problem`` that kept it from judging, in one run.
+    """One action of a rule in one run, or a ``gap`` or ``problem`` in judging it.
 
     ``time`` is in seconds since the epoch, ``run`` an id, ``event`` the number of the event (None: there was none),
-    ``outcome`` what came of the action, as a text.
+    ``outcome`` the result of the action, as a text.
     """
 
     time: float
@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition over the events of a run, or a query with a bound, and the actions when it comes true.
+    """A condition over a run's events, and the actions when it comes true.
 
     ``query`` is a text of the query language. Without a bound it is a condition; with ``above`` or ``below`` it is
     true while the value is beyond. It has to be true ``lasting`` times in a row: an event that is missing, or at which
@@ -63,7 +63,7 @@ class Rule:
     that runs once in the loop), or a function of a `Firing`. They are done in order, once for each run and rule, or
     with ``again`` after so many seconds once more while it is true. "stop" is a request, and a loop that hangs never
     reads it: with ``kill``, a process on this machine that has not ended so many seconds after a firing with "stop" is
-    sent SIGTERM. Raises QueryError for what cannot be.
+    sent SIGTERM. Raises QueryError for an invalid rule.
 
     >>> Rule("loss > 5", on="epoch", lasting=3).name
     'loss > 5'
@@ -198,7 +198,7 @@ class Rule:
 
     @property
     def every_event(self) -> bool:
-        """Whether the query yields a value at each event, if it is mapped; then event numbers tell what is missing."""
+        """True if a mapped query yields at each event: then event numbers show gaps."""
         if not isinstance(self.query, str):
             return True
         try:

@@ -1,7 +1,7 @@
-"""One run under guard: a judge for each rule, which checks again and again what has come.
+"""A watch over one run: a judge for each rule, which checks new values.
 
 All of it runs on the guard's thread, but for the attach. No event is skipped silently: values are numbered, a
-query that yields at each event is checked by the numbers of its events too, and what is missing is reported.
+query that yields at each event is checked by the numbers of its events too, and missing ones are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_COMPARED_STEPS = 1_000
 
 
 class Judgement(NamedTuple):
-    """A rule is true at ``event``; with a ``kind`` ("gap", "problem") it could not be judged: ``value`` says why."""
+    """A rule that is true at ``event``, or a gap or problem (``kind``) in judging it."""
 
     event: int | None
     value: Any
@@ -36,7 +36,7 @@ class Judgement(NamedTuple):
 
 
 class Judge(Protocol):
-    """Checks one run for one rule."""
+    """A check of one run by one rule."""
 
     rule: Rule
     judged: int
@@ -44,11 +44,11 @@ class Judge(Protocol):
     over: bool
 
     def look(self) -> Iterator[Judgement]:
-        """Yield what is new since the last call."""
+        """Yield new judgements since the last call."""
 
 
 class SiblingComparison:
-    """Keeps what the runs had at each step, and finds those that are worse than the rest."""
+    """The values of all runs at each step, which finds runs worse than the rest."""
 
     def __init__(self, rule: Rule) -> None:
         assert rule.compared is not None
@@ -59,7 +59,7 @@ class SiblingComparison:
         self._changed: set[float] = set()
 
     def add(self, run: str, step: float, value: float, event: int) -> None:
-        """Take in what ``run`` had at ``step``."""
+        """Add what ``run`` had at ``step``."""
         badness = math.inf if math.isnan(value) else -value if self._how.higher_is_better else value
         self._steps.setdefault(step, {})[run] = badness, value, event
         self._changed.add(step)
@@ -71,7 +71,7 @@ class SiblingComparison:
                 verdicts.pop(oldest, None)
 
     def news(self, run: str) -> list[Judgement]:
-        """Return where ``run`` was found to be worse since the last call."""
+        """Return new judgements of ``run`` since the last call."""
         if self._changed:
             for step in sorted(self._changed):
                 self._judge(step)
@@ -79,7 +79,7 @@ class SiblingComparison:
         return self._news.pop(run, [])
 
     def _judge(self, step: float) -> None:
-        """Compare all runs that were at ``step``."""
+        """Compare all runs with a value at ``step``."""
         there = self._steps[step]
         ranking = sorted(badness for badness, _, _ in there.values())
         enough = len(ranking) > self._how.at_least
@@ -97,7 +97,7 @@ class SiblingComparison:
         return own > middle + (self._how.by - 1) * abs(middle)
 
     def _lasts(self, worse: dict[float, bool], step: float) -> bool:
-        """Whether ``step`` is in a row of steps, long enough, at each of which the run is worse."""
+        """Return True if the run is worse at enough steps in a row around ``step``."""
         steps = list(worse)
         first = last = steps.index(step)
         while first and worse[steps[first - 1]]:
@@ -108,7 +108,7 @@ class SiblingComparison:
 
 
 class StreamJudge:
-    """Judges the values of a query."""
+    """A judge of the values of a query."""
 
     def __init__(self, rule: Rule, run: Run, siblings: SiblingComparison | None) -> None:
         self.rule, self.run, self._siblings = rule, run, siblings
@@ -124,7 +124,7 @@ class StreamJudge:
         self._failed = False
 
     def look(self) -> Iterator[Judgement]:
-        """Yield what is new since the last call."""
+        """Yield new judgements since the last call."""
         if self.over or (self.stream.state == LIVE and self.stream.newest == self._number):
             if self._siblings is not None:
                 yield from self._siblings.news(self.run.id)
@@ -168,7 +168,7 @@ class StreamJudge:
                 yield Judgement(record.event, value)
 
     def _missing(self, record: Record) -> tuple[int, bool]:
-        """How many values are missing right before ``record``, and whether there may be more."""
+        """Return how many values are missing before ``record``, and if there may be more."""
         missing = record.number - self._number - 1
         if self._by_event and self._number:
             missing = max(missing, (record.event - self._event) // int(self.rule.every) - 1)
@@ -199,7 +199,7 @@ class StreamJudge:
 
 
 class StallJudge:
-    """Checks for how long there was no event."""
+    """A judge of how long there was no event."""
 
     def __init__(self, rule: Rule, run: Run) -> None:
         self.rule, self.run = rule, run
@@ -207,7 +207,7 @@ class StallJudge:
         self.over = self._reported = False
 
     def look(self) -> Iterator[Judgement]:
-        """Yield what is new since the last call."""
+        """Yield new judgements since the last call."""
         self.over = self.run.state not in OPEN
         if self.run.state == LIVE:
             self.judged, self._reported = self.judged + 1, False
@@ -219,7 +219,7 @@ class StallJudge:
 
 
 class RunWatch:
-    """One attached run and its judges. Raises LinkError if it cannot be attached to."""
+    """An attached run and its judges. Raises LinkError if it cannot be attached to."""
 
     def __init__(
         self, listed: RunListing, rules: Sequence[Rule], siblings: dict[int, SiblingComparison], timeout: float
@@ -240,7 +240,7 @@ class RunWatch:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended, and all that came of it has been judged."""
+        """True if the run has ended and all its values were judged."""
         return self.run.state not in OPEN and all(judge.over for _, judge in self.judges)
 
 

@@ -13,16 +13,16 @@ _SAMPLES = 8
 
 
 class Offset(NamedTuple):
-    """``seconds`` that one clock is ahead of another, give or take ``error``."""
+    """The ``seconds`` that one clock is ahead of another, give or take ``error``."""
 
     seconds: float
     error: float
 
 
 def ahead(session: Session, timeout: float = 5.0) -> Offset:
-    """Measure how far the clock of the run's host is ahead of this one's, by the quickest of eight questions.
+    """Measure how far the clock of the run's host is ahead of this one's.
 
-    The answer was given at some moment between the question and its arrival: half of that time is the error.
+    The quickest of eight requests counts; half of its duration is the error.
     """
     best = Offset(0.0, float("inf"))
     for _ in range(_SAMPLES):
@@ -36,7 +36,7 @@ def ahead(session: Session, timeout: float = 5.0) -> Offset:
 
 
 def between(first: Session, second: Session, boots: tuple[str, str]) -> Offset:
-    """Measure how far the clock of the host of ``second`` is ahead of that of ``first``; one boot has one clock."""
+    """Measure how far ``second``'s clock is ahead of ``first``'s; 0 for one boot."""
     if first is second or (boots[0] and boots[0] == boots[1]):
         return Offset(0.0, 0.0)
     one, other = ahead(first), ahead(second)

@@ -1,8 +1,8 @@
-"""A relay on a node: `looptap relay` attaches to the ranks of one machine and passes on their merged states.
+"""`looptap relay`: attaches to the ranks of one machine and merges their states.
 
 To a client it is like the agent of the lowest of these ranks, and sends one message for all of them: partial results
-are merged on the way, and again where they arrive. Frames go over the relay's stdin and stdout, each a line of its
-own, which every command that starts another one (`ssh`, `srun`) passes on at once, and among which a shell may greet.
+are merged on the way, and again where they arrive. Frames go over the relay's stdin and stdout, each on a line of its
+own, which every command that starts another one (`ssh`, `srun`) passes on at once; a shell may add lines of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEARTBEAT_SECONDS = 1.0
 
 
 class MergeRelay:
-    """Answers a client in place of the agents of ``ranks``; ``send`` sends its frames."""
+    """A server that answers a client for the agents of ``ranks``."""
 
     def __init__(self, run: RankHandle, ranks: Sequence[int], send: Callable[[bytes], None]) -> None:
         self._run, self._ranks, self._send = run, tuple(ranks), send
@@ -106,7 +106,7 @@ class MergeRelay:
 
 
 def relay(run: RankHandle, ranks: Sequence[int]) -> int:
-    """Serve a client on stdin and stdout from ``ranks`` until it leaves; return the exit code."""
+    """Serve a client on stdin and stdout for ``ranks``; return the exit code."""
     source = open(0, "rb", LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
     sink = open(1, "wb", LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close
     writing, over = threading.Lock(), threading.Event()
@@ -129,7 +129,7 @@ def relay(run: RankHandle, ranks: Sequence[int]) -> int:
 
 
 class MergeRelayTransport:
-    """The client's end: a transport over the stdin and stdout of ``command``, which ends in `looptap relay`."""
+    """A transport over the stdin and stdout of ``command``, a `looptap relay`."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
@@ -145,7 +145,7 @@ class MergeRelayTransport:
 
     @property
     def running(self) -> RunningCommand:
-        """The command, once it was started."""
+        """The command, once it has been started."""
         assert self._running is not None, "the transport was not started"
         return self._running
 
@@ -158,7 +158,7 @@ class MergeRelayTransport:
             raise NoAnswer(self._ended()) from None
 
     def close(self, timeout: float = 1.0) -> None:
-        """End the relay: by itself, since its stdin ends, else by a signal."""
+        """End the relay by closing its stdin, else by a signal."""
         self._closed = True
         if self._running is not None:
             with self._writing:
@@ -173,7 +173,7 @@ class MergeRelayTransport:
             receiver.on_end(NoAnswer(self._ended()))
 
     def _ended(self) -> str:
-        """Say that the relay has ended, in the words of the command."""
+        """Report that the relay has ended, in the words of the command."""
         code = self.running.exit_code()
         with_code = "" if code is None else f" with exit code {code}"
         return f"The relay `{shlex.join(self.command)}` has ended{with_code}.{self.running.words()}"

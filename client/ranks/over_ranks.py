@@ -1,4 +1,4 @@
-"""Asking several ranks of a job one question: `Run.stream` with ``ranks=``, and `Run.skew`."""
+"""Queries over several ranks of a job: `Run.stream` with ``ranks=``, `Run.skew`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def over_ranks(
     combine: str | Callable[..., Any] | None, *, patience: float, timeout: float, text: str, buffer: int,
     buffer_bytes: int, relay: bool = False,
 ) -> RankStream:  # fmt: skip
-    """Attach a query to several ranks and return the stream. Raises what `Run.stream` raises."""
+    """Attach a query to several ranks; return its stream. Raises like `Run.stream`."""
     f = None if combine is None or combine == MERGE else combination(combine)
     if combine == MERGE:
         if not attach.code.text or attach.code.pickled:
@@ -81,7 +81,7 @@ def over_ranks(
 
 
 class _Joined(RankStream):
-    """A stream of the joined states of several ranks, each of which is passed on as it comes."""
+    """A stream of the merged states of several ranks, passed on as they come."""
 
     on_batch: Callable[[Batch], None]
 
@@ -93,7 +93,7 @@ class _Joined(RankStream):
 def joined(
     run: RankHandle, attach: m.Attach, ranks: Iterable[int], on_batch: Callable[[Batch], None]
 ) -> tuple[RankStream, SubscriptionInfo]:
-    """Open the merged stream of ``ranks``, to be merged further; return it with the reply of an attach."""
+    """Open the stream of merged states of ``ranks``; return it with its attach reply."""
     stream = _asked(
         run, attach, ranks, patience=DEFAULT_LATE_TIMEOUT_SECONDS, timeout=_NODE_ATTACH_TIMEOUT_SECONDS,
         text=attach.code.text, buffer=_MAX_KEPT_VALUES_PER_RANK,
@@ -113,7 +113,7 @@ def skew(
     run: RankHandle, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float,
     buffer: int,
 ) -> RankStream:  # fmt: skip
-    """Return the stream of how far the ranks are apart at each event. Raises what `Run.stream` raises."""
+    """Return the stream of the ranks' time spread at each event; see `Run.skew`."""
     attach = m.Attach(0, 0, m.Code("event_number"), on, every=every, align=m.VALUES, name="skew")
     stream = _asked(
         run, attach, ranks, patience=patience, timeout=timeout, text="skew", buffer=buffer, buffer_bytes=buffer * 512
@@ -130,7 +130,7 @@ def _asked(
     run: RankHandle, attach: m.Attach, ranks: str | int | Iterable[int] | None, *, patience: float, timeout: float,
     text: str, buffer: int, buffer_bytes: int, relay: bool = False, kind: type[RankStream] = RankStream,
 ) -> RankStream:  # fmt: skip
-    """Return the stream, attached to each rank; its values are not assembled yet."""
+    """Return a stream attached to each rank; its values are not assembled yet."""
     if isinstance(patience, bool) or not isinstance(patience, int | float) or not 0 <= patience < math.inf:
         raise QueryError(f"patience={patience!r} must be a number of seconds, 0 or more.")
     asked = run.ranks.select(ALL if ranks is None else ranks)
@@ -198,7 +198,7 @@ def _offset(run: RankHandle, first: int, rank: RankHandle) -> Offset:
 
 
 class _Spread:
-    """Computes from the times of one event on several ranks how far they are apart."""
+    """A function from the ranks' times of one event to their spread."""
 
     def __init__(self, run: RankHandle, ranks: tuple[int, ...]) -> None:
         self._ranks, self._run = ranks, run
@@ -221,7 +221,7 @@ class _Spread:
         return times[slowest] - times[fastest], slowest, fastest, error
 
     def _compare(self, timeout: float) -> None:
-        """Compare the clocks again, unless it is one clock; a rank that does not answer keeps its offset."""
+        """Compare the clocks again; a rank that does not answer keeps its offset."""
         self._compared = time.monotonic()
         if self._one or len(self._ranks) == 1:
             return

@@ -1,4 +1,4 @@
-"""`RankStream`: one stream of what several ranks of a job yield, in the order of their events, or combined."""
+"""`RankStream`: the values of several ranks in event order, or combined."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Combined = Callable[[AssembledWindow], Any]
 
 
 class Absent(NamedTuple):
-    """The value ``number`` of the stream, of the event or window ``event``, has nothing of ``ranks``."""
+    """A note that value ``number``, of event or window ``event``, lacks ``ranks``."""
 
     number: int
     event: int
@@ -42,13 +42,14 @@ class Absent(NamedTuple):
 
 
 class RankStream(LiveStream):
-    """The values of one query on several ranks, in the order of their events; made by `Run.stream` with ``ranks=``.
+    """The values of one query on several ranks, in the order of their events.
 
-    Without ``combine`` each value has its ``rank``, else there is one for all ranks at each event or window, from the
-    first on that all of them have. A value waits for the ranks that have not reached its event, ``patience`` seconds
-    at most: then it is flagged partial, and `absent` names the ranks that it lacks; what they send later is counted in
-    `late`. `waiting` names the ranks that are waited for now, `states` how each rank is. A rank that ends or is lost
-    for good does not stop the others; the stream ends with the last. Times are on the clock of the lowest rank.
+    `Run.stream` with ``ranks=`` makes it. Without ``combine`` each value has its ``rank``, else there is one for all
+    ranks at each event or window, from the first on that all of them have. A value waits for the ranks that have not
+    reached its event, ``patience`` seconds at most: then it is flagged partial, and `absent` names the ranks that it
+    lacks; what they send later is counted in `late`. `waiting` names the ranks that are waited for now, `states` how
+    each rank is. A rank that ends or is lost for good does not stop the others; the stream ends with the last. Times
+    are on the clock of the lowest rank.
     """
 
     def __init__(
@@ -77,56 +78,56 @@ class RankStream(LiveStream):
 
     @property
     def waiting(self) -> dict[int, float]:
-        """The ranks that the oldest waiting value is waiting for, and for how many seconds."""
+        """The ranks that the oldest value waits for, and for how many seconds it has."""
         return self.gathering.awaited()
 
     @property
     def states(self) -> dict[int, str]:
-        """How each rank is: live, lost (its link is down), or why it has ended."""
+        """The state of each rank: live, lost (its link is down), or why it has ended."""
         states = {rank: f"{part.run.state}" for rank, part in self.parts.items()}
         return dict(sorted({**states, **self.gone}.items()))
 
     @property
     def absent(self) -> list[Absent]:
-        """Which values lack which ranks; the newest 1,000."""
+        """The newest 1,000 notes on values that lack ranks."""
         return list(self._absent)
 
     @property
     def late(self) -> dict[int, int]:
-        """How many values of a rank came when their event was no longer waited for; without combine they are there."""
+        """The number of each rank's values that came after their event was given up."""
         return {rank: count for rank, count in self.gathering.assembly.late.items() if count}
 
     @property
     def dropped(self) -> int:
-        """How many values of the ranks never arrived."""
+        """The number of values of the ranks that never arrived."""
         return sum(part.dropped for part in self.parts.values()) + sum(self.gathering.dropped.values())
 
     @property
     def error_count(self) -> int:
-        """How many times the query failed, on all ranks."""
+        """The number of times the query failed, on all ranks."""
         return max(self.feed.errors, sum(part.error_count for part in self.parts.values()))
 
     def explain(self) -> str:
-        """Explain which parts of the query stream on each rank, which are collected, and when it yields."""
+        """Explain what each rank streams or collects, and when the query yields."""
         return next((part.explain() for part in self.parts.values()), "")
 
     def grant(self, budget: float | None, timeout: float = 5.0) -> None:
-        """Let the query take the fraction ``budget`` of each rank's time; raises what `LiveStream.grant` raises."""
+        """Grant the query a fraction of each rank's time: see `LiveStream.grant`."""
         for part in self.parts.values():
             part.grant(budget, timeout)
 
     def close_window(self, timeout: float = 5.0) -> None:
-        """Raise QueryError: the windows of several ranks are those that all of them have."""
+        """Raise QueryError: a window of several ranks ends on all of them."""
         raise QueryError("the windows of a stream over several ranks end where they end on all of them.", self.text)
 
     def detach(self) -> None:
-        """Detach the query from all ranks, without waiting for what they still have to say."""
+        """Detach the query from all ranks, without waiting for their last values."""
         for part in self.parts.values():
             if part.state == LIVE:
                 part.detach()
 
     def close(self, timeout: float = 2.0) -> None:
-        """Detach the query from all ranks and wait, ``timeout`` seconds at most, for what is still to come."""
+        """Detach the query and wait up to ``timeout`` seconds for its last values."""
         deadline = time.monotonic() + timeout
         self.detach()
         for part in self.parts.values():
@@ -155,7 +156,7 @@ class RankStream(LiveStream):
     # ------------------------------------------------------------ on the thread of the gathering
 
     def _deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, int, RankContribution]]) -> None:
-        """Append complete windows, and late values where each value is for itself."""
+        """Append complete windows; without combine, late values too."""
         events, times, flags, ranks = array("q"), array("d"), bytearray(), array("q")
         values: list[Any] = []
         clock = self._place[1]
@@ -219,7 +220,7 @@ class RankStream(LiveStream):
             return format_error(error, self.text), flag | ERROR
 
     def refresh(self) -> None:
-        """Take over the costs, counts and notes of the ranks."""
+        """Copy the costs, counts and notes of the ranks."""
         self.skipped = sum(part.skipped for part in self.parts.values())
         self.withheld = sum(part.withheld for part in self.parts.values())
         self.filtered = sum(part.filtered for part in self.parts.values())
@@ -238,7 +239,7 @@ class RankStream(LiveStream):
         self.limits[:] = [text for note, text in found.items() if note in limits]
 
     def _over(self) -> None:
-        """End the stream: nothing more will come from any rank."""
+        """End the stream: no rank will send anything more."""
         self.refresh()
         failed = {rank: part for rank, part in self.parts.items() if part.state == FAILED}
         reasons = list(dict.fromkeys(part.reason for part in self.parts.values()))
@@ -248,31 +249,31 @@ class RankStream(LiveStream):
 
 
 class RankFeed(LiveFeed):
-    """The items of one rank, handed over as they come; ``names`` are those of the elements of rows."""
+    """The feed of one rank for the merging thread; ``names`` are those of rows."""
 
     names: tuple[str, ...] = ()
     rank: int
     gathering: Gathering
 
     def set_fields(self, fields: Sequence[str] | None) -> None:
-        """Note the names: rows are named where the ranks are merged."""
+        """Keep the names: rows get them where the ranks are merged."""
         self.names = tuple(fields or ())
 
     def publish(self, batch: Batch) -> None:
-        """Append a batch, and hand what is new to the thread that merges the ranks."""
+        """Append a batch, and pass new values to the merging thread."""
         fresh = batch if batch.first > self.newest else batch.part(self.newest + 1 - batch.first)
         super().publish(batch)
         if fresh.values:
             self.gathering.post(self.rank, fresh)
 
     def finish(self, state: str, reason: str = "", last: int = 0) -> None:
-        """End the stream, also for the thread that merges the ranks."""
+        """End the stream, also for the merging thread."""
         super().finish(state, reason, last)
         self.gathering.post(self.rank, None)
 
 
 class RankPart(LiveStream):
-    """The stream of one rank, which hands its values over."""
+    """The stream of one rank, which passes its values to the merging thread."""
 
     feed: RankFeed
     feed_type = RankFeed
@@ -284,12 +285,12 @@ class RankPart(LiveStream):
         return self.feed.names
 
     def attached(self, info: SubscriptionInfo) -> None:
-        """Take in the reply to the attach, with the functions that the merge needs."""
+        """Handle the reply to the attach, with the functions that the merge needs."""
         super().attached(info)
         self.functions = info.functions
 
     def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
-        """Return the request that attaches the query once more, and post the move to another run."""
+        """Return the request that reattaches the query; post a move to another run."""
         again = super().reattach(request, moved)
         if moved is not None:
             self.feed.gathering.post(self.feed.rank, RunSeam(0, *moved))
@@ -297,7 +298,7 @@ class RankPart(LiveStream):
 
 
 class Gathering:
-    """The thread that assembles the values of the ranks; it holds no stream, and ends with its own."""
+    """The merging thread of a stream, which does not keep it alive and ends with it."""
 
     def __init__(self, assembly: WindowAssembler, stream: weakref.ref[RankStream]) -> None:
         self.assembly, self._stream = assembly, stream
@@ -314,7 +315,7 @@ class Gathering:
         threading.Thread(target=self._run, name="looptap-ranks", daemon=True).start()
 
     def post(self, rank: int, what: Batch | RunSeam | None) -> None:
-        """Hand over what came from a rank: values, its move to another run, or its end. Any thread."""
+        """Pass on a rank's values, move to another run, or end. Any thread."""
         with self._changed:
             if type(what) is Batch:
                 if self._held >= _MAX_INBOX_VALUES or self._held_bytes >= _MAX_INBOX_BYTES:
@@ -326,7 +327,7 @@ class Gathering:
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread; from any thread, more than once."""
+        """End the thread. Any thread, any number of times."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -338,7 +339,7 @@ class Gathering:
             self._changed.notify()
 
     def awaited(self) -> dict[int, float]:
-        """Return the ranks that are waited for, and for how many seconds."""
+        """Return the awaited ranks, and for how many seconds each."""
         waiting, since = self._awaited
         more = time.monotonic() - since
         return {rank: seconds + more for rank, seconds in waiting.items()}

@@ -23,16 +23,16 @@ R = TypeVar("R", bound=RunHandle)
 
 
 class RankDirectory(Protocol[R]):
-    """Where the ranks of a job are found."""
+    """A directory of the ranks of a job."""
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
-        """Return the ranks that have an agent, and whether their process is alive, where that can be known."""
+        """Return the ranks with an agent, and whether each is alive (None: unknown)."""
 
     def boot(self, run: RunInfo, rank: int) -> str:
-        """Return an id of the boot of the machine where a rank is; empty if unknown."""
+        """Return the boot id of a rank's machine, empty if unknown: one boot, one clock."""
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
-        """Return the hosts of the ranks, as far as they are known; behind a command, the one where that leads."""
+        """Return the known hosts of the ranks; behind a command, the host it leads to."""
 
     def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> R:
         """Start a relay for ``ranks`` on their host, and attach to it. Raises LinkError."""
@@ -42,14 +42,14 @@ class RankDirectory(Protocol[R]):
 
 
 class NoRankDirectory:
-    """What a run knows of its siblings that was not found by its connection file: nothing."""
+    """The directory of a run without a connection file: its siblings are unknown."""
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
         """Return the run itself."""
         return {run.rank: True}
 
     def boot(self, run: RunInfo, rank: int) -> str:
-        """Return that it is unknown."""
+        """Return an empty id: it is unknown."""
         return ""
 
     def hosts(self, run: RunInfo) -> dict[int, str]:
@@ -57,16 +57,16 @@ class NoRankDirectory:
         return {run.rank: run.host}
 
     def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Never:
-        """Raise NoSuchRun: where they are is not known."""
+        """Raise NoSuchRun: the other ranks are unknown."""
         raise NoSuchRun(f"Where {numbered(ranks)} of {run.id} are is not known: attach by a name.")
 
     def attach(self, run: RunInfo, rank: int, timeout: float, ranks: Ranks[Any]) -> Never:
-        """Raise NoSuchRun: where it would be is not known."""
+        """Raise NoSuchRun: the other ranks are unknown."""
         raise NoSuchRun(f"Where rank {rank} of {run.id} is, is not known: attach by a name or a connection file.")
 
 
 class Ranks(Mapping[int, R], Generic[R]):
-    """The ranks of a job by number: each a `Run` of its own, reached when it is first asked for.
+    """The ranks of a job by number, each a `Run` that is attached on first use.
 
     Its length and its iteration are those that have an agent and are not known to be dead; `size` is that of the job.
     They are closed with the run that they belong to, which is one of them.
@@ -94,7 +94,7 @@ class Ranks(Mapping[int, R], Generic[R]):
 
     @property
     def size(self) -> int:
-        """How many ranks the job has."""
+        """The number of ranks of the job."""
         return self._run().info.ranks
 
     @property
@@ -129,7 +129,7 @@ class Ranks(Mapping[int, R], Generic[R]):
     def each(
         self, do: Callable[[R], T], ranks: str | int | Iterable[int] = ALL, timeout: float = 5.0
     ) -> dict[int, T | LooptapError]:
-        """Call ``do`` with the run of each of ``ranks``, all at once; return each result or LooptapError.
+        """Call ``do`` with each rank's run at once; return the results or LooptapErrors.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -150,7 +150,7 @@ class Ranks(Mapping[int, R], Generic[R]):
             return dict(zip(chosen, pool.map(one, chosen), strict=True))
 
     def select(self, ranks: str | int | Iterable[int]) -> tuple[int, ...]:
-        """Return the ranks that are meant by a number, several, or "all". Raises QueryError for anything else.
+        """Return the ranks meant by a number, several, or "all". Raises QueryError.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -168,11 +168,11 @@ class Ranks(Mapping[int, R], Generic[R]):
         return tuple(sorted(set(given)))
 
     def boot(self, rank: int) -> str:
-        """Return an id of the boot of the machine where a rank is, whose clock is one; empty if unknown."""
+        """Return the boot id of a rank's machine, empty if unknown: one boot, one clock."""
         return self._siblings.boot(self._run().info, rank)
 
     def nodes(self, ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
-        """Return which of ``ranks`` are on one host, by the lowest of them."""
+        """Group ``ranks`` by host, with the lowest of each as the key."""
         hosts: dict[str, list[int]] = {}
         found = self._siblings.hosts(self._run().info)
         for rank in sorted(ranks):
@@ -180,7 +180,7 @@ class Ranks(Mapping[int, R], Generic[R]):
         return {together[0]: tuple(together) for together in hosts.values()}
 
     def relay(self, ranks: tuple[int, ...], timeout: float = 5.0) -> R:
-        """Return a relay on the host of ``ranks``, which answers for all of them; started once. Raises LinkError."""
+        """Return the relay for ``ranks`` on their host, started once. Raises LinkError."""
         run = self._run()
         with self._lock:
             opening = self._opening.setdefault(-1 - ranks[0], threading.Lock())
@@ -198,7 +198,7 @@ class Ranks(Mapping[int, R], Generic[R]):
         _close(self._reached)
 
     def belong_to(self, run: RunHandle) -> bool:
-        """Whether they are closed with this run."""
+        """Return True if they are closed with this run."""
         return self._owner() is run
 
     def __getitem__(self, rank: int) -> R:
@@ -242,7 +242,7 @@ def _close(reached: Mapping[Any, RunHandle]) -> None:
 
 
 class RankHandle(RunHandle, Protocol):
-    """A run as the streams over its ranks see it."""
+    """The part of a run that the streams over its ranks use."""
 
     @property
     def ranks(self) -> Ranks[Any]:

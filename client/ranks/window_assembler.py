@@ -1,6 +1,6 @@
-"""Values of several ranks brought together by the numbers of their events, or of their windows.
+"""Aligns the values of several ranks by the numbers of events, or of windows.
 
-An `WindowAssembler` has no clock and no thread: it takes what came and what time it is, and says what is complete. It
+A `WindowAssembler` has no clock and no thread: it takes values and the present time, and returns what is complete. It
 waits for a rank that has something to say, yet for none longer than ``patience`` seconds after the first value came.
 """
 
@@ -17,7 +17,7 @@ Key: TypeAlias = tuple[int, int, int]
 
 
 class RankContribution(NamedTuple):
-    """What one rank has for a number: the event, its time on the host's clock, that clock, the value and its flag."""
+    """One rank's part of a number: event, time on its host's clock, value and flag."""
 
     event: int
     time: float
@@ -28,7 +28,7 @@ class RankContribution(NamedTuple):
 
 
 class AssembledWindow(NamedTuple):
-    """What the ranks have for one number, and the ranks that were not waited for any longer, or have nothing."""
+    """The parts of all ranks for one number, and the ranks that are missing."""
 
     number: int
     parts: dict[int, RankContribution]
@@ -42,8 +42,8 @@ MAX_PENDING_WINDOWS, MAX_PENDING_BYTES = 100_000, 268_435_456
 class WindowAssembler:
     """The values of ``ranks`` by number.
 
-    With ``together`` they begin together: what some ranks yielded before the others were asked, which are there in
-    time, is no value of all and is left out. Each run of the name restarts the numbers.
+    With ``together`` they begin together: values that some ranks yielded before the others were attached are left out.
+    Each run of the name restarts the numbers.
     """
 
     def __init__(self, ranks: Collection[int], patience: float, together: bool = False) -> None:
@@ -62,7 +62,7 @@ class WindowAssembler:
         self.pending_bytes = 0
 
     def take(self, rank: int, batch: Batch, now: float) -> list[tuple[int, RankContribution]]:
-        """Take in what has come of a rank at the time ``now``; what is too late comes back, with its number."""
+        """Take a rank's batch at the time ``now``; return late values with their numbers."""
         numbers = batch.windows or batch.events
         flags = batch.flags or bytes(len(batch.values))
         run, last, times = self._reached[rank]
@@ -94,7 +94,7 @@ class WindowAssembler:
         self._reached[rank] = self._reached[rank][0] + 1, -1, 0
 
     def over(self, rank: int) -> None:
-        """Note that a rank has ended."""
+        """Mark a rank as ended."""
         self.live.discard(rank)
 
     def ready(self, now: float) -> Iterator[AssembledWindow]:
@@ -121,7 +121,7 @@ class WindowAssembler:
         return self._since[self._order[0]] + self.patience if self._order else None
 
     def awaited(self, now: float) -> dict[int, float]:
-        """Return the ranks that are waited for, and for how many seconds."""
+        """Return the awaited ranks, and for how many seconds each."""
         if not self._order:
             return {}
         key = self._order[0]

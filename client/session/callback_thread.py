@@ -1,4 +1,4 @@
-"""The thread that calls users' callbacks, so that they may take their time, and ask the run for something.
+"""The thread that calls users' callbacks, which may be slow or use the run.
 
 Guarantees: callbacks of one run are called one at a time, in the order of each stream's values, and streams take
 turns. A callback that is too slow for its stream misses what the stream's buffer forgets; nothing piles up. The
@@ -24,7 +24,7 @@ class CallbackSource(Protocol):
 
 
 class CallbackThread:
-    """The streams that have something for their callbacks, each once, and the thread that serves them."""
+    """The streams with pending callbacks, each once, and the thread that serves them."""
 
     def __init__(self, idle: float = IDLE_TIMEOUT_SECONDS) -> None:
         self._idle = idle

@@ -58,7 +58,7 @@ class _Asked(Generic[R]):
 
 
 class PendingRequests:
-    """Numbers requests, sends them with ``send``, and hands each its answer; ``outlook`` says why one may not come.
+    """The pending requests of a session; ``outlook`` says why a reply may not come.
 
     ``send`` returns False while there is no link: then the request waits for the next one, as long as its caller does.
     """
@@ -85,11 +85,11 @@ class PendingRequests:
         lasting: bool = False,
         first: Callable[[R], None] | None = None,
     ) -> Future[R]:
-        """Send a request, once more over a new link if ``again``; the future holds its reply.
+        """Send a request; return a future of its reply.
 
-        One that is ``lasting`` is asked of the next run if this one ends before it answers.
-        ``first`` is called with the answer before anything that came after it is looked at.
-        Raises LimitReached for a message larger than an agent lets in, RunEnded and the like if there will be no link.
+        With ``again`` it is sent once more over a new link; one that is ``lasting`` also to the next run, if this one
+        ends before it answers. ``first`` is called with the reply before later messages are handled. Raises
+        LimitReached for a message larger than an agent lets in, RunEnded and the like if there will be no link.
         """
         frame = bounded(request)
         asked: _Asked[R] = _Asked(Future(), REPLIES[type(request)], frame, again or lasting, lasting, first)
@@ -110,7 +110,7 @@ class PendingRequests:
             asked.sent = asked.ever = False
 
     def wait(self, answer: Future[R], timeout: float, what: str) -> R:
-        """Wait for the reply. Raises what the request failed with, and NoAnswer after ``timeout`` seconds."""
+        """Wait for the reply. Raises the request's error, NoAnswer after ``timeout`` s."""
         try:
             if not wait_interruptibly(lambda seconds: futures.wait((answer,), seconds).done, timeout):
                 raise self._late(answer, timeout, what)
@@ -134,7 +134,7 @@ class PendingRequests:
                 del self._waiting[number]
 
     def done(self, message: Done) -> None:
-        """Take in a reply; one that is not waited for is ignored."""
+        """Handle a reply; one that is not awaited is ignored."""
         asked = self._pop(message.request)
         if asked is None:
             return
@@ -147,7 +147,7 @@ class PendingRequests:
             asked.answer.set_exception(error)
 
     def failed(self, message: Failed) -> None:
-        """Take in that a request has failed."""
+        """Handle the failure of a request."""
         asked = self._pop(message.request)
         if asked is not None:
             asked.answer.set_exception(error_of(message))
@@ -162,7 +162,7 @@ class PendingRequests:
     def interrupt(self, error: LinkError, *, everything: bool = False) -> None:
         """Fail the sent requests that are not repeated with ``error``: the link is down.
 
-        With ``everything`` the run has ended: nothing that it was asked is asked of the next, but what is lasting.
+        With ``everything`` the run has ended: only lasting requests are kept for the next one.
         """
         with self._lock:
             lost = [

@@ -1,4 +1,4 @@
-"""`RunHandle`: all that the streams, ranks and commands of a run know of `Run`."""
+"""`RunHandle`: the part of `Run` that its streams, ranks and commands use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from looptap.protocol.messages import RunInfo
 
 
 class RunHandle(Protocol):
-    """What the streams and ranks of a run need of it."""
+    """The part of a run that its streams and ranks use."""
 
     @property
     def session(self) -> Session:
@@ -17,7 +17,7 @@ class RunHandle(Protocol):
 
     @property
     def info(self) -> RunInfo:
-        """What the run says of itself."""
+        """The run's identity."""
 
     @property
     def id(self) -> str:
@@ -29,21 +29,21 @@ class RunHandle(Protocol):
 
     @property
     def state(self) -> str:
-        """live, lost, silent, ended or failed."""
+        """The state: live, lost, silent, ended or failed."""
 
     @property
     def reason(self) -> str:
-        """Why the run is in its state."""
+        """The reason for the state."""
 
     @property
     def idle(self) -> float:
         """Seconds since the loop's last event."""
 
     def events(self) -> dict[str, int]:
-        """Return how many events of each type there were."""
+        """Return the number of events of each type."""
 
     def ages(self) -> dict[str, float]:
         """Return the seconds since the last event of each type."""
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""

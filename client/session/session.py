@@ -1,4 +1,4 @@
-"""The conversation of a `Run` with its agent, over a link that may be lost and restored.
+"""The conversation of a `Run` with its agent, over a link that reconnects.
 
 Everything that starts with ``on_`` or ``_on_`` runs on the transport's thread; the rest may be called from any.
 """
@@ -57,7 +57,7 @@ OPEN = (LIVE, LOST, SILENT)
 class Session:
     """One client's conversation with one agent; a `Run` shows it to users.
 
-    It is the receiver of its transport, and tells each stream (`StreamSink`) what the agent says of it.
+    It receives the frames of its transport, and passes those about a stream to its `StreamSink`.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class Session:
 
     @property
     def state(self) -> str:
-        """live, lost, silent, ended or failed."""
+        """The state: live, lost, silent, ended or failed."""
         return SILENT if self._state == LIVE and self.vitals.silent else self._state
 
     @property
     def reason(self) -> str:
-        """Why the run is in its state; empty while it is live."""
+        """The reason for the state; empty while it is live."""
         return self._no_answer() if self.state == SILENT else self._reason
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Session:
     # ------------------------------------------------------------ for the parts of its run
 
     def _send(self, frame: bytes) -> bool:
-        """Send a frame; return False while the link is lost, as nothing may overtake the hello over the next link."""
+        """Send a frame; False while the link is lost: nothing may precede the next hello."""
         if self._state == LOST:
             return False
         self._sweep()
@@ -167,27 +167,27 @@ class Session:
             raise
 
     def ask(self, request: Callable[[int], m.Request[None]], timeout: float) -> None:
-        """Send a request that is done once and has an empty reply, and wait. Raises what it failed with, NoAnswer."""
+        """Send a request with an empty reply, and wait. Raises its error, NoAnswer."""
         answer = self.requests.send(request(self.requests.number()), again=False)
         self.requests.wait(answer, timeout, "The request")
 
     def inquire(self, question: Callable[[int], m.Request[m.R]], shown: str, timeout: float) -> m.R:
-        """Send a ``question``, which ``shown`` names in errors, and return the reply. Raises NoAnswer."""
+        """Send a ``question`` and return the reply. Raises NoAnswer, about ``shown``."""
         return self.requests.wait(self.requests.send(question(self.requests.number())), timeout, shown)
 
     def detach(self, stream: int) -> None:
-        """Tell the agent that the stream with this number is not needed any more."""
+        """Detach the stream with this number."""
         if self._state == LIVE:
             self.transport.send(encode(m.Detach(self.requests.number(), stream)))
 
     def in_my_role(self, attach: m.Attach) -> m.Attach | m.Read:
-        """``attach``, or in place of it what a viewer may send, which has no code."""
+        """Return ``attach``, or for a viewer its form without code."""
         if self.role != VIEWER:
             return attach
         return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency)
 
     def outlook(self, on: str) -> str:
-        """Return sentences that say why a query on the event ``on`` yields no value; empty if nothing is known."""
+        """Return reasons why a query on the event ``on`` yields no value, if known."""
         if self._state == LOST:
             return f" {self._reason}"
         if self.state == SILENT:
@@ -203,7 +203,7 @@ class Session:
     # ------------------------------------------------------------ on the transport's thread
 
     def on_tick(self) -> None:
-        """Send a heartbeat, as each second, and see whether the agent has sent one."""
+        """Send a heartbeat and check the agent's, once a second."""
         if self._state == LIVE:
             self.transport.send(_BEAT)
             self._sweep()
@@ -211,7 +211,7 @@ class Session:
                 log.warning("looptap: %s: %s", self.info.id, self.reason)
 
     def on_frame(self, frame: bytes) -> None:
-        """Take in a frame of the agent."""
+        """Handle a frame of the agent."""
         message = None
         try:
             message = decode_from_agent(frame)
@@ -227,7 +227,7 @@ class Session:
                 self.confirm()
 
     def confirm(self) -> None:
-        """Tell the agent how many bytes of values were taken in."""
+        """Confirm the received bytes of values to the agent."""
         self._acknowledged = self._got
         self.transport.send(encode(m.Got(self._got)))
 
@@ -299,9 +299,9 @@ class Session:
         self._welcomed.set()
 
     def _resume(self, served: tuple[int, ...], moved: tuple[str, str] | None) -> None:
-        """Resume over a new link: attach what the agent no longer serves, and repeat the requests.
+        """Resume over a new link: attach lost streams again, and repeat the requests.
 
-        ``served`` are the streams that it still serves; ``moved`` the ids of two runs, if this is another one.
+        ``served`` are the streams that the agent still serves; ``moved`` the ids of two runs, if this is another one.
         """
         self._reason, self._state = "", LIVE
         self._early.clear()
@@ -320,7 +320,7 @@ class Session:
         answer.add_done_callback(functools.partial(self._on_attached_again, weakref.ref(stream)))
 
     def _on_attached_again(self, reference: weakref.ref[StreamSink], answer: Future[Any]) -> None:
-        """Hand a stream the reply to its second attach; it may be dropped meanwhile."""
+        """Pass the reply to a second attach to its stream, unless that was dropped."""
         stream, error = reference(), answer.exception()
         if stream is None or isinstance(error, LinkError):  # lost once more
             return
@@ -334,7 +334,7 @@ class Session:
             self._early.append(reference)
 
     def on_lost(self, error: LinkError) -> None:
-        """Note that the link is down."""
+        """Mark the link as lost."""
         if self._state in (LIVE, LOST):
             self.losses += self._state == LIVE
             over = isinstance(error, RunEnded)  # the next run must not do what this one was asked
@@ -380,7 +380,7 @@ class Session:
 
 
 def _hang_up(transport: Transport, callbacks: CallbackThread) -> None:
-    """Send a goodbye and end the threads. Runs as a finalizer too: on any thread, at the exit of the process."""
+    """Send a goodbye and end the threads. Any thread; also a finalizer."""
     _take_leave(transport)
     transport.close()
     callbacks.close()

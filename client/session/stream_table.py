@@ -1,4 +1,4 @@
-"""The streams of a session by number, of which the table keeps none alive."""
+"""The streams of a session by number, held by weak references."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from looptap.streams.stream.stream import Cost
 
 
 class StreamSink(Protocol):
-    """A stream as its session sees it. Methods are called on the transport's thread, but for `await_history`."""
+    """A stream as its session sees it. Transport thread, except `await_history`."""
 
     text: str
     cost: Cost
@@ -26,32 +26,32 @@ class StreamSink(Protocol):
         """The request that attaches the query."""
 
     def attached(self, reply: Any) -> None:
-        """Take in the reply to the attach."""
+        """Handle the reply to the attach."""
 
     def await_history(self, timeout: float) -> None:
-        """Wait, no longer than ``timeout`` seconds, for what the history held at the attach."""
+        """Wait up to ``timeout`` seconds for the history at the attach."""
 
     def receive(self, message: m.Values) -> None:
-        """Take in values. Raises MessageError."""
+        """Handle values. Raises MessageError."""
 
     def receive_status(self, status: m.Status) -> None:
-        """Take in what the agent says of the query."""
+        """Handle the status of the query."""
 
     def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
-        """Return the request that attaches the query once more, perhaps after it ``moved`` from one run to another."""
+        """Return the request that reattaches the query, perhaps after it ``moved``."""
 
     def reattached(self, reply: Any) -> None:
-        """Take in the reply to the second attach."""
+        """Handle the reply to the second attach."""
 
     def take_back(self) -> bool:
-        """Make a query that was handed over to the job this client's own again; False if it never was."""
+        """Make a declared stream this client's own query again; False if it never was."""
 
     def end(self, state: str, reason: str, *, cut: bool = False) -> None:
-        """End the stream; ``cut`` if the agent never said how far the query had come."""
+        """End the stream; ``cut`` if the agent never reported the query's last number."""
 
 
 class StreamTable:
-    """Numbers streams and finds them again, as long as they are in use elsewhere. Takes no lock."""
+    """Streams by number, as long as they are in use elsewhere. Takes no lock."""
 
     def __init__(self) -> None:
         self._streams: dict[int, weakref.ref[StreamSink]] = {}
@@ -63,7 +63,7 @@ class StreamTable:
         return next(self._numbers)
 
     def add(self, stream: StreamSink) -> None:
-        """Find the stream from now on."""
+        """Register the stream."""
         self._streams[stream.attach.stream] = weakref.ref(stream)
 
     def get(self, number: int) -> StreamSink | None:
@@ -76,12 +76,12 @@ class StreamTable:
         self._streams.pop(number, None)
 
     def drop(self, number: int) -> None:
-        """Note that the stream was dropped; a finalizer calls this, whatever locks its thread holds."""
+        """Mark the stream as dropped; a finalizer calls this, on any thread."""
         if self._streams.pop(number, None) is not None:
             self._dropped.append(number)
 
     def dropped(self) -> Iterator[int]:
-        """Yield each dropped stream once: its query is to be detached."""
+        """Yield each dropped stream once, to detach its query."""
         with contextlib.suppress(IndexError):  # several threads may ask at once
             while True:
                 yield self._dropped.popleft()

@@ -1,4 +1,4 @@
-"""The liveness of a job as its client sees it: the newest heartbeat of the agent, and how long ago it came."""
+"""The liveness of a job: the agent's newest heartbeat, and its age."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAME_CHARACTERS = 500  # characters of what an agent says it is inside of
 
 
 class Vitals:
-    """Keeps the newest heartbeat of one agent; times are as of now."""
+    """The newest heartbeat of one agent, with times as of now."""
 
     def __init__(self) -> None:
         self.events: dict[str, int] = {}
@@ -36,7 +36,7 @@ class Vitals:
 
     @property
     def idle(self) -> float:
-        """Seconds since the loop's last event; since the agent began, if there was none."""
+        """Seconds since the loop's last event, or since the agent began without one."""
         return self._idle + (time.monotonic() - self.beaten)
 
     @property
@@ -55,31 +55,31 @@ class Vitals:
         return {name: self._ages.get(name, self._idle) + passed for name in self.events}
 
     def hear(self) -> None:
-        """Note a frame of the agent."""
+        """Record that a frame of the agent came."""
         self._heard, self._unheard = time.monotonic(), 0
 
     def tick(self) -> bool:
-        """Note that a second has passed; True if the agent has just become silent."""
+        """Count a second; return True if the agent has just become silent."""
         self._unheard += 1
         return self._unheard == SILENT_TICKS
 
     def beat(self, beat: m.Beat) -> None:
-        """Take in a heartbeat. Raises MessageError for one that names too many events."""
+        """Handle a heartbeat. Raises MessageError if it names too many event types."""
         if max(len(beat.events), len(beat.ages)) > MAX_EVENT_TYPES:
             raise MessageError(f"A beat that names {len(beat.events)} types of events.")
         self.events, self._ages, self.inside = beat.events, beat.ages, beat.inside[:_MAX_NAME_CHARACTERS]
         self._idle, self.paused, self.beaten = max(0.0, beat.idle), max(0.0, beat.paused), time.monotonic()
 
     def resumed(self) -> None:
-        """Note that the loop continues, before a heartbeat says so."""
+        """Record that the loop continues, before a heartbeat says so."""
         self.paused = 0.0
 
     def asked(self, what: str) -> None:
-        """Note a query or command that the job will run."""
+        """Record a query or command that the job will run."""
         self._asked = what, time.monotonic()
 
     def moving(self) -> str:
-        """Say in words how far the loop is."""
+        """Describe how far the loop is."""
         return moving(self.events, self.ages(), self.idle)
 
     def quiet(self) -> str:
@@ -90,7 +90,7 @@ class Vitals:
         return f"No sign of life for {seconds:.0f} s: the job's process is stopped or gone, or the way to it is cut."
 
     def outlook(self, on: str) -> str:
-        """Return sentences that say why a query on ``on`` yields no value; empty if nothing is known."""
+        """Return reasons why a query on ``on`` yields no value; empty if unknown."""
         if self.paused:
             return " The loop pauses; run.resume() ends that."
         if self.inside:
@@ -106,7 +106,7 @@ class Vitals:
         return f" The run has raised no {on!r} event yet; event types so far: {seen}."
 
     def no_answer(self, queries: Sequence[str]) -> str:
-        """Say that the agent does not answer over a link that is up, and why that may be.
+        """Describe why the agent may not answer over a link that is up.
 
         ``queries`` are those of this client, the most expensive first.
         """
@@ -130,7 +130,7 @@ class Vitals:
 
 
 def moving(events: Mapping[str, int], ages: Mapping[str, float], idle: float) -> str:
-    """Say how many events of each type there were, and how long ago the last of each.
+    """Describe the number of events of each type, and the age of the last of each.
 
     >>> moving({"batch": 1200, "epoch": 3}, {"batch": 24.0, "epoch": 120.0}, 24.0)
     '1,200 batch, the last 24 s ago; 3 epoch, the last 2 min ago'

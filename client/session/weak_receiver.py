@@ -1,4 +1,4 @@
-"""Keeps a transport from keeping alive a session that is not used any more."""
+"""Lets a transport call its session without keeping it alive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from looptap.protocol.errors import LinkError
 
 
 class WeakReceiver:
-    """Passes the calls of a transport on to its session, as long as the session is in use elsewhere."""
+    """A receiver that passes calls to its session while that is in use elsewhere."""
 
     def __init__(self, session: Receiver) -> None:
         self._session = weakref.ref(session)
@@ -21,26 +21,26 @@ class WeakReceiver:
             session.on_frame(frame)
 
     def on_tick(self) -> None:
-        """Pass on that a second has passed."""
+        """Pass on the tick."""
         if (session := self._session()) is not None:
             session.on_tick()
 
     def on_lost(self, error: LinkError) -> None:
-        """Pass on that the link is down."""
+        """Pass on the loss of the link."""
         if (session := self._session()) is not None:
             session.on_lost(error)
 
     def on_back(self) -> None:
-        """Pass on that there is a new link."""
+        """Pass on the new link."""
         if (session := self._session()) is not None:
             session.on_back()
 
     def on_next(self, run: m.RunInfo) -> None:
-        """Pass on that the link leads to the next run."""
+        """Pass on the link to the next run."""
         if (session := self._session()) is not None:
             session.on_next(run)
 
     def on_end(self, error: LinkError) -> None:
-        """Pass on that there will be no further link."""
+        """Pass on the end of all links."""
         if (session := self._session()) is not None:
             session.on_end(error)

@@ -1,7 +1,7 @@
-"""Queries and commands as code that can travel: text as it is, a Python function by value.
+"""Serializes queries and commands: text as it is, Python functions by value.
 
-A function is pickled with what it refers to, so that the job needs none of the client's modules; where its source
-needs nothing around it, the text travels too, for a job that runs another Python.
+A function is pickled with what it refers to, so that the job needs none of the client's modules; if its source
+needs nothing around it, the text is sent too, for a job that runs another Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _registering = threading.Lock()
 
 
 def code_of(code: str | Callable[..., Any]) -> Code:
-    """``code`` as it travels. Raises QueryError for what is neither text nor callable, or cannot be pickled.
+    """Return ``code`` as it is sent. Raises QueryError if it cannot be pickled.
 
     >>> code_of("step, loss")
     Code(text='step, loss', pickled=b'', python=(0, 0))
@@ -136,7 +136,7 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib
 
 
 def _installed(module: types.ModuleType) -> bool:
-    """Return True for a module that other processes of this machine have, too."""
+    """Return True for a module that other processes of this machine can import, too."""
     if module.__name__.partition(".")[0] in {*sys.stdlib_module_names, "looptap"}:
         return True
     file = getattr(module, "__file__", None)
@@ -174,7 +174,7 @@ def source_of(code: Callable[..., Any]) -> str | None:
 
 
 def _only_known_names(function: types.FunctionType) -> bool:
-    """Whether each global name means the same in the job: a builtin, or a name of the language and no other."""
+    """Return True if every global name is a builtin, or a name of the language."""
     known = namespace.names()
     for name in _globals_of(function.__code__):
         if name in function.__globals__:
@@ -221,7 +221,7 @@ def _essence(code: types.CodeType) -> tuple[Any, ...]:
 
 
 def all_named(call: str, unnamed: tuple[Any, ...]) -> None:
-    """Raise TypeError for arguments of `Run.stream` or `Run.call` that must have a name."""
+    """Raise TypeError for positional arguments of `Run.stream` or `Run.call`."""
     if unnamed:
         raise TypeError(
             f"run.{call}, …) takes one argument without a name, and {unnamed[0]!r:.80} is one more. Name it: "

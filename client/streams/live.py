@@ -1,4 +1,4 @@
-"""`LiveStream`: what a query that is attached to a run yields, as it comes."""
+"""`LiveStream`: the values of a query that is attached to a run."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ log = logging.getLogger("looptap")
 
 
 class LiveFeed(Feed):
-    """The items of a live stream, whose subscribers are called on the thread "looptap-callbacks"."""
+    """The items of a live stream, with subscribers on "looptap-callbacks"."""
 
     def __init__(self, buffer: int, buffer_bytes: int, schedule: Callable[[Feed], None]) -> None:
         super().__init__(buffer, buffer_bytes)
         self._schedule = schedule
 
     def schedule(self) -> None:
-        """Let the subscribers be called soon."""
+        """Call the subscribers soon."""
         self._schedule(self)
 
     def subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
-        """Subscribe, and keep the stream while there is a subscriber."""
+        """Subscribe, and keep the stream alive while there is a subscriber."""
         _PINNED.add(self)
         return super().subscribe(on_batch, on_end, replay)
 
@@ -55,14 +55,14 @@ class LiveFeed(Feed):
 
 
 class LiveStream(Stream):
-    """The values of one query of a run. It ends with `close`, with the run, or when it is dropped.
+    """The values of one query, until `close`, the end of the run, or being dropped.
 
     Callbacks run on the thread "looptap-callbacks"; a stream with callbacks lives until it is closed.
 
-    When a lost link is back within the agent's limit (4 s), the query has gone on, and what was lost on the way is a
+    When a lost link is back within the agent's limit (4 s), the query has continued, and what was lost on the way is a
     gap of exact size. After that it is attached again: what the query had yielded and is lost is a gap of exact size;
     what it would have yielded since is one too where each event yields a value, else a further gap of unknown size
-    (``missing`` is None). A run that ends without a word, such as a killed one, leaves one, too. A run that was
+    (``missing`` is None). A run that ends without a goodbye, such as a killed one, leaves one, too. A run that was
     attached with ``follow=True`` continues with the next of its name: so do the numbers, and `seams` says where.
     """
 
@@ -105,29 +105,29 @@ class LiveStream(Stream):
 
     @property
     def dropped(self) -> int:
-        """How many items never arrived, as far as is known from their numbers and from the agent."""
+        """The number of lost items, by their numbers and the agent's counts."""
         return max(self.feed.missing, self._reported_dropped)
 
     @property
     def error_count(self) -> int:
-        """How many times the query failed: the windows that are error items, and single events."""
+        """The number of times the query failed: windows with an error, and single events."""
         return max(self.feed.errors, self._earlier_errors + self._reported_errors)
 
     def explain(self) -> str:
-        """Explain which parts of the query stream, which are collected, and when it yields."""
+        """Explain what the query streams or collects, and when it yields."""
         return self._explanation
 
     def close_window(self, timeout: float = 5.0) -> None:
-        """Close the open window now, or at the next event; its value is flagged partial where that cuts it.
+        """Close the open window now, or at the next event; a cut one is partial.
 
         Raises NoAnswer after ``timeout`` seconds.
         """
         self.run.session.ask(lambda request: m.CloseWindow(request, self.attach.stream), timeout)
 
     def grant(self, budget: float | None, timeout: float = 5.0) -> None:
-        """Let the query take the fraction ``budget`` of the loop's time: `math.inf` lifts the limit, None restores it.
+        """Grant the query a fraction of the loop's time.
 
-        Raises QueryError for another budget, NoAnswer after ``timeout`` seconds.
+        `math.inf` lifts the limit, None restores it. Raises QueryError, and NoAnswer after ``timeout`` seconds.
         """
         self.run.session.ask(lambda request: m.Grant(request, self.attach.stream, budget), timeout)
 
@@ -138,7 +138,7 @@ class LiveStream(Stream):
             self.run.session.detach(self.attach.stream)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Detach the query and wait, ``timeout`` seconds at most, for its last values."""
+        """Detach the query and wait up to ``timeout`` seconds for its last values."""
         self.detach()
         if self.run.state == LIVE:
             self.feed.wait_for_end(timeout)
@@ -148,7 +148,7 @@ class LiveStream(Stream):
     # ------------------------------------------------------------ for its session, on the transport's thread
 
     def attached(self, info: SubscriptionInfo) -> None:
-        """Take in the reply to the attach: how the agent understands the query."""
+        """Handle the reply to the attach: how the agent understands the query."""
         self.opening, self.mapped, source = False, info.mapped, info.declared
         if self.attach.named and source is not None:
             self.standing, self.on = self.attach.code.text, source.on
@@ -164,11 +164,11 @@ class LiveStream(Stream):
         self._note(info.notes)
 
     def await_history(self, timeout: float) -> None:
-        """Wait, no longer than ``timeout`` seconds, until what was held at the attach is here."""
+        """Wait up to ``timeout`` seconds for the history at the attach."""
         self.feed.wait_for_number(self._upto, timeout)
 
     def stand_as(self, found: StreamInfo) -> None:
-        """Read from now on the declared stream that the query has become."""
+        """Continue as a reader of the declared stream that the query has become."""
         self._own, self.standing = self.attach, found.name
         self.attach = msgspec.structs.replace(self.attach, code=m.Code(found.name), named=True)
 
@@ -181,7 +181,7 @@ class LiveStream(Stream):
         return True
 
     def receive(self, message: m.Values) -> None:
-        """Take in a message of values. Raises MessageError if it is inconsistent."""
+        """Handle a message of values. Raises MessageError if it is inconsistent."""
         batch = _batch(message)
         if self._relinked:  # what was known at the attach may be off by the event of that moment
             self._bridge(batch.first, batch.events[0])
@@ -193,7 +193,7 @@ class LiveStream(Stream):
         self._last_place = (batch.first + len(batch.values) - 1, batch.events[-1])
 
     def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
-        """Return the request that attaches the query once more, perhaps after it ``moved`` to another run."""
+        """Return the request that reattaches the query, perhaps after a move."""
         if moved is not None:
             self.take_back()
         self._settled = False
@@ -215,14 +215,14 @@ class LiveStream(Stream):
         return msgspec.structs.replace(self.attach, request=request, above=above, on=on)
 
     def end(self, state: str, reason: str, *, cut: bool = False) -> None:
-        """End the stream; ``cut`` if the agent never said how far the query had come."""
+        """End the stream; ``cut`` if the agent never reported the query's last number."""
         if cut and self.state == LIVE:
             self.broken_off = True
             self.feed.skip_to(0, unknown=True)
         self.feed.finish(state, reason)
 
     def reattached(self, info: SubscriptionInfo) -> None:
-        """Take in the reply to a second attach: at which event it was made, and which number came before.
+        """Handle the reply to a second attach, by its event and base number.
 
         So the missing values are known now, whether or not a further one comes.
         """
@@ -232,7 +232,7 @@ class LiveStream(Stream):
             self._settled = True
 
     def _bridge(self, first: int, event: int) -> None:
-        """Continue the numbers after the query was attached again: the value ``first`` is that of ``event``."""
+        """Continue the numbers after a second attach: value ``first`` is of ``event``."""
         number, before = self._last_place
         lost = self._lost_between(before, event) if self.mapped and self._first_place else None
         if lost is not None:
@@ -243,7 +243,7 @@ class LiveStream(Stream):
             self.feed.skip_to(first - 1 + self._offset, unknown=True)
 
     def _lost_between(self, before: int, now: int) -> int | None:
-        """Return how many values belong to the events between two; None unless each event has yielded one so far."""
+        """Return the number of values between two events; None if it is not certain."""
         every, plain = self.attach.every, not self.attach.throttle and self.attach.when is None
         assert self._first_place is not None
         number, event = self._first_place
@@ -252,7 +252,7 @@ class LiveStream(Stream):
         return steps - 1 if plain and values * every == events and steps > 0 and not rest else None
 
     def receive_status(self, status: m.Status) -> None:
-        """Take in the status of the query."""
+        """Handle the status of the query."""
         self.cost = Cost(status.nanoseconds, status.share)
         self._reported_dropped, self.skipped = status.dropped, status.skipped
         self._reported_errors = status.errors
@@ -283,7 +283,7 @@ class LiveStream(Stream):
                 self.notes.append(note[:_MAX_NOTE_CHARACTERS])
 
     def _limit(self, notes: Iterable[str]) -> None:
-        """Show how the budget limits the query now, in place of how it did before."""
+        """Replace the notes on how the budget limits the query."""
         self.notes[:] = [note for note in self.notes if note not in self.limits]
         before = len(self.notes)
         self._note(notes)
@@ -291,9 +291,10 @@ class LiveStream(Stream):
         self.thinned = self.thinned or any(map(_THINNED.match, self.limits))
 
     def _mark_stretch(self, withheld: bool) -> None:
-        """Note if the budget keeps events from the query now, or has ``withheld`` some since the status before.
+        """Update the stretches of events in which the budget limits the query.
 
-        A pause that is shorter than the stretch before it does not end it: a query at its limit comes and goes.
+        ``withheld``: it did, since the last status. A pause that is shorter than the stretch before it does not end it:
+        a query at its limit comes and goes.
         """
         newest, since, lasts = self.newest, self._judged + 1, any(map(_THINNED.match, self.limits))
         self._judged = newest

@@ -1,4 +1,4 @@
-"""Carries frames between a run and its client; `looptap.client.transport.zmq_client` does it with sockets."""
+"""Interfaces of links that carry frames between a client and an agent."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from looptap.protocol.messages import RunInfo
 
 
 class Receiver(Protocol):
-    """Receives what a transport brings; every method is called on the transport's own thread."""
+    """The receiver of a transport's frames and events. Transport thread."""
 
     def on_frame(self, frame: bytes) -> None:
-        """Take in one frame of the agent."""
+        """Handle one frame of the agent."""
 
     def on_tick(self) -> None:
         """Send and check heartbeats: called once a second while the link is up."""
 
     def on_lost(self, error: LinkError) -> None:
-        """Handle a lost link: frames in flight may be gone; the transport tries to restore it."""
+        """Handle a lost link: frames in flight may be gone; the transport reconnects."""
 
     def on_back(self) -> None:
         """Handle a new link: the agent may not know this client any more."""
@@ -27,7 +27,7 @@ class Receiver(Protocol):
         """Handle a new link to another run, the next of the same name."""
 
     def on_end(self, error: LinkError) -> None:
-        """Handle that there will be no link again."""
+        """Handle the end: there will be no further link."""
 
 
 class Route(Protocol):
@@ -37,13 +37,13 @@ class Route(Protocol):
     """Seconds between two attempts, at most, to restore a lost connection."""
 
     def endpoint(self) -> str:
-        """Return where to connect, once and now. Raises NoAnswer if a retry may succeed, else another LinkError."""
+        """Return where to connect, once. Raises NoAnswer if a retry helps, or LinkError."""
 
     def broken(self) -> LinkError:
-        """Return why no link came about over the newest endpoint."""
+        """Return why the newest endpoint led to no link."""
 
     def cancel(self) -> None:
-        """Make an `endpoint` call of another thread raise. Any thread."""
+        """Interrupt an `endpoint` call of another thread, which raises. Any thread."""
 
     def close(self) -> None:
         """Close what was opened."""
@@ -53,10 +53,10 @@ class Transport(Protocol):
     """A link to one agent."""
 
     def start(self, receiver: Receiver, timeout: float) -> None:
-        """Return when frames can be sent. Raises a LinkError that says why not, at the latest after ``timeout`` s."""
+        """Connect; return when frames can be sent. LinkError after ``timeout`` s."""
 
     def send(self, frame: bytes) -> None:
-        """Send one frame. Any thread. Does not block. The frame is lost if the link is down."""
+        """Send one frame, lost if the link is down. Any thread. Does not block."""
 
     def close(self, timeout: float = 1.0) -> None:
-        """Send what waits and disconnect, within ``timeout`` seconds. Any thread, any number of times."""
+        """Send pending frames and disconnect, within ``timeout`` s. Any thread."""

@@ -1,4 +1,4 @@
-"""Explains why no link came about: turns what the socket monitor saw into one error of several, in a sentence."""
+"""Explains a failed connection: turns socket monitor events into one error."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ UNANSWERED = "accepts the connection but does not answer"
 
 
 def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None:
-    """Why the connection to ``endpoint`` failed, from the monitor's (event, value) pairs; None if it has not.
+    """Return why the connection to ``endpoint`` failed, or None, by monitor events.
 
-    May look at the endpoint itself, for up to a second.
+    ``seen`` are (event, value) pairs. May look at the endpoint itself, for up to a second.
     """
     connected = False
     for event, value in seen:
@@ -110,7 +110,7 @@ def is_loopback(host: str) -> bool:
 
 
 def unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
-    """Return the likely cause when nothing listens at a viewer's socket of one machine."""
+    """Return the likely cause if nothing listens at a viewer's local socket."""
     if alive is not None:  # a dead one was refused before
         there = f"the process {file.process.pid} of its job is there"
         return RunEnded(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
@@ -124,7 +124,7 @@ def unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError
 
 
 def version_mismatch(theirs: tuple[int, int]) -> VersionMismatch:
-    """Return the error that the agent speaks another version of the protocol."""
+    """Return the error for an agent with another protocol version."""
     ours, version = ".".join(map(str, VERSION)), ".".join(map(str, theirs))
     return VersionMismatch(
         f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."

@@ -1,4 +1,4 @@
-"""Moves from one run to the next of the same name: a transport over the links to one agent after the other."""
+"""Failover to the next run of the same name, by one link after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Find = Callable[[RunInfo], tuple[Transport, RunInfo] | None]
 
 
 class FailoverTransport:
-    """A transport that outlives its run: every ``pause`` seconds it looks for the next one with ``find``.
+    """A transport that outlives its run; every ``pause`` s it looks for the next one.
 
     To the receiver an end is a loss (`RunEnded`), followed by `on_next` when the link to the next run is up.
     """
@@ -31,11 +31,11 @@ class FailoverTransport:
         self._link.start(_FailoverReceiver(receiver, self), timeout)
 
     def send(self, frame: bytes) -> None:
-        """Send one frame to the run of this moment."""
+        """Send one frame to the present run."""
         self._link.send(frame)
 
     def close(self, timeout: float = 1.0) -> None:
-        """Disconnect, and look for no further run."""
+        """Disconnect, and stop looking for further runs."""
         self._closed.set()
         self._link.close(timeout)
 
@@ -64,7 +64,7 @@ class FailoverTransport:
 
 
 class _FailoverReceiver:
-    """The receiver of one link: it passes everything on but the end."""
+    """A link's receiver that passes everything on but the end."""
 
     def __init__(self, receiver: Receiver, following: FailoverTransport) -> None:
         self.on_frame, self.on_tick = receiver.on_frame, receiver.on_tick

@@ -1,4 +1,4 @@
-"""The client's end of the wire: one thread, one encrypted DEALER socket, restored when it is lost.
+"""The client's transport: one thread, one encrypted DEALER socket, reconnects.
 
 Guarantees: `ZmqTransport.send` may be called from any thread and never waits; frames leave in the order of the calls.
 All of ZeroMQ is touched on the thread "looptap-client" only. A lost link is tried again every 0.1 to 0.5 s until the
@@ -43,10 +43,10 @@ _ENVELOPE_BYTES = 1 << 20  # what a message may have around its values
 
 
 class ZmqTransport:
-    """A connection to the agent at one of ``endpoints``, which holds the secret of the key ``server``.
+    """A connection to the agent with key ``server``, at one of ``endpoints``.
 
     ``still_there`` says whether the run may still be there (None: unknown); a lost link is given up once it says no.
-    With a ``route``, this is what is asked for an endpoint each time; ``endpoints`` are then names to be shown.
+    A ``route`` is asked for an endpoint each time; ``endpoints`` are then names to be shown.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ZmqTransport:
     # ------------------------------------------------------------ from any thread
 
     def start(self, receiver: Receiver, timeout: float) -> None:
-        """Connect; return when the handshake is done. Raises the LinkError that says why it is not."""
+        """Connect; return when the handshake is done. Raises LinkError."""
         require_curve()
         self._receiver = receiver
         self._thread = threading.Thread(target=self._run, name="looptap-client", daemon=True)
@@ -96,7 +96,7 @@ class ZmqTransport:
             raise
 
     def send(self, frame: bytes) -> None:
-        """Send one frame. Raises LinkError in a forked child, LimitReached if 10,000 frames wait already."""
+        """Send one frame. Raises LinkError in a fork, LimitReached if 10,000 wait."""
         if os.getpid() != self._pid:
             raise LinkError("This run was attached in another process; attach to it in this one.")
         if len(self._outgoing) >= _MAX_OUTGOING_FRAMES:
@@ -105,7 +105,7 @@ class ZmqTransport:
         self._wake()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Send what waits and disconnect."""
+        """Send pending frames and disconnect."""
         if os.getpid() != self._pid:
             return
         self._stopping = True
@@ -148,7 +148,7 @@ class ZmqTransport:
             self._wake_out.close()
 
     def _reconnect_loop(self, context: Context) -> LinkError | None:
-        """Connect, again and again; return the error that makes it pointless, None when asked to stop."""
+        """Connect and reconnect; return the error that ends it, None when asked to stop."""
         pause, attempt, hung_up = _RECONNECT_DELAY_SECONDS, 0, 0
         longest = _MAX_RECONNECT_DELAY_SECONDS if self._route is None else self._route.longest
         while not self._stopping:
@@ -191,7 +191,7 @@ class ZmqTransport:
         return None
 
     def _establish(self, connection: _Connection, dial: float) -> LinkError | None:
-        """Wait ``dial`` seconds for the connection, then for the handshake; return the error if it fails."""
+        """Wait ``dial`` s for the connection, then for the handshake; return its error."""
         began = time.monotonic()
         deadline, connected_at = began + self._limits.handshake + 1.0, math.inf
         poller = zmq.Poller()
@@ -250,7 +250,7 @@ class ZmqTransport:
         self._woken = False  # before the queue is read: an append from now on wakes this thread again
 
     def _send_some(self, dealer: zmq.Socket[bytes]) -> bool:
-        """Send some of what waits; whether something is left."""
+        """Send some of the pending frames; return True if some are left."""
         for _ in range(_MAX_FRAMES_PER_TURN):
             if not self._outgoing:
                 return False
@@ -262,7 +262,7 @@ class ZmqTransport:
         return bool(self._outgoing)
 
     def _receive_some(self, dealer: zmq.Socket[bytes]) -> bool:
-        """Take in some of what has come; whether there may be more."""
+        """Handle some of the received frames; return True if there may be more."""
         for _ in range(_MAX_FRAMES_PER_TURN):
             try:
                 frame = dealer.recv(zmq.NOBLOCK)
@@ -293,7 +293,7 @@ class ZmqTransport:
 
 
 def _milliseconds(until: float) -> int:
-    """Return the milliseconds until then, rounded up so as not to wake twice."""
+    """Return the milliseconds until a time, rounded up so as not to wake twice."""
     return max(0, int(1000 * (until - time.monotonic())) + 1)
 
 
@@ -352,7 +352,7 @@ class _Connection:
 
     @property
     def lost(self) -> bool:
-        """True once the other side has gone, which may be seen together with the end of the handshake."""
+        """True once the other side has gone, perhaps together with the handshake's end."""
         return any(event == zmq.EVENT_DISCONNECTED for event, _ in self.history)
 
     def seen(self) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
-"""The one ZeroMQ context of all links of a process: its threads and descriptors are shared by however many runs.
+"""The one ZeroMQ context of a process, shared by all its links.
 
-It is there while there is a link, and goes with the last one, when what that had to say has left or its time is over.
-A forked child has one of its own, and leaves its parent's alone.
+It exists while there is a link, and ends with the last one, once its messages are sent or its linger is over. A forked
+child has one of its own, and leaves its parent's alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_SOCKETS = 16_384
 
 
 class _Shared:
-    """The context, and how many links use it."""
+    """The context, and the number of links that use it."""
 
     def __init__(self) -> None:
         self._lock, self._context, self._links = threading.Lock(), None, 0

@@ -1,4 +1,4 @@
-"""looptap: attach to a training loop that is already running, ask it anything, watch the answers live.
+"""looptap: attach to a running training loop, query it, watch the answers live.
 
 In the loop:    agent = looptap.Agent("name"); agent.emit("batch", step=step, loss=loss)
 Beside it:      run = looptap.attach("name"); stream = run.stream("step, loss", on="batch")

@@ -1,4 +1,4 @@
-"""Registers charts as the display of streams and plots in a notebook's kernel; imports nothing for that."""
+"""Registers charts as a notebook's display of streams and plots; imports nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Show a stream or a plot that ends a cell as a live chart, if this process is the kernel of a notebook."""
+    """Show a stream or plot that ends a notebook cell as a live chart."""
     ipython = sys.modules.get("IPython")
     shell: Any = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is not None:
@@ -18,7 +18,7 @@ def register() -> None:
 
 
 def show(what: Any) -> None:
-    """Show ``what`` as a live chart; without the libraries for it, as text that says how to get them."""
+    """Show ``what`` as a live chart, or as text that says which library is missing."""
     try:
         chart = import_module("looptap.visualizers.surfaces.notebook.display").show
     except ImportError as error:

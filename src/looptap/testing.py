@@ -1,4 +1,4 @@
-"""An agent and a client in one process, without sockets or threads: to test one's own queries and hooks.
+"""An agent and a client in one process, without sockets or threads, for tests.
 
 >>> from looptap.testing import pair
 >>> agent, run = pair("doctest")
@@ -91,35 +91,35 @@ class Pair(_AgentAndRun):
 
     @property
     def queues(self) -> QueueSet:
-        """The queues between the loop and the client: `QueueSet.pending_bytes` waits in them."""
+        """The queues between loop and client; see `QueueSet.pending_bytes`."""
         return self.parts.queues
 
     @property
     def parts(self) -> Components:
-        """What the agent is made of, as `parts_of` returns it: no promise from one version to the next."""
+        """The parts of the agent: see `parts_of`. They may change in any version."""
         return parts_of(self.agent)
 
     def attach(self) -> Run:
-        """Attach one more client."""
+        """Attach another client."""
         return Run(MemoryTransport(self._connection), run=self.agent.run)
 
     def deliver(self) -> int:
-        """Deliver everything that waits to the client; return the number of frames. For ``manual=True``."""
+        """Deliver all pending messages; return the number of frames. For ``manual=True``."""
         return self._connection.deliver()
 
     def beat(self) -> None:
-        """Do what the agent does at each heartbeat: send signs of life and costs, disconnect who is silent."""
+        """Run the agent's heartbeat: send signs of life and costs, drop silent clients."""
         self._connection.beat()
 
 
 def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, manual: bool = False, **how: Any) -> Pair:
-    """An agent, and a run attached to it; a value is there when the `emit` that made it returns.
+    """Return an agent and a run attached to it, which gets each value at its `emit`.
 
-    ``clock`` tells the time of events. With ``manual``, values and outcomes wait until `Pair.deliver`; the answer to a
-    request comes at once. ``how`` are the arguments of `looptap.Agent`; there is no budget unless they name one, so
+    ``clock`` returns the time of events. With ``manual``, values and outcomes wait until `Pair.deliver`; the answer to
+    a request comes at once. ``how`` are the arguments of `looptap.Agent`; there is no budget unless they name one, so
     that a slow machine changes no result. Everything but the sockets is the real thing: the wire's messages, the
     bounds, the errors. Only callbacks and streams derived by `Stream.query` run on a thread of their own, as ever:
-    `wait` for what they yield.
+    `wait` for their results.
     """
     connection = MemoryConnection(manual)
     opened = {name: how.pop(name) for name in _OF_THE_OPEN_AGENT if name in how}
@@ -140,7 +140,7 @@ def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, man
 
 
 class MemoryConnection:
-    """In place of the I/O thread: what it would do, it does at once, on the caller's thread."""
+    """A connection without an I/O thread: the caller's thread does its work at once."""
 
     link = None
     endpoints = ()
@@ -153,19 +153,19 @@ class MemoryConnection:
         self.manual, self._frames, self._numbers = manual, 0, itertools.count()
 
     def locate(self) -> None:
-        """Clients do not find it."""
+        """Return None: clients do not find it."""
 
     def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
         self.dispatcher, self.is_open = dispatcher, True
 
     def join(self, receiver: Receiver) -> bytes:
-        """Add a client; return the name by which frames reach it."""
+        """Add a client; return its peer name."""
         peer = b"peer%d" % next(self._numbers)
         self.receivers[peer] = receiver
         return peer
 
     def receive(self, peer: bytes, frame: bytes) -> None:
-        """Take a frame of a client. Raises RunEnded."""
+        """Handle a frame of a client. Raises RunEnded."""
         if self.dispatcher is None or peer not in self.receivers:
             raise RunEnded("the run has ended.")
         self.dispatcher.receive(peer, OPERATOR, frame)
@@ -188,7 +188,7 @@ class MemoryConnection:
             self.dispatcher.flush()
 
     def deliver(self) -> int:
-        """Flush until nothing waits, or the client has no room; return the number of frames."""
+        """Flush all that the client has room for; return the number of frames."""
         dispatcher, frames, sent, idle = self.dispatcher, self._frames, -1, 0
         if dispatcher is None:
             return 0

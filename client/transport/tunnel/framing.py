@@ -1,7 +1,7 @@
-"""A connection as lines of text: how its bytes, or whole frames, pass through the stdin and stdout of any command.
+"""Frames a connection as lines of text, for any command's stdin and stdout.
 
 Lines of base64, because what starts commands elsewhere (Slurm's srun, some terminals) holds bytes back until a line
-ends. The far side says first, in a line of its own, which run it leads to, or why to none.
+ends. The far side first writes a heading, on a line of its own: the run that it leads to, or an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MARK, _VERSION = b"looptap-bridge/", b"1"
 
 
 class Heading(msgspec.Struct, omit_defaults=True):
-    """What the far side says first: the connection file and where it lies, or an error's class and text."""
+    """The far side's first line: a connection file and its path, or an error."""
 
     path: str = ""
     file: ConnectionFile | None = None
@@ -40,12 +40,12 @@ class Heading(msgspec.Struct, omit_defaults=True):
 
 
 def write_heading(stream: IO[bytes], heading: Heading) -> None:
-    """Say what is on the far side."""
+    """Write the heading of the far side."""
     _write_line(stream, _MARK + _VERSION + b" " + msgspec.json.encode(heading) + b"\n")
 
 
 def read_heading(stream: IO[bytes]) -> bytes | None:
-    """The line with the heading, past whatever a shell says at login; None if the stream ends without one."""
+    """Return the heading's line, past a shell's greeting; None if the stream ends."""
     for _ in range(_MAX_GREETING_LINES):
         line = stream.readline(_LINE)
         if line.startswith(_MARK):
@@ -88,21 +88,21 @@ class _Raw(msgspec.Struct):
 
 
 def outward(peer: socket.socket, stream: IO[bytes]) -> None:
-    """Write what ``peer`` sends to ``stream``, as lines, until one of them ends."""
+    """Copy what ``peer`` sends to ``stream``, as lines, until one of them ends."""
     with contextlib.suppress(OSError, ValueError):  # hung up; closed
         while data := peer.recv(_CHUNK_BYTES):
             _write_line(stream, binascii.b2a_base64(data))
 
 
 def inward(stream: IO[bytes], peer: socket.socket) -> None:
-    """Send the bytes in the lines of ``stream`` to ``peer``, until one of them ends or a line is no base64."""
+    """Copy the bytes in ``stream``'s lines to ``peer``, until an end or a bad line."""
     with contextlib.suppress(OSError, ValueError):
         while line := stream.readline(_LINE):
             peer.sendall(binascii.a2b_base64(line))
 
 
 def read_frame(source: IO[bytes]) -> bytes | None:
-    """The next frame, past whatever a shell says; None at the end. Raises MessageError for one that is too long."""
+    """Return the next frame; None at the end. Raises MessageError if it is too long."""
     while (line := source.readline(MAX_FRAME_BYTES)).endswith(b"\n"):
         if line.startswith(_FRAME_MARK):
             try:
@@ -120,7 +120,7 @@ def write_frame(sink: IO[bytes], frame: bytes) -> None:
 
 
 def hear(stream: IO[bytes], said: deque[str]) -> None:
-    """Keep the newest lines that a command says of itself, without control characters, until it is silent."""
+    """Keep the newest lines of a command's stderr, until it ends."""
     with stream, contextlib.suppress(OSError, ValueError):
         while line := stream.readline(1000):
             text = "".join(c for c in line.decode("utf-8", "replace").strip() if c.isprintable())

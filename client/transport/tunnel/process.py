@@ -1,8 +1,8 @@
-"""A run behind a command: ``ssh://login/node/run``, ``command:srun … looptap bridge run``.
+"""A run behind a command, such as ``ssh://login/node/run`` or ``command:srun …``.
 
-There is one mechanism: a command that ends in `looptap bridge` somewhere, whose stdin and stdout carry one
-connection; ``ssh://`` is short for such a command. It passes jump hosts, needs no port anywhere, and what one may do
-is decided by who lets the command start. Encryption and keys are the run's own, from end to end.
+There is one mechanism: a command that ends in `looptap bridge` somewhere, whose stdin and stdout carry one connection;
+``ssh://`` is short for such a command. It passes jump hosts, needs no port anywhere, and permissions are those of the
+user who starts the command. Encryption and keys are the run's own, from end to end.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def relay_of(name: str, run_id: str, ranks: str) -> list[str]:
 
 
 class CommandRoute:
-    """The way to one run: each connection is a new start of the command."""
+    """The way to one run by a command, which is started for each connection."""
 
     longest = 10.0
     """Seconds between two attempts, at most, to restore a lost connection."""
@@ -113,7 +113,7 @@ class CommandRoute:
         self._closed = False
 
     def open(self, timeout: float) -> Heading:
-        """Start the command and return what it says of the run; it carries the first connection. Raises LinkError."""
+        """Start the command for its first connection; return its heading or raise."""
         channel = _ProcessPipe(self._command, self.name)
         with self._lock:
             self._starting = channel
@@ -135,8 +135,8 @@ class CommandRoute:
     def endpoint(self) -> str:
         """Return an endpoint for one connection, now.
 
-        Raises RunEnded if the command says that the run has ended, or leads to another one, and NoAnswer, as long as
-        it may be worth another attempt.
+        Raises RunEnded if the command reports that the run has ended, or leads to another one, and NoAnswer if another
+        attempt may succeed.
         """
         self._end()
         if self._ready is None:
@@ -155,12 +155,12 @@ class CommandRoute:
             raise NoAnswer(f"No socket can be made for the connection to {self.name}: {error}.") from None
 
     def broken(self) -> NoAnswer:
-        """Say why there is no link over the newest endpoint."""
+        """Return why the newest endpoint led to no link."""
         words = self._channel.words() if self._channel is not None else ""
         return NoAnswer(f"The connection through {self.name} broke off at its beginning.{words}")
 
     def cancel(self) -> None:
-        """Give up a start of the command that is under way."""
+        """Cancel a start of the command."""
         with self._lock:
             if self._starting is not None:
                 self._starting.close()

@@ -1,4 +1,4 @@
-"""A command that was started for its stdin and stdout, and what it says of itself meanwhile."""
+"""A command started for its stdin and stdout, and what it writes to stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXIT_GRACE_SECONDS = 0.5  # seconds in which a command may end by itself
 
 
 class RunningCommand:
-    """One start of ``command``. Raises NoAnswer, beginning with ``shown``, if it cannot be started."""
+    """A running ``command``. Raises NoAnswer, prefixed by ``shown``, if it fails."""
 
     def __init__(self, command: Sequence[str], thread: str, shown: str = "") -> None:
         self.command = list(command)
@@ -42,13 +42,13 @@ class RunningCommand:
         return f" It said: {said}" if said else ""
 
     def exit_code(self) -> int | None:
-        """Return the exit code once stderr is read; None if it runs on for 0.5 s."""
+        """Return the exit code once stderr is read; None if it runs for another 0.5 s."""
         self._wait(_EXIT_GRACE_SECONDS)
         self._hearing.join(_EXIT_GRACE_SECONDS)
         return self.process.poll()
 
     def close_stdin(self) -> None:
-        """Close its stdin, at which it should end."""
+        """Close its stdin, which should end it."""
         with contextlib.suppress(OSError):
             self.stdin.close()
 
