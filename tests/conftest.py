@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -71,6 +72,28 @@ def directory(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """A private directory with a path short enough for a socket, which LOOPTAP_DIR names."""
+    path = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
+    monkeypatch.setenv("LOOPTAP_DIR", str(path))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def here(capsys):
+    """Run `looptap` in this process: exit code, stdout, stderr."""
+    from looptap.cli import main
+
+    def finish(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return finish
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -14,7 +14,6 @@ from waiting import soon
 
 import looptap
 from looptap import CommandCancelled, CommandPending, ControlError
-from looptap.cli import main
 from looptap.protocol import messages as m
 from looptap.store.replay_commands import load
 from looptap.testing import pair, parts_of
@@ -190,12 +189,7 @@ def test_who_presses_ctrl_c_meanwhile_is_told_how_to_go_on(idle, capsys):
         assert run.cancel(record["id"]).outcome == "cancelled"
 
 
-def test_the_shell_calls_off_what_it_has_asked_for(idle, capsys):
-    def here(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        return ended.value.code, *capsys.readouterr()
-
+def test_the_shell_calls_off_what_it_has_asked_for(idle, here):
     code, _, err = here("set", "idle", "a", "2", "--timeout", "0.1")
     id = parts_of(idle).dispatcher.commands.commands.records[-1].id
     assert (code, f"looptap cancel idle {id}" in err) == (1, True), err

@@ -17,7 +17,6 @@ import warm
 from waiting import soon
 
 import looptap
-from looptap.cli import main
 from looptap.cli.formats import json_of, text_of
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
 
@@ -107,16 +106,10 @@ def run(command):
 
 
 @pytest.fixture
-def here(place, monkeypatch, capsys):
+def here(place, monkeypatch, here):
     """Run `looptap` in this process, which is quicker: exit code, stdout, stderr."""
     monkeypatch.setenv("LOOPTAP_DIR", str(place))
-
-    def finish(*arguments):
-        with pytest.raises(SystemExit) as exit:
-            main(arguments)
-        return exit.value.code, *capsys.readouterr()
-
-    return finish
+    return here
 
 
 def objects(out):

@@ -9,7 +9,6 @@ import pytest
 from waiting import soon
 
 import looptap
-from looptap.cli import main
 from looptap.protocol.files import command_file
 from looptap.testing import parts_of
 
@@ -37,18 +36,6 @@ def job(directory):
         over.set()
         parts_of(agent).dispatcher.commands.job.pause.resume()
         thread.join(60)
-
-
-@pytest.fixture
-def here(capsys):
-    """Run `looptap` in this process: exit code, stdout, stderr."""
-
-    def finish(*arguments):
-        with pytest.raises(SystemExit) as exit:
-            main(arguments)
-        return exit.value.code, *capsys.readouterr()
-
-    return finish
 
 
 def test_a_stranger_lists_sets_and_reads_what_was_done(job, here, tmp_path):

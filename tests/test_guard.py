@@ -18,7 +18,6 @@ from relays import Proxy
 from waiting import soon
 
 import looptap
-from looptap.cli import main
 from looptap.cli.commands.watching.guard import rules_of
 from looptap.client.guard.actions import end
 from looptap.client.guard.watch import SiblingComparison, StreamJudge
@@ -226,12 +225,7 @@ def test_what_cannot_be_a_rule_is_said_in_a_sentence():
         assert said in str(error.value)
 
 
-def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
-    def finish(*arguments):
-        with pytest.raises(SystemExit) as exit:
-            main(["guard", *map(str, arguments)])
-        return exit.value.code, *capsys.readouterr()
-
+def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, here):
     rules = tmp_path / "rules.yaml"
     rules.write_text("runs: small\nrules:\n- query: isnan(loss)\n  on: batch\n  actions: [stop]\n- stalled: 1e1\n")
     with looptap.Agent("small") as agent:
@@ -244,7 +238,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
 
         thread = threading.Thread(target=train)
         thread.start()
-        code, out, err = finish(rules, "--once", "--json")
+        code, out, err = here("guard", rules, "--once", "--json")
         thread.join()
     assert err.startswith("looptap: watching small-")
     line = json.loads(out)
@@ -261,7 +255,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
 
         thread = threading.Thread(target=err)
         thread.start()
-        _, out, _ = finish(rules, "small", "--once")
+        _, out, _ = here("guard", rules, "small", "--once")
         thread.join()
     assert "problem: no observable 'lss'" in out
     assert out.splitlines()[0].endswith("rules.yaml, line 3)")
@@ -272,7 +266,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
     ]  # fmt: skip
     as_json = tmp_path / "rules.json"
     as_json.write_text('[{"query": "loss > 5", "window": "30s"}]')
-    assert finish(as_json, "nobody", "--once") == (0, "", "")
+    assert here("guard", as_json, "nobody", "--once") == (0, "", "")
     for text, said in (
         ("runs: a\nrules:\n- query: loss\n- query: loss\n  action: stop", "line 4: A rule with query knows no 'actio"),
         ("rules:\n- query: loss\n- query: loss\n  above: high", "line 3: above='high' must be a number."),
@@ -284,8 +278,9 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, capsys):
         ("runs: a", "rules is a list of one rule or more, not None. Such as:"),
     ):
         rules.write_text(text)
-        assert f"rules.yaml, {said}" in finish(rules)[2] or f"rules.yaml, line 1: {said}" in finish(rules)[2]
-    assert "nothing.yaml cannot be read: " in finish(tmp_path / "nothing.yaml")[2]
+        err = here("guard", rules)[2]
+        assert f"rules.yaml, {said}" in err or f"rules.yaml, line 1: {said}" in err
+    assert "nothing.yaml cannot be read: " in here("guard", tmp_path / "nothing.yaml")[2]
 
 
 def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):

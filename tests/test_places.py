@@ -7,7 +7,6 @@ import shutil
 import socket
 import stat
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -23,15 +22,6 @@ from looptap.protocol.errors import NoAnswer, RunEnded, WrongServer
 from looptap.protocol.files.connection import private_dir, publish, read, runtime_dir, sweep
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sockets in directories")
-
-
-@pytest.fixture
-def place(monkeypatch):
-    """A private directory with a path short enough for a socket, which LOOPTAP_DIR names."""
-    path = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
-    monkeypatch.setenv("LOOPTAP_DIR", str(path))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def file_of(place):

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from rank_jobs import environment, started
 from waiting import soon
 
 import looptap
-from looptap.cli.entry_point import main
 from looptap.client.attach import attach
 from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.run import Run
@@ -33,15 +31,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="starts shells")
 
 LOOPTAP = shlex.join([sys.executable, "-m", "looptap.cli"])
 BRIDGE = f"command:{LOOPTAP} bridge digits"
-
-
-@pytest.fixture
-def place(monkeypatch):
-    """A private directory with a path short enough for a socket, which LOOPTAP_DIR names."""
-    path = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
-    monkeypatch.setenv("LOOPTAP_DIR", str(path))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
@@ -419,17 +408,15 @@ def test_a_broken_ssh_connection_is_restored(sshd, agent):
         assert stream.state == "live"
 
 
-def test_the_command_line_takes_such_a_name_wherever_it_takes_a_run(sshd, agent, capsys):
+def test_the_command_line_takes_such_a_name_wherever_it_takes_a_run(sshd, agent, here):
     for arguments, said in [
         (["watch", "ssh://node/digits", "step", "--count", "3", "--timeout", "30"], "3 values"),
         (["call", BRIDGE, "step >= 0"], "True"),
         (["stacks", BRIDGE], "looptap-io"),
         (["ls", BRIDGE], agent.run.id),
     ]:
-        with pytest.raises(SystemExit) as exit:
-            main(arguments)
-        out, err = capsys.readouterr()
-        assert (exit.value.code, said in out + err) == (0, True), out + err
+        code, out, err = here(*arguments)
+        assert (code, said in out + err) == (0, True), out + err
 
 
 def test_what_ssh_or_the_far_side_says_is_passed_on(sshd, agent, tmp_path):

@@ -188,16 +188,9 @@ def test_every_changed_byte_of_an_event_file_is_noticed(events, tmp_path):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capsys):
-    from looptap.cli.entry_point import run
-
+def here(tmp_path, monkeypatch, here):
     monkeypatch.chdir(tmp_path)
-
-    def finish(*arguments):
-        code = run([str(argument) for argument in arguments])
-        return code, *capsys.readouterr()
-
-    return finish
+    return here
 
 
 def test_open_shows_streams_facts_and_commands(file, here):

@@ -18,7 +18,6 @@ from displays import display, pixels, screenshot
 from waiting import soon
 
 import looptap
-from looptap.cli import main
 
 pytest.importorskip("matplotlib", reason="WINDOWS ARE NOT TESTED: they need matplotlib (pip install 'looptap[window]')")
 import matplotlib
@@ -159,18 +158,6 @@ def bare(monkeypatch):
     matplotlib.rcParams._set("backend", matplotlib.rcsetup._auto_backend_sentinel)
     yield
     matplotlib.rcParams._set("backend", before)
-
-
-@pytest.fixture
-def here(capsys):
-    """Run `looptap` in this process: exit code, stdout, stderr."""
-
-    def finish(*arguments):
-        with pytest.raises(SystemExit) as exit:
-            main(arguments)
-        return exit.value.code, *capsys.readouterr()
-
-    return finish
 
 
 def test_without_a_display_charts_are_in_the_terminal_and_a_line_says_why(job, here, bare, monkeypatch):

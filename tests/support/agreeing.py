@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import signal
 import subprocess
 import sys
 import textwrap
@@ -13,7 +12,7 @@ import threading
 from pathlib import Path
 
 import warm
-from rank_jobs import environment, free_port
+from rank_jobs import end, environment, free_port
 from waiting import soon
 
 import looptap
@@ -34,11 +33,7 @@ def job(folder, ranks=2, steps=0, **more):
             soon(lambda: run.events().get("batch", 0) > 0)
             yield children, run
     finally:
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                child.send_signal(signal.SIGCONT)
-                child.kill()
-            child.wait()
+        end(children)
 
 
 def there(children):

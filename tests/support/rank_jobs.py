@@ -63,11 +63,16 @@ def ranks(directory, count, *, name="many", batches=20, uneven=0, pause=0.002, s
     try:
         yield children
     finally:
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                child.send_signal(signal.SIGCONT)
-                child.kill()
-            child.wait()
+        end(children)
+
+
+def end(children):
+    """Kill processes, stopped ones too."""
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(signal.SIGCONT)
+            child.kill()
+        child.wait()
 
 
 def started(directory, count, name="many") -> Iterator[object]:
