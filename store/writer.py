@@ -1,12 +1,12 @@
-"""`Writer`: keeps what a run yields in its file, on a thread of its own; its caller never waits.
+"""`Writer`: writes a run's file on its own thread; its caller never waits.
 
-The thread is its own because a commit may take seconds (a slow disk, a network file system), and the I/O thread of an
-agent must answer meanwhile. What waits is bounded in bytes; above the bound new batches are dropped and counted. When
-the disk is full or fails, what waits is tried again every half second. A commit comes at most `FLUSH_INTERVAL_SECONDS`
-seconds after the first value that waits for it: that is what a killed process loses.
+The thread is separate because a commit may take seconds (a slow disk, a network file system), and the I/O thread of an
+agent must answer meanwhile. The queue is bounded in bytes; above the bound new batches are dropped and counted. When
+the disk is full or fails, the queue is retried every half second. A commit comes at most `FLUSH_INTERVAL_SECONDS`
+seconds after the first value in the queue: that is what a killed process loses.
 
-Many items go in with one statement: for each statement Python's lock is given away and taken back, which a loop of pure
-Python on another thread makes expensive (benchmarks/bench_store.py).
+One statement inserts many items: each statement releases and takes the interpreter lock, which is expensive beside a
+loop of pure Python on another thread (benchmarks/bench_store.py).
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from looptap.streams.stream.buffer import Batch
 from looptap.streams.values.sizing import size_of
 
 FLUSH_INTERVAL_SECONDS, FLUSH_EVERY_ITEMS = 0.2, 1000
-"""Seconds, and items, after which what waits is written."""
+"""Seconds, and items, after which the queue is written."""
 MAX_PENDING_BYTES = 67_108_864
-"""Bytes that may wait, about."""
+"""Approximate bound of the queue."""
 RETRY_DELAY_SECONDS = 0.5
 """Seconds between tries when the disk is full or fails."""
 BUSY_TIMEOUT_SECONDS = 5.0
 """Seconds to wait for a reader that locks the file; only without a write-ahead log."""
 
 _ITEMS_PER_TRANSACTION = 20_000  # items of one commit
-_ITEMS_PER_STATEMENT = 500  # items of one statement: 0.2 ms in which SQLite's module holds Python's lock
+_ITEMS_PER_STATEMENT = 500  # items of one statement: 0.2 ms of holding the interpreter lock
 
 _VALUES = (
     sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError,
     sqlite3.ProgrammingError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
-"""What values raise that cannot be written."""
+"""Errors of values that cannot be written."""
 _DISK = (sqlite3.Error, OSError, StoreError)
-"""What a full or failing disk raises."""
+"""Errors of a full or failing disk."""
 
 
 class Writer:
-    """The file of one run, made when something is first to be kept.
+    """The file of one run, created when something is first stored.
 
-    ``facts`` are what the run says of itself (id, name, rank, ...). No method waits for the disk but `close`, none
-    raises for what goes wrong with it: `stats` tells. A stream, and its batches in order, come from one thread at a
-    time. In a forked child nothing is written.
+    ``facts`` describe the run (id, name, rank, ...). Only `close` waits for the disk; disk errors are not raised, but
+    reported by `stats`. A stream, and its batches in order, come from one thread at a time. In a forked child nothing
+    is written.
     """
 
     def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = MAX_PENDING_BYTES) -> None:
         self.path, self.limit = path.absolute(), limit
         self.state, self.reason = "waiting", ""
-        """waiting (for something to keep), keeping, paused (it resumes by itself) or closed; why it does so."""
+        """waiting (nothing to store yet), keeping, paused (resumes automatically) or closed; and the reason."""
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
         self._lock = threading.Lock()
         self._bell, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
@@ -76,7 +76,7 @@ class Writer:
         self._dropped: list[int] = []
         self._pauses = self._commits = 0
         self._slowest = self.seconds = 0.0
-        """Longest wait for the disk, and CPU time of the thread that writes."""
+        """Longest wait for the disk, and CPU time of the writing thread."""
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._made, self._complete = False, True
@@ -107,7 +107,7 @@ class Writer:
         return number
 
     def append(self, stream: int, batch: Batch) -> bool:
-        """Queue a batch, which must not change any more; False if it is dropped."""
+        """Queue a batch, which must not change afterwards; return False if dropped."""
         self._notice_fork()
         nbytes = (batch.nbytes or size_of(batch.values)) + 64 * len(batch.values)
         if self._put(QueuedItems(stream, batch, nbytes)):
@@ -117,7 +117,7 @@ class Writer:
         return False
 
     def command(self, command: QueuedCommand) -> None:
-        """Keep a command and its outcome; the same id again replaces what was kept."""
+        """Store a command and its outcome, replacing any with the same id."""
         self._notice_fork()
         row = (*command[:7], fact(command.old), fact(command.new), command.outcome, fact(command.asked))
         self._put(QueuedStatement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
@@ -126,7 +126,7 @@ class Writer:
         """Store facts of the run, such as exposed names, replacing those of same names."""
         self._notice_fork()
         with self._lock:
-            if self._thread is None:  # there is nothing to keep yet, and no file
+            if self._thread is None:  # nothing to store yet, and no file
                 self._facts.update(facts)
                 return
         for name, value in facts.items():
@@ -144,7 +144,7 @@ class Writer:
             return False
         count, nbytes = size(job)
         with self._lock:
-            # Without its row a stream is lost, so these may fill twice as much.
+            # Without its row a stream is lost, so statements may fill twice as much.
             limit = self.limit if count else 2 * self.limit
             if self._bytes + nbytes > limit and self._bytes:
                 return False
@@ -165,7 +165,7 @@ class Writer:
     # ------------------------------------------------------------ what is known
 
     def stats(self) -> RecordingStats:
-        """Return state, reason, what waits, and the values kept and dropped."""
+        """Return state, reason, queue sizes, and the values kept and dropped."""
         self._notice_fork()
         with self._lock:
             counted = zip(self._names, self._kept, self._dropped, strict=True)
@@ -186,9 +186,9 @@ class Writer:
             )
 
     def close(self, timeout: float = 1.0, **facts: Any) -> bool:
-        """Write what waits and end the file; False if that failed or timed out.
+        """Write the queue and end the file; return False if that failed or timed out.
 
-        What could not be written is counted as dropped. A writer that never had anything to keep makes no file.
+        Values that could not be written count as dropped. A writer that had nothing to store creates no file.
         """
         self._notice_fork()
         if self._thread is not None:
@@ -212,7 +212,7 @@ class Writer:
             self._full.wait(FLUSH_INTERVAL_SECONDS)
             self._bell.clear()
             self._full.clear()
-            closing = self._closing.is_set()  # asked before the queue is: nothing comes after it
+            closing = self._closing.is_set()  # read before the queue: nothing is queued after it is set
             while taken or (taken := self._take()):
                 try:
                     connection = connection or self._open()
@@ -234,7 +234,7 @@ class Writer:
                 return
 
     def _take(self) -> list[Job]:
-        """Take what one commit writes, off the queue, but still counted as waiting."""
+        """Dequeue the jobs of one commit, which still count as waiting."""
         with self._lock:
             found, items = [], 0
             while self._queue and items < _ITEMS_PER_TRANSACTION:
@@ -260,7 +260,7 @@ class Writer:
         return connection
 
     def _make(self) -> None:
-        """Create the file under another name first: its final name means readable."""
+        """Create the file under a temporary name first: its final name means readable."""
         if self.path.exists():
             raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
@@ -318,7 +318,7 @@ class Writer:
             self._bytes -= nbytes
 
     def _pause(self, connection: sqlite3.Connection | None, error: Exception) -> None:
-        """Note why nothing is kept; the file is opened again for the next try."""
+        """Record why nothing is stored; the next try opens the file again."""
         with self._lock:
             self._pauses += self.state != "paused"
             self.state, self.reason = "paused", str(error) or type(error).__name__
@@ -327,7 +327,7 @@ class Writer:
                 connection.close()
 
     def _refuse(self, jobs: list[Job], error: Exception) -> list[Job]:
-        """Find by halves what cannot be written; return what to try next."""
+        """Find what cannot be written by bisection; return what to try next."""
         half = len(jobs) // 2
         with self._lock:
             if half:
@@ -339,7 +339,7 @@ class Writer:
             return []
 
     def _give_up(self, jobs: list[Job]) -> None:
-        """Count what will never be written; `reason` stays."""
+        """Count the jobs that will never be written as dropped; `reason` stays."""
         with self._lock:
             lost = [*jobs, *self._queue]
             self._discount(lost)
@@ -354,7 +354,7 @@ class Writer:
 
     def _end(self, connection: sqlite3.Connection | None) -> None:
         if connection is not None:
-            with contextlib.suppress(sqlite3.Error):  # a reader is at it: an empty log stays beside the file
+            with contextlib.suppress(sqlite3.Error):  # a reader has it open: an empty log stays beside the file
                 connection.execute("PRAGMA busy_timeout = 0")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 connection.execute("PRAGMA journal_mode = DELETE")  # one ordinary file, also on read-only media

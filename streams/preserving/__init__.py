@@ -1,1 +1,1 @@
-"""Preserving: save the state of torch, of random numbers and of models, and put it back after other code has run."""
+"""Save and restore the state of torch, random numbers and models around code."""

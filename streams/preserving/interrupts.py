@@ -1,4 +1,4 @@
-"""Steps that a Ctrl-C must not cut short."""
+"""Steps that a Ctrl-C must not interrupt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 
 def complete(step: Callable[[], object]) -> None:
-    """Call ``step`` until Ctrl-C no longer cuts it short, then raise the last one; a second call must do no harm."""
+    """Call ``step`` until no Ctrl-C interrupts it, then raise the last one.
+
+    A second call of ``step`` must do no harm.
+    """
     pressed: KeyboardInterrupt | None = None
     while True:
         try:

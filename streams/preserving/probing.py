@@ -1,7 +1,7 @@
-"""Asking a model: a forward pass of which the training loop notices nothing.
+"""Probe a model: a forward pass that does not affect the training loop.
 
 Evaluation mode, no gradients, no hooks, no compilation, no collective; random numbers, buffers, training flags and
-attributes of the modules are afterwards what they were.
+attributes of the modules are restored afterwards.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from looptap.streams.preserving.torch_state import TorchStateGuard, run_eagerly
 
 
 def probe(model: Any, /, *inputs: Any, gradient: bool = False, hooks: bool = False, **named: Any) -> Any:
-    """Return what the model says to the inputs, and leave the model and the loop as they are.
+    """Return the model's output for the inputs, without effects on model or loop.
 
-    The model runs in evaluation mode, without gradients, on copies of the inputs and of its buffers. What is inside
+    The model runs in evaluation mode, without gradients, on copies of the inputs and of its buffers. The module inside
     `torch.compile` or `DistributedDataParallel` runs itself: nothing is compiled, no rank waits. The user's hooks do
-    not fire unless ``hooks``. With ``gradient`` the answer has a graph, over aliases of the parameters, and over an
-    input that is a leaf and requires a gradient; the parameters' own ``.grad`` stays what it is.
+    not fire unless ``hooks``. With ``gradient`` the output has a graph, over aliases of the parameters, and over an
+    input that is a leaf and requires a gradient; the parameters' own ``.grad`` stays unchanged.
 
-    Raises QueryError for a model that cannot be asked, for inputs on another device, and if the model changed its
-    parameters in place; otherwise what the model raises.
+    Raises QueryError for a model that cannot be probed, for inputs on another device, and if the model changed its
+    parameters in place; otherwise whatever the model raises.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Dropout(0.5))
@@ -47,9 +47,9 @@ def probe(model: Any, /, *inputs: Any, gradient: bool = False, hooks: bool = Fal
 
 
 class untouched:  # noqa: N801  # a context is named like a function, as torch.no_grad is
-    """A context that leaves a model as it is, and torch's modes and random numbers, whatever runs in it.
+    """A context that preserves a model, torch's modes and random numbers.
 
-    For code of the loop's own, which says itself how the model runs.
+    For code of the loop's own, which chooses the model's modes itself.
 
     >>> import torch
     >>> model = torch.nn.BatchNorm1d(2)
@@ -70,7 +70,7 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
         self._open = False
 
     def begin(self) -> None:
-        """Begin; `end` must follow, also if this raises."""
+        """Begin; `end` must follow, even if this raises."""
         self._open = True
         self._before.__enter__()
         self._set_modes()
@@ -78,14 +78,14 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
         self._state.swap_in()
 
     def end(self) -> None:
-        """Put everything back; may be called again after an interrupt."""
+        """Restore everything; may be called again after an interrupt."""
         if self._state is not None:
             self._state.put_back()
         self._before.restore()
         self._open = False
 
     def changed(self) -> str:
-        """Return the name of a parameter or a large buffer that was changed in place; empty if there is none."""
+        """Return the name of a parameter or large buffer changed in place, or ""."""
         return "" if self._state is None else self._state.changed()
 
     def __enter__(self) -> Self:
@@ -100,16 +100,16 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
         self.end()
 
     def _set_modes(self) -> None:
-        """Set the modes in which the model runs; `end` puts them back."""
+        """Set the modes in which the model runs; `end` restores them."""
 
     def _modules(self) -> ModuleState:
         return ModuleState(self.model)
 
 
 class probing(untouched):  # noqa: N801  # as above
-    """A context in which a model can be asked several times; see `probe`.
+    """A context in which a model can be probed several times; see `probe`.
 
-    What it gives is called like the model. Its ``model`` is the module inside all wrappers, in evaluation mode.
+    Its value is called like the model. Its ``model`` is the module inside all wrappers, in evaluation mode.
 
     >>> import torch
     >>> with probing(torch.nn.Linear(2, 1)) as ask:
@@ -123,7 +123,7 @@ class probing(untouched):  # noqa: N801  # as above
         """The guard that ends inference mode, in which there are no gradients."""
 
     def end(self) -> None:
-        """Put everything back; may be called again after an interrupt."""
+        """Restore everything; may be called again after an interrupt."""
         if self._with_versions is not None:
             self._with_versions.__exit__(None, None, None)
         super().end()
@@ -144,7 +144,7 @@ class probing(untouched):  # noqa: N801  # as above
         return ModuleState(self.model, asking=True, gradient=self._gradient, hooks=self._hooks)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Return what the model says to copies of the inputs."""
+        """Return the model's output for copies of the inputs."""
         state = self._state
         if state is None or not self._open:
             raise QueryError("a model is asked within the context: with probing(model) as ask: ask(x).")
@@ -168,7 +168,7 @@ class probing(untouched):  # noqa: N801  # as above
         return answer
 
     def _copied(self, given: Any) -> Any:
-        """Return the same input, which the model may change in place."""
+        """Return a copy of an input, which the model may change in place."""
         if isinstance(given, self._torch.Tensor):
             keep = self._gradient and given.is_leaf and given.requires_grad
             return (given if keep else given.detach()).clone()
@@ -185,7 +185,7 @@ class probing(untouched):  # noqa: N801  # as above
 
 @cache
 def _no_collectives(torch: Any) -> Any:
-    """Return the mode in which a collective raises: the other ranks would not reach it."""
+    """Return a mode in which collectives raise: the other ranks would not join."""
 
     class NoCollectives(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not imported here
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

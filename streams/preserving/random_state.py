@@ -40,7 +40,7 @@ class RandomState:
 
 
 def generator_state(generator: Any) -> Callable[[], None]:
-    """Return a function that restores a generator of torch, numpy or random to its present state."""
+    """Return a function that restores a torch, numpy or random generator."""
     if isinstance(generator, random.Random):
         if isinstance(generator, random.SystemRandom):
             return lambda: None

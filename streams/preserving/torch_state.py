@@ -1,9 +1,9 @@
-"""Global state of torch, numpy and random, restored after unknown code.
+"""Save the global state of torch, numpy and random, and restore it.
 
-Saved and restored: grad and inference mode, autocast, default dtype and device, precision of products, anomaly and
-deterministic mode, thread count, dispatch and function modes, hooks of saved tensors, the stance of torch.compile, and
-the random numbers of torch, its devices, numpy and random. About 23 µs, so only around queries that call functions
-which are not known to be harmless.
+Saved are grad and inference mode, autocast, default dtype and device, precision of products, anomaly and deterministic
+mode, thread count, dispatch and function modes, hooks of saved tensors, the stance of torch.compile, and the random
+numbers of torch, its devices, numpy and random. This takes about 23 µs, so it is only done around queries that call
+functions which are not known to be harmless.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from looptap.streams.preserving.random_state import RandomState
 class TorchStateGuard:
     """A context that restores modes and random number generators at its end.
 
-    With ``randomness=False`` random numbers are left alone, for commands that are meant to draw some.
+    ``randomness=False`` leaves random numbers alone, for commands that are meant to draw some.
 
     >>> import random
     >>> with TorchStateGuard():
@@ -50,7 +50,7 @@ class TorchStateGuard:
         self.restore()
 
     def restore(self) -> None:
-        """Restore everything; a second call, after Ctrl-C, does the rest."""
+        """Restore everything; a second call, after Ctrl-C, completes it."""
         if self._errors is not None and np.geterr() != self._errors:
             np.seterr(**self._errors)
         if self._modes is not None:
@@ -95,7 +95,7 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
 
 @cache
 def _settings(torch: Any) -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """Return how each setting is read and written."""
+    """Return the functions that read and write each setting."""
     flags = ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32")
     return [
         (torch.is_grad_enabled, torch._C._set_grad_enabled),
@@ -120,13 +120,13 @@ def _settings(torch: Any) -> list[tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
 def run_eagerly() -> None:
-    """Let compiled modules run as they are written; a guard that is open ends that."""
+    """Run compiled modules without compiling, until an open guard ends."""
     if (module := _compiler()) is not None:
         module._set_stance(module.DynamoStance("force_eager"))
 
 
 def _compiler() -> Any:
-    """Return the module that holds the stance of torch.compile; None if it is not loaded, or compiles right now."""
+    """Return the module with torch.compile's stance; None if unloaded or compiling."""
     module: Any = sys.modules.get("torch._dynamo.eval_frame")
     if not hasattr(module, "_set_stance") or sys.modules["torch"]._C._dynamo.eval_frame.get_eval_frame_callback():
         return None
