@@ -34,18 +34,18 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items):
-    """In the order of the names, but for those that take longest."""
+    """Sort the slowest files first, then by name."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def pytest_collection_finish():
-    """Leave what is imported out of garbage collections: many tests ask for one, which looks at a million objects."""
+    """Freeze imported objects, a million of them, so that `gc.collect` is quick."""
     gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _leave_out_what_other_files_leave():
-    """Leave what lives on after the tests of a file out of the collections of the next."""
+    """Freeze what lives on after the tests of a file, as after collection."""
     yield
     gc.collect()
     gc.freeze()
@@ -53,7 +53,7 @@ def _leave_out_what_other_files_leave():
 
 @pytest.fixture
 def progress(capsys):
-    """Tell how far a long count has come, twice a minute; a short one is over before."""
+    """Return a function that prints the progress of a long count twice a minute."""
     reported = time.monotonic()
 
     def report(count, what):
@@ -68,7 +68,7 @@ def progress(capsys):
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    """Where the runs of this test announce themselves."""
+    """Return the directory in which the runs of this test announce themselves."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     return tmp_path
@@ -76,7 +76,7 @@ def directory(tmp_path, monkeypatch):
 
 @pytest.fixture
 def place(monkeypatch):
-    """A private directory with a path short enough for a socket, which LOOPTAP_DIR names."""
+    """Set LOOPTAP_DIR to a private directory with a path short enough for a socket."""
     path = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
     monkeypatch.setenv("LOOPTAP_DIR", str(path))
     yield path
@@ -85,7 +85,7 @@ def place(monkeypatch):
 
 @pytest.fixture
 def here(capsys):
-    """Run `looptap` in this process: exit code, stdout, stderr."""
+    """Return a function that runs `looptap` here: exit code, stdout, stderr."""
     from looptap.cli import main
 
     def finish(*arguments):
@@ -97,7 +97,7 @@ def here(capsys):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say in a line of its own what was skipped because a program is missing."""
+    """Print a line for each program that is missing, so that tests were skipped."""
     reasons = {str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ()) if report.longrepr}
     for reason in sorted(reason for reason in reasons if UNTESTED in reason):
         terminalreporter.write_line(reason.removeprefix("Skipped: "), red=True, bold=True)

@@ -1,9 +1,9 @@
-"""Kills processes that keep values, and checks what their files still have: python killing.py FOLDER ROUNDS LONGEST.
+"""Kills processes that record values, and checks what their files still hold.
 
-Each round forks ten children that count up, and kills each at a random time, after LONGEST seconds at most; in every
-other round not before values of all are committed. A child notes how many values it was reported are committed. Printed
-at the end as JSON: how many were killed, how many had a file with values, and the longest time in seconds between a
-value that was lost and the last that was handed over.
+python killing.py FOLDER ROUNDS LONGEST: each round forks ten children that count up, and kills each at a random time,
+after LONGEST seconds at most; in every other round not before values of all are committed. A child reports how many
+values are committed. Printed at the end as JSON: how many were killed, how many had a file with values, and the longest
+time in seconds between a lost value and the last that was written.
 """
 
 import json
@@ -39,7 +39,7 @@ def keep(folder: Path, number: int) -> None:
 
 
 def kill_all(folder: Path, longest: float, chance: random.Random, *, after: bool) -> list[tuple[int, float]]:
-    """One round; returns for each child the number of its values, and for how long before the end they were lost."""
+    """Run one round; return each child's number of values, and the seconds lost."""
     folder.mkdir()
     children = []
     for number in range(CHILDREN):

@@ -1,4 +1,4 @@
-"""Commands on several ranks: at the same event number on all of them, or on none (SAFETY S23)."""
+"""Commands on several ranks: at the same event on all, or on none (SAFETY S23)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_clients_that_come_go_and_die_in_mid_command_change_no_loss(directory):
 
 
 class Ranks:
-    """Two agents with a store, and a client that speaks with each; their loops run on threads of their own."""
+    """Two agents with a store, each with a loop on a thread, and a client of both."""
 
     def __init__(self, monkeypatch, patience=0.3):
         self.store, self.broken = dist.HashStore(), None
@@ -119,7 +119,7 @@ class Ranks:
         return self.store
 
     def prepare(self, id, value=1):
-        """Have "a" prepared on both; the newest event of each."""
+        """Prepare "a" on both ranks; return the newest event of each."""
         raw, asked = m.msgspec.Raw(bytes([value])), []
         for run in self.runs:
             asked.append(
@@ -128,12 +128,12 @@ class Ranks:
         return [one.result(5).number for one in asked]
 
     def agree(self, id, number, ranks=(0, 1)):
-        """Name the event; the futures of what comes of it."""
+        """Name the event; return the futures of the outcomes."""
         chosen = [self.runs[rank] for rank in ranks]
         return [run.session.requests.send(m.Agree(run.session.requests.number(), id, number)) for run in chosen]
 
     def emit(self, *counts):
-        """Raise so many events on each rank, both at the same time."""
+        """Raise this many events on each rank, on both at the same time."""
         threads = [
             threading.Thread(target=lambda agent=agent, count=count: [agent.emit("batch") for _ in range(count)])
             for agent, count in zip(self.agents, counts, strict=True)
@@ -147,7 +147,7 @@ class Ranks:
 
 @pytest.fixture
 def both(monkeypatch):
-    """Two ranks."""
+    """Return two ranks."""
     ranks = Ranks(monkeypatch)
     yield ranks
     for agent in ranks.agents:
@@ -202,7 +202,7 @@ def test_a_client_that_dies_in_mid_command_has_nothing_done(both, named):
 
 
 def m_leave():
-    """A client goes."""
+    """Return the message of a client that leaves."""
     from looptap.protocol.codec import encode
 
     return encode(m.Leave())

@@ -1,4 +1,4 @@
-"""The rules above the module: packages of one idea, arrows one way, names that say what they are, threads by folder."""
+"""Architecture rules: package sizes, no cycles, naming, threads by folder."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ ENUMERATIONS = re.compile(
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the product by its dotted name; packages too."""
+    """Return every module and package of the product by its dotted name."""
     found = {}
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
@@ -117,7 +117,7 @@ def is_package(module: str) -> bool:
 
 
 def package_of(module: str) -> str:
-    """What the module belongs to: its package; a module that lies in a room itself stands for itself."""
+    """Return the package of the module, or the module itself directly in a room."""
     if is_package(module):
         return module
     package = module.rpartition(".")[0]
@@ -126,7 +126,7 @@ def package_of(module: str) -> str:
 
 @cache
 def imports() -> dict[str, dict[str, int]]:
-    """What each module imports of ours, with the line: lazily and for types alone too, and by `import_module`."""
+    """Return each module's imports of ours with lines, lazy and type-only ones too."""
 
     def reached(path: Path) -> Iterator[tuple[str, int]]:
         for node in ast.walk(tree_of(path)):
@@ -148,7 +148,7 @@ def imports() -> dict[str, dict[str, int]]:
 
 
 def knots(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The strongly connected parts of more than one node (Tarjan)."""
+    """Return the strongly connected parts of more than one node (Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -276,7 +276,7 @@ def is_amount(node: ast.expr) -> bool:
 
 
 def constants(path: Path) -> Iterator[tuple[str, int]]:
-    """The module-level names in capitals that are numbers."""
+    """Yield the module-level names in capitals that are numbers."""
     for node in tree_of(path).body:
         match node:
             case ast.Assign(targets=targets, value=value) if is_amount(value):
@@ -317,7 +317,7 @@ def test_what_a_constant_may_be_called(name, fine):
 
 
 def own_names(tree: ast.Module) -> set[str]:
-    """Private names that this module makes: attributes it sets, what its classes and the module define, slots."""
+    """Return the private names that this module makes: attributes, members, slots."""
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -347,12 +347,12 @@ def is_private(name: str) -> bool:
 
 @cache
 def ours() -> frozenset[str]:
-    """All private names that the product makes."""
+    """Return all private names that the product makes."""
     return frozenset(name for path in modules().values() for name in own_names(tree_of(path)) if is_private(name))
 
 
 def private_uses(path: Path) -> Iterator[str]:
-    """Private names of other modules that a module uses: imported, or after a dot."""
+    """Yield private names of other modules that a module imports or uses after a dot."""
     tree = tree_of(path)
     own = own_names(tree)
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""docs/architecture.md and its drawing say what the tree says."""
+"""docs/architecture.md and its drawing agree with the tree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_each_step_of_a_value_has_its_number_in_the_drawing():
 
 @cache
 def words() -> tuple[set[str], set[str]]:
-    """The classes of the product, and every word of its source, its tests' and its Makefile's."""
+    """Return the classes of the product, and all words of source, tests and Makefile."""
     sources = [path.read_text() for path in architecture.modules().values()]
     sources += [path.read_text() for path in ROOT.glob("src/looptap/*.py*")]
     classes = {name for text in sources for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE)}
@@ -47,7 +47,7 @@ def words() -> tuple[set[str], set[str]]:
 
 
 def is_there(path: str) -> bool:
-    """Whether a path on the page leads to a file, a module or a folder."""
+    """Return True if a path on the page leads to a file, a module or a folder."""
     return (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
 
 

@@ -1,4 +1,4 @@
-"""A client that the agent cannot write to is not retried for a while, which bounds its cost to the job."""
+"""Clients that cannot be written to are retried rarely, which bounds their cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from looptap.testing import pair, parts_of
 
 
 class Clock:
-    """A clock that is turned by hand."""
+    """A clock that is set by hand."""
 
     def __init__(self):
         self.now = 1000.0

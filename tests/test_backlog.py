@@ -1,4 +1,4 @@
-"""Deferred evaluation of queries on plain numbers: the same values as evaluation at the event, at a lower cost."""
+"""Deferred evaluation of queries on plain numbers: same values at a lower cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds on decoded values: memory as stated, and a value that cannot be sent loses no other."""
+"""Bounds on decoded values: memory as stated; a bad value loses no other."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ INFLATING = {
 
 @pytest.fixture
 def bounded(monkeypatch):
-    """A bound low enough to be passed by small values."""
+    """Lower the bound, so that small values exceed it."""
     monkeypatch.setattr(footprint, "FREE_BYTES", FREE)
     monkeypatch.setattr(footprint, "SMALL_BYTES", FREE // 80)
 
 
 def peak(decode, raw):
-    """The most memory that decoding took, and whether it was refused."""
+    """Return the peak memory of decoding, and whether it was refused."""
     tracemalloc.start()
     try:
         decode(raw)
@@ -128,7 +128,7 @@ nested = st.recursive(
 
 
 def weight(value):
-    """What the value takes, as Python counts."""
+    """Return the size of a value, as Python counts."""
     parts = [*value, *value.values()] if isinstance(value, dict) else value
     if not isinstance(parts, list | tuple):
         parts = []
@@ -174,7 +174,7 @@ COSTS = [
 @pytest.mark.parametrize("before", [b"", b"\x90"])
 @pytest.mark.parametrize(("raw", "cost"), COSTS)
 def test_each_kind_of_object_is_counted_and_passed_over_exactly(raw, cost, before):
-    """What follows would be counted otherwise, were one byte too many or too few taken for a part of it."""
+    """A value counted a byte too long or too short would change what follows."""
     counted = footprint.cost_of(before + raw + b"\x90", 1 << 60, frozenset({1, 2, 3}), frozenset({2, 3}))
     assert counted == cost + LIST + LIST * len(before)
 
@@ -318,7 +318,7 @@ def test_a_value_that_cannot_be_sent_is_an_error_item_and_the_others_arrive():
 
 
 class Unsayable(Exception):
-    """An error whose text UTF-8 lacks a character for."""
+    """An error whose text UTF-8 cannot encode."""
 
 
 def raising(event):

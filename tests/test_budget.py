@@ -1,4 +1,4 @@
-"""The overhead budget: all queries together stay within it, say how they are limited, and can get more (SAFETY S15)."""
+"""The overhead budget: bounds all queries together, reports limits (SAFETY S15)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP, SLOW = 0.001, 0.005
 
 
 def loop(agent, seconds):
-    """Steps of 1 ms for so many seconds of step time."""
+    """Run steps of 1 ms for so many seconds of step time."""
     for step in range(int(seconds / STEP)):
         started = time.perf_counter()
         while time.perf_counter() - started < STEP:
@@ -149,7 +149,7 @@ def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have(
 
 
 def evaluated(costs, events, step, meter):
-    """The numbers of the evaluations of a query that costs ``costs(n)``: wall seconds, on the CPU, and waits."""
+    """Return the evaluated events; ``costs(n)`` are wall seconds, CPU seconds, waits."""
     seen, seconds, now = [], 0.0, 0.0
     for event in range(1, events + 1):  # as looptap.agent.loop.event_sources.evaluate has it
         now += step
@@ -227,7 +227,7 @@ def test_the_kernel_tells_how_often_a_thread_has_waited():
 
 
 def accounted(stream, made=None):
-    """The events that a mapped query with one value at an event has asked for, from its counts alone."""
+    """Return the events that a mapped query has asked for, from its counts alone."""
     made = stream.arrived + stream.dropped if made is None else made
     return made + stream.withheld + stream.filtered + stream.error_count + stream.skipped
 
@@ -389,7 +389,7 @@ def test_a_bad_budget_is_a_sentence(budget):
 
 
 def test_of_the_budget_four_fifths_are_handed_out_whatever_is_wanted():
-    """Costs rise before they are measured: what queries take together stays below the budget by the headroom."""
+    """Costs rise before they are measured: a fifth is headroom."""
     budget = OverheadBudget(0.05)
     assert budget.share() == pytest.approx(0.04)
     wanting = [charged(budget, SLOW) for _ in range(4)]

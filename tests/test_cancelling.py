@@ -20,7 +20,7 @@ from looptap.testing import pair, parts_of
 
 
 def waiting(ask, *arguments, **how):
-    """The id of a command that waits for its event."""
+    """Return the id of a command that waits for its event."""
     with pytest.raises(CommandPending, match=r"To call it off, run\.cancel\('") as pending:
         ask(*arguments, timeout=0, **how)
     return pending.value.id
@@ -154,14 +154,14 @@ def test_calling_off_is_kept_in_the_file_and_not_replayed(tmp_path, directory):
 
 @pytest.fixture
 def idle(directory):
-    """A job that raises no event."""
+    """Return a job that raises no event."""
     with looptap.Agent("idle") as agent:
         agent.control("a", lambda: 1, lambda value: None)
         yield agent
 
 
 def interrupt(agent):
-    """Press Ctrl-C once one more command waits."""
+    """Press Ctrl-C once another command waits."""
     commands = parts_of(agent).dispatcher.commands.commands
     before = len(commands.records)
 

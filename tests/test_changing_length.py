@@ -1,4 +1,4 @@
-"""Progress where the length of an epoch is an expectation that changes with each batch."""
+"""Progress when the expected length of an epoch changes with each batch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from looptap.training.progress.plan import TrainingPlan
 
 
 class Skipping:
-    """Walks ``whole`` batches' worth of instances an epoch, and keeps ``rate(walked in all)`` of them.
+    """A loader that skips: it keeps ``rate(instances so far)`` of the instances.
 
-    ``noise`` is that of what it expects, ``says`` what it states of that: "len", "expected", "next" (and "expected").
+    An epoch has ``whole`` batches' worth of instances. ``noise`` is that of its expectation; ``says`` is what it
+    reports of that: "len", "expected", or "next" (with "expected").
     """
 
     def __init__(self, whole, rate, *, noise=0.0, says="next"):
@@ -54,7 +55,7 @@ class Skipping:
 
 
 def followed(loader, *, epochs=6, every=None, rule=None, curve=lambda k: 0.3 + 0.5 / k**0.5):
-    """Train to the end, looking after each batch; return the progress, and time, median and stop at each look."""
+    """Train to the end; return the progress, and the estimates after each batch."""
     clock, looked, points = Clock(), [], 0
     progress = Progress(loader, epochs=epochs, validation=20, validate_every=every, rule=rule, clock=clock)
 
@@ -79,7 +80,7 @@ def followed(loader, *, epochs=6, every=None, rule=None, curve=lambda k: 0.3 + 0
 
 
 def error_of(looked, end):
-    """The area between the estimate and the truth, in parts of that under the truth."""
+    """Return the area between estimate and truth, relative to that under the truth."""
     truth = end - looked[:, 0]
     known = ~np.isnan(looked[:, 1])
     return np.abs(looked[known, 1] - truth[known]).sum() / truth.sum()

@@ -43,7 +43,7 @@ from looptap.visualizers.plot import Plot
 
 
 def charted(values, chart="", *, name="loss", draw=None, **how):
-    """A chart of a stream of ``values`` that has taken them in."""
+    """Return a chart of a stream of ``values``, updated."""
     stream = stream_of(values, name=name, **how)
     made = make(chosen(stream, chart), **(draw or {}))
     made.add(stream, chart=chart)
@@ -464,7 +464,7 @@ def test_a_restart_is_a_mark_and_a_gap_in_the_line():
 
 
 def gapped(values, fields, chart="", *, name="loss"):
-    """A chart of a stream of which the fourth and fifth value are missing, and nobody knows what after the seventh."""
+    """Return a chart of a stream without values 4 and 5, and an unknown gap after 7."""
     stream = Stream(name, fields=fields)
     push(stream, values[:3])
     push(stream, values[3:5], first=6)

@@ -1,4 +1,4 @@
-"""The command line from outside: separate processes, a real job, printed output and exit codes."""
+"""The command line in separate processes: a real job, output and exit codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WAIT = 60.0
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A private directory for connection files."""
+    """Return a private directory for connection files."""
     directory = tmp_path_factory.mktemp("runs")
     directory.chmod(0o700)
     return directory
@@ -61,7 +61,7 @@ def environment(place):
 
 @pytest.fixture(scope="module")
 def start(place, environment):
-    """Start jobs; each runs until its stdin is closed, at the latest at the end of the module."""
+    """Return a function that starts jobs, which run until their stdin is closed."""
     jobs = []
 
     def begin(name):
@@ -83,7 +83,7 @@ def job(start):
 
 @pytest.fixture
 def command(environment):
-    """What starts `looptap` in a process of its own."""
+    """Return a function that starts `looptap` in a process of its own."""
 
     def begin(*arguments, **options):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment, **options}
@@ -94,7 +94,7 @@ def command(environment):
 
 @pytest.fixture
 def run(command):
-    """Run `looptap`: exit code, stdout, stderr."""
+    """Return a function that runs `looptap`: exit code, stdout, stderr."""
 
     def finish(*arguments):
         process = command(*arguments)
@@ -107,7 +107,7 @@ def run(command):
 
 @pytest.fixture
 def here(place, monkeypatch, here):
-    """Run `looptap` in this process, which is quicker: exit code, stdout, stderr."""
+    """Return a function that runs `looptap` in this process, which is quicker."""
     monkeypatch.setenv("LOOPTAP_DIR", str(place))
     return here
 

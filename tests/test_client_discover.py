@@ -66,7 +66,7 @@ def test_a_stored_run_in_the_place_of_a_live_one_is_said_to_be_one(directory, mo
 
 @pytest.fixture
 def start(directory):
-    """Start agents; they end with the test."""
+    """Return a function that starts agents, which end with the test."""
     agents = []
 
     def begin(name):
@@ -79,7 +79,7 @@ def start(directory):
 
 
 def announced(directory, name="gone", rank=0, role="operator", **process):
-    """Write the connection file of a run that is not there."""
+    """Write the connection file of a run that does not exist."""
     info = RunInfo(id=f"{name}-1", name=name, host="host", pid=1, started=1.0, rank=rank, ranks=2)
     file = ConnectionFile.of(info, RoleKeys.fresh(role), ("ipc:///nowhere/socket",))
     if process:
@@ -92,7 +92,7 @@ def ended(directory, name="gone", **about):
 
 
 def named(name, **options):
-    """The id of the run that a name leads to."""
+    """Return the id of the run that a name leads to."""
     with attach(name, **options) as run:
         return run.id
 

@@ -1,4 +1,4 @@
-"""Functions as queries: pickled with their closures, or sent as source text if they have none."""
+"""Functions as queries: pickled with closures, or sent as source text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def helped(e):
 
 
 def unpickled(code):
-    """What the job makes of the code."""
+    """Return what the job makes of the code."""
     return pickle.loads(code.pickled)
 
 
@@ -72,7 +72,7 @@ def test_what_cannot_travel_is_named():
 
 @pytest.fixture
 def own_module(tmp_path, monkeypatch):
-    """A module of the user's own, which the job does not have."""
+    """Import a module of the user's own, which the job does not have."""
     source = """
         import math
         def inner(x):

@@ -1,4 +1,4 @@
-"""The client's transport: connecting, and telling a live agent from a dead or foreign one."""
+"""The client's transport: connecting, and recognizing dead or foreign agents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUICK = Limits(handshake=0.3)
 
 
 class Ear:
-    """A receiver that remembers."""
+    """A receiver that records its calls."""
 
     def __init__(self):
         self.frames, self.lost, self.ended, self.ticks, self.back = [], [], [], 0, 0
@@ -55,7 +55,7 @@ class Ear:
 
 
 class Echo:
-    """A brain that sends back what it gets, as soon as there is room."""
+    """A request handler that sends frames back as soon as there is room."""
 
     def __init__(self):
         self.waiting = []
@@ -108,7 +108,7 @@ def client(agent, server=None, keys=None, **options) -> ZmqTransport:
 
 @contextlib.contextmanager
 def listener(behave):
-    """A TCP port where ``behave(connection)`` is all there is."""
+    """Listen on a TCP port, where ``behave(connection)`` serves."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -209,7 +209,7 @@ def test_a_link_takes_no_more_than_it_can_hold(agent):
 
 @pytest.fixture
 def raw_server():
-    """A ROUTER with CURVE that lets everybody in."""
+    """Return a ROUTER with CURVE that admits every client."""
     context, keys = zmq.Context(), KeyPair.fresh()
     router = context.socket(zmq.ROUTER)
     router.curve_server, router.curve_secretkey, router.linger = True, keys.secret, 0
@@ -252,7 +252,7 @@ def test_a_frame_over_the_bound_ends_the_link(raw_server):
 
 
 def refusal(link, timeout=60.0):
-    """The error of an attempt to connect; no thread stays behind."""
+    """Return the error of an attempt to connect, after which no thread is left."""
     with pytest.raises(LinkError) as caught:
         link.start(Ear(), timeout)
     soon(lambda: not client_threads(), detail="the thread of the link ends")

@@ -1,4 +1,4 @@
-"""A `Run` against a real agent: streams, commands, endings, lost links, hostile replies."""
+"""A `Run` with a real agent: streams, commands, endings, lost links, bad replies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from looptap.streams.stream.buffer import Gap
 
 
 class Job:
-    """A training loop on a thread of its own; an epoch has ten batches."""
+    """A training loop on a thread of its own, with epochs of ten batches."""
 
     def __init__(self, name="job", **options):
         options.setdefault("budget", math.inf)  # else a busy machine may have events skipped
@@ -481,7 +481,7 @@ def test_a_stopped_process_is_told_apart_from_a_stalled_loop_and_taken_up_again(
 
 @pytest.fixture
 def far_job(directory):
-    """A job behind a proxy, and a run attached through it."""
+    """Yield a job behind a proxy, and a run attached through it."""
     job = Job(listen="tcp")
     (path,) = directory.glob("*.json")
     file = read(path)
@@ -542,7 +542,7 @@ def test_while_the_link_is_down_the_run_says_so_and_a_command_waits_for_it(far_j
 
 
 class Scripted:
-    """A transport whose agent is the test: it answers as instructed, and injects frames."""
+    """A transport whose agent is the test: scripted answers and injected frames."""
 
     def __init__(self, welcome=None):
         self.welcome = welcome or m.Welcome(m.VERSION, m.RunInfo("id", "name", "host", 1, 0.0), "operator")

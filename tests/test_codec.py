@@ -57,7 +57,7 @@ values = st.recursive(
 
 
 def same(a: object, b: object) -> bool:
-    """Equal in value and type, with nan equal to nan: the repr of plain values says all of both."""
+    """Return True if types and values are equal, which repr shows; nan equals nan."""
     if isinstance(a, set | frozenset):
         return type(a) is type(b) and sorted(map(repr, a)) == sorted(map(repr, b))
     if isinstance(a, tuple | list) and type(a) is type(b):

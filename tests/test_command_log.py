@@ -1,4 +1,4 @@
-"""The commands of a run: how many may come and wait, which are remembered, and that no id runs twice."""
+"""The commands of a run: rate limit, memory, and unique ids."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SOME = 5
 
 @pytest.fixture
 def log(monkeypatch):
-    """A log that remembers few commands."""
+    """Return a log that remembers few commands."""
     monkeypatch.setattr(command_log, "MAX_RECORDS", SOME)
     return CommandLog(1_000_000)
 
 
 @pytest.fixture
 def commands():
-    """Makes commands, and notes those that have finished."""
+    """Return a function that makes commands; its ``finished`` lists those that ended."""
     finished = []
 
     def made(id="x", value=None, size=0):

@@ -1,4 +1,4 @@
-"""Events under torch.compile: no graph break, no guard, no recompilation, with or without a client."""
+"""Events under torch.compile: no graph break, guard or recompilation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controls of a running job: declared, found, bounded, set once at a safe event, and recorded."""
+"""Controls: declared, found, bounded, set once at a safe event, and recorded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Loader:
 
 @pytest.fixture
 def job():
-    """An agent, an attached run, and what happens to a command at the next event."""
+    """Yield an agent and a run attached to it."""
     both = pair("job", may_pause=30.0)
     both.agent.expose(echo=Loader())
     yield both
@@ -43,7 +43,7 @@ def job():
 
 
 def done(agent, run, ask, *arguments, event="batch", **how):
-    """The outcome of a command in a loop that raises one event."""
+    """Return the outcome of a command in a loop that raises one event."""
     with pytest.raises(CommandPending) as pending:
         ask(*arguments, timeout=0, **how)
     agent.emit(event, step=1)
@@ -235,7 +235,7 @@ SCHEDULES = {
 
 
 def rates(make, groups=1, change=None, steps=30):
-    """The learning rates of a schedule, step by step; ``change`` is (step, how) with how(agent, run)."""
+    """Return a schedule's learning rates; ``change`` is (step, how(agent, run))."""
     optimizer = optimizer_of(groups)
     scheduler = make(optimizer) if make else None
     agent, run = pair("schedule")
@@ -377,7 +377,7 @@ def test_a_polite_stop_is_a_flag(job):
 
 
 class Enough(Exception):
-    """What the host wants to be stopped by."""
+    """The host's ``on_stop``."""
 
 
 @pytest.mark.parametrize("kind", [Enough, KeyboardInterrupt])
@@ -401,7 +401,7 @@ def test_only_a_host_that_wants_it_is_stopped_by_an_exception_after_the_queries_
 
 @pytest.fixture
 def loop(directory):
-    """A job with sockets and an I/O thread, whose loop runs in a thread of its own."""
+    """Run a job with sockets and an I/O thread, and its loop on another thread."""
     agent = looptap.Agent("loop", may_pause=600.0, limits=looptap.Limits(heartbeat=0.05))
     agent.expose(echo=Loader())
     over = threading.Event()

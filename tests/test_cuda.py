@@ -1,7 +1,7 @@
-"""Device values: a snapshot never changes afterwards, and no query synchronizes the device (SAFETY S19).
+"""Device values: snapshots stay the same, no query synchronizes (SAFETY S19).
 
-Each test is run on a pretended device, made of host memory that is filled when somebody waits for it, and, where there
-is one, on a CUDA device; the name of the test says which.
+Each test is run on a fake device, made of host memory that is filled at the first wait for it, and on a CUDA
+device if there is one; the name of the test says which.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FORMS = {
 
 
 def pretended(monkeypatch):
-    """A device of host memory: a copy is on its way until somebody waits for it."""
+    """Make a device of host memory, whose copies arrive at the first wait for them."""
 
     def copy(tensor):
         clone, host = tensor.detach().clone(), torch.full_like(tensor.detach(), 77)
@@ -61,7 +61,7 @@ def device(request, monkeypatch):
 
 
 def delayed(agent):
-    """Have nothing flushed until the list that is returned is emptied by `deliver`."""
+    """Hold flushes back until `deliver` empties the returned list."""
     parts_of(agent).connection.manual = True
 
     def deliver():

@@ -1,4 +1,4 @@
-"""Delivery: a flush visits only streams with new values, clients take turns, no wakeup is lost."""
+"""Delivery: flushes visit streams with new values in turns; no wakeup is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANY = looptap.Limits(streams=2000, streams_per_client=2000, clients=64)
 
 
 def calls(work, *how, **named):
-    """How many functions ``work`` calls, of Python and of C: what it costs, on any machine."""
+    """Return how many Python and C functions ``work`` calls: its cost on any machine."""
     count = 0
 
     def note(frame, event, argument):
@@ -117,7 +117,7 @@ def test_no_wakeup_is_lost_between_two_threads(directory):
 
 
 def interrupts(work):
-    """Run ``work`` once for each of its opcodes, with a Ctrl-C there; after each, what the caller does."""
+    """Run ``work`` with Ctrl-C at each of its opcodes; yield after each."""
     at = 0
     while True:
         at += 1

@@ -1,4 +1,4 @@
-"""The demo and its jobs: they show what they promise, clean up, and give the same results with and without clients."""
+"""The demo and its jobs: keep their promises, clean up, and ignore clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def environment(directory):
 
 @pytest.fixture
 def start(environment):
-    """Start Python with ``arguments``; what it prints is captured."""
+    """Return a function that starts Python with ``arguments``, its output captured."""
     started = []
 
     def begin(*arguments, **more):
@@ -54,7 +54,7 @@ def start(environment):
 
 
 def until(condition, process):
-    """What ``condition()`` comes to as soon as it is true; ``process`` is what that depends on."""
+    """Return ``condition()`` as soon as it is true, while ``process`` runs."""
     deadline = time.monotonic() + WAIT
     while time.monotonic() < deadline:
         ended = process.poll() is not None
@@ -66,7 +66,7 @@ def until(condition, process):
 
 
 def attached(process):
-    """A client of the one run there is, as soon as it announces itself."""
+    """Return a client of the only run, as soon as it announces itself."""
     return until(looptap.runs, process)[0].attach(timeout=WAIT)
 
 

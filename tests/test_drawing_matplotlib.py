@@ -46,7 +46,7 @@ def near(seen, color):
 
 
 def whether_drawn_at(figure, axes, x, y, color, reach=3):
-    """Whether a pixel of this colour is within some pixels of a point in data coordinates."""
+    """Return True if a pixel of this colour is near a point in data coordinates."""
     seen = near(pixels(figure), color)
     column, row = axes.transData.transform((x, y)).round().astype(int)
     row = seen.shape[0] - row

@@ -1,4 +1,4 @@
-"""Pictures drawn by plotly: traces hold the picture's data, an update sets it in one batch, texts are escaped."""
+"""Pictures by plotly: data in traces, updates in one batch, escaped texts."""
 
 from __future__ import annotations
 

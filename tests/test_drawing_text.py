@@ -29,7 +29,7 @@ def test_any_picture_is_lines_that_keep_to_their_width_and_move_no_cursor(pictur
 
 
 def rows_of(text):
-    """The lines inside the frame of a plot."""
+    """Return the lines inside the frame of a plot."""
     return [re.split("[┤│]", line)[1] for line in text.split("\n") if re.search("[┤│].*[│├]", line)]
 
 

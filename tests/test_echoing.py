@@ -1,4 +1,4 @@
-"""Data echoing: each item as often as promised, from every kind of loader; no leaks, complete checkpoints."""
+"""Data echoing: exact repeats, every kind of loader, no leaks, full checkpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from looptap.training.progress.clock_ledger import SHORT_WINDOW_SECONDS
 
 
 class Numbers(Dataset):
-    """Item i is i, as a tensor, an array, a ragged tensor, text and a dict; slow or failing where a test wants that."""
+    """A dataset of numbers in five types, slow or failing where a test wants that."""
 
     def __init__(self, n=40, *, rich=False, pause=0.0, bad=None):
         self.n, self.rich, self.pause, self.bad = n, rich, pause, bad
@@ -66,7 +66,7 @@ class Stream(IterableDataset):
 
 
 def jitter(example):
-    """An augmentation that draws from the global generators, as those of torchvision do."""
+    """Augment with the global generators, as torchvision does."""
     x, i = example
     return x + 0.5 * torch.rand(1) + 0.1 * random.random() + 0.1 * np.random.rand(), i
 
@@ -81,7 +81,7 @@ def loader(dataset=None, *, n=40, size=8, workers=0, **how):
 
 
 def items(batches):
-    """How often each item was seen."""
+    """Count how often each item was seen."""
     numbers = (batch["i"] if isinstance(batch, dict) else batch[1] for batch in batches)
     return collections.Counter(int(i) for some in numbers for i in some)
 
@@ -750,7 +750,7 @@ def test_auto_takes_what_reading_costs_and_stops_at_its_bound():
 
 
 def simulated(up, down, workers=2, steps=2000, factor=1.0):
-    """A pipeline of workers with a queue of 4, run by hand: the factor that `Auto` settles at, and its changes."""
+    """Run a pipeline with a queue of 4; return the factor of `Auto`, and its changes."""
     meter, auto, changes = StageMeter(workers), Auto(16.0), []
     now = arrival = 0.0
     ready = [0.0] * 4

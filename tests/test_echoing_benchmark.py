@@ -1,4 +1,4 @@
-"""The parts of `make bench-echo`: files arrive intact and late; a missed promise is reported."""
+"""Parts of `make bench-echo`: files arrive intact and late; misses are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exporter: who is sent what and when, in frames of which size, and what a client without room costs the others."""
+"""The exporter: order, frame sizes, and isolation of clients without room."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A, B = b"a", b"b"
 
 
 class Wire:
-    """An agent in memory whose peers have room or not, as the test says; nothing goes out but by a flush."""
+    """An agent in memory whose peers have room or not; only `flush` sends."""
 
     def __init__(self, **limits):
         patient = {"heartbeat_timeout": 600.0} | limits  # who is away is waited for, on however busy a machine
@@ -60,14 +60,14 @@ class Wire:
             self.agent.emit("batch", step=step, **more)
 
     def deliver(self):
-        """Flush until nothing more goes out; whether something waits for a client then."""
+        """Flush until nothing more is sent; return whether something still waits."""
         while True:
             before, more = len(self.frames), self.dispatcher.flush()
             if len(self.frames) == before:
                 return more
 
     def said(self, *kinds, to=None):
-        """The messages that went out, those in bundles one by one."""
+        """Return the messages that were sent, those in bundles one by one."""
         found = []
         for peer, frame in self.frames:
             message = decode_from_agent(frame)
@@ -76,7 +76,7 @@ class Wire:
         return [one for one in found if isinstance(one, kinds or m.FromAgent)]
 
     def values(self, peer, number=1):
-        """What a peer has got of one of its streams, which is numbered without a gap."""
+        """Return a peer's values of one stream, after checking that they have no gap."""
         found, after = [], 0
         for message in self.said(m.Values, to=peer):
             if message.stream == number:
@@ -86,7 +86,7 @@ class Wire:
         return found
 
     def counts(self):
-        """How many values each frame has."""
+        """Return the number of values in each frame."""
         return [[len(one.events) // 8 for one in Wire.unpacked(frame)] for _, frame in self.frames]
 
     @staticmethod
@@ -106,7 +106,7 @@ def wire():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock of the exporter, which stands still."""
+    """Stop the clock of the exporter."""
     import time
 
     class Stopped(Clock):
@@ -123,7 +123,7 @@ def clock(monkeypatch):
 
 
 def ready(wire, *peers, **more):
-    """Clients with a stream each that know of it."""
+    """Add clients with a stream each, which they know of."""
     clients = [wire.client(peer) for peer in peers]
     for peer in peers:
         wire.attach(peer, **more)

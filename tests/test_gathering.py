@@ -1,4 +1,4 @@
-"""The window assembler: values of several ranks joined by number, in any order of arrival, against a model."""
+"""The window assembler against a model: ranks joined in any order of arrival."""
 
 from __future__ import annotations
 

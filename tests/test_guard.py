@@ -1,4 +1,4 @@
-"""`looptap.guard`: each rule fires where it is true and nowhere else, and every gap is reported."""
+"""`looptap.guard`: each rule fires where it is true only; every gap is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAN = math.nan
 
 
 def fired(guard):
-    """What the rules came to, without the times and the end of the runs' ids."""
+    """Return the firings, without times and the random parts of run ids."""
     return [(f.run.rsplit("-", 3)[0], f.rule, f.event, f.action) for f in guard.firings]
 
 

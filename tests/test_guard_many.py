@@ -1,4 +1,4 @@
-"""One guard over many agents: it misses no event, and its cost per run is bounded."""
+"""One guard over many agents: it misses no event, and its cost a run is bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EACH, EPOCH = 10, 50
 
 @contextlib.contextmanager
 def crowd(count, period, steps):
-    """So many agents, ten in a process, that wait for `go`."""
+    """Run ``count`` agents, ten in a process, that wait for `go`."""
     with contextlib.ExitStack() as stack:
         processes = []
         for first in range(0, count, EACH):

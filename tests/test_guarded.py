@@ -1,4 +1,4 @@
-"""The state guard: what a query changes of the loop is restored, refused, or reported by name."""
+"""The state guard: a query's changes are restored, refused, or reported by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from looptap.testing import pair
 
 
 class Odd:
-    """An object whose every way of being read runs code."""
+    """An object that runs code in whatever way it is read."""
 
     def __init__(self):
         self.count, self.rng = 0, np.random.default_rng(5)
@@ -70,7 +70,7 @@ class Slotted:
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """It goes on where the last one stopped."""
+    """An iterator that continues where the last one stopped."""
 
     def __init__(self):
         self.numbers = iter(range(100))
@@ -80,7 +80,7 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 def ask(query, event=None, /, **standing):
-    """The stream of ``query`` at one event of a job that has exposed ``standing``."""
+    """Return the stream of ``query`` at one event of a job that exposes ``standing``."""
     agent, run = pair("guarded")
     agent.expose(**standing)
     stream = run.stream(query, on="batch", budget=math.inf)
@@ -362,7 +362,7 @@ def test_an_argument_that_is_evaluated_before_any_event_can_only_compute(query):
 
 
 class Watched(io.IOBase):
-    """Records the threads that look at it, as the guard looks at files, and those that call it."""
+    """An object that records the threads that inspect it, like a file, or call it."""
 
     def __init__(self):
         self.threads = set()
@@ -381,7 +381,7 @@ class Watched(io.IOBase):
     [("watched.readable() or loss", 0), ("call(sum(e.loss for e in events))", 1)],
 )
 def test_unknown_code_and_its_guard_run_on_the_training_thread_alone(directory, query, lost):
-    """While the loop computes, nothing of it may be put back: closing a stream or a window runs on the I/O thread."""
+    """Closing a stream or window on the I/O thread must restore nothing meanwhile."""
     watched = Watched()
     with looptap.Agent("guarded") as agent, looptap.attach("guarded") as run:
         agent.expose(watched=watched, call=watched.call)

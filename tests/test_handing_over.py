@@ -1,4 +1,4 @@
-"""A client's query that becomes a declared stream: no value lost or doubled, kept in the file, ended when unused."""
+"""Queries that become declared streams: no lost value, kept, ended when unused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from looptap.testing import pair, parts_of
 
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
-    """Opens what the only run of this test has stored."""
+    """Return a function that opens the only stored run of this test."""
     monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path / "stored"))
     return lambda: looptap.open(next((tmp_path / "stored").glob("*.looptap")))
 

@@ -35,7 +35,7 @@ from looptap.testing import pair
 
 @pytest.fixture
 def model():
-    """A model with gradients; one layer is frozen, one is used twice, one is larger than the others."""
+    """Return a model with gradients, and a frozen, a reused and a large layer."""
     shared = nn.Linear(3, 3)
     model = nn.Sequential(nn.Linear(4, 3), shared, nn.BatchNorm1d(3), shared, nn.Linear(3, 2), nn.Linear(2, 300))
     model[4].requires_grad_(False)
@@ -265,7 +265,7 @@ MEMORY = {"rss": rss, "peak_rss": peak_rss, "cuda_memory": cuda_memory, "cuda_pe
 
 
 def everything(model):
-    """A call of each helper on tensors of the model's device."""
+    """Call each helper on tensors of the model's device."""
     x = next(model.parameters()).new_ones(6, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return {

@@ -1,4 +1,4 @@
-"""Hostile clients with a valid key, floods from peers without one, and readers that never read."""
+"""Hostile clients with a valid key, floods without one, readers that never read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
 
 @pytest.fixture
 def dial(directory):
-    """A bare encrypted socket to the run whose file is in the directory, with its operator's key."""
+    """Return a function that opens a bare encrypted socket with the operator's key."""
     context, made = zmq.Context(), []
 
     def connect(name="*", hello=True):
@@ -59,7 +59,7 @@ def dial(directory):
 
 
 def is_served(name, agent):
-    """See that a good client can attach and gets values."""
+    """Check that a good client can attach and gets values."""
     with looptap.attach(name, timeout=60) as run:
         stream = run.stream("step", on="batch", budget=math.inf)
         agent.emit("batch", step=7, loss=1.0)
@@ -71,7 +71,7 @@ def is_served(name, agent):
 
 @pytest.fixture
 def transcript(directory, monkeypatch):
-    """What a real client sends, frame by frame."""
+    """Return the frames that a real client sends."""
     frames = []
     send = ZmqTransport.send
     monkeypatch.setattr(ZmqTransport, "send", lambda link, frame: (frames.append(frame), send(link, frame))[1])
@@ -109,7 +109,7 @@ NASTY = [
 
 
 def mutated(frames, dice):
-    """One frame of the transcript, changed in its bytes or in a field."""
+    """Return one frame of the transcript, changed in its bytes or in a field."""
     frame = dice.choice(frames)
     if dice.random() < 0.7 or b"cloudpickle" in frame:  # in bytes that are unpickled, a change is another program
         message = msgspec.msgpack.decode(frame)
@@ -137,7 +137,7 @@ def mutated(frames, dice):
 
 
 class Owed:
-    """A model of what the agent owes to one peer: answers, and counts of what it refuses."""
+    """A model of what the agent owes to one peer: replies, and counts of refusals."""
 
     def __init__(self):
         self.answers = self.counts = 0
@@ -167,7 +167,7 @@ FENCE, COMMANDS = 987_654, 10**6
 
 
 def numbered(frame, number):
-    """A command under a request number that tells its answer from all others."""
+    """Return a command with a unique request number."""
     with contextlib.suppress(MessageError):
         message = decode_from_client(frame)
         if isinstance(message, m.Call):
@@ -208,7 +208,7 @@ def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, t
 
 
 class Bare:
-    """What a stream has brought to a bare socket."""
+    """The values of a stream on a bare socket."""
 
     def __init__(self, dealer, query):
         self.dealer, self.numbers, self.bytes, self.status = dealer, [], 0, m.Status(1, "live")
@@ -216,7 +216,7 @@ class Bare:
         assert isinstance(decode_from_agent(dealer.recv()), m.Done)
 
     def read(self):
-        """Take in one message, and acknowledge it."""
+        """Read one message, and acknowledge it."""
         frame = self.dealer.recv()
         message = decode_from_agent(frame)
         if isinstance(message, m.Values):
@@ -348,7 +348,7 @@ def test_event_types_that_clients_make_up_are_bounded_and_the_refusal_is_a_sente
 
 
 def garbage(dice):
-    """What somebody who speaks something else, or half of the protocol, may say."""
+    """Return random bytes, of another protocol or of half of this one."""
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
     return dice.choice([
         b"", dice.randbytes(dice.randint(1, 300)), greeting[: dice.randint(1, 64)], greeting + dice.randbytes(200),

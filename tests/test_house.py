@@ -1,4 +1,4 @@
-"""The rules of the house: arrows between folders, docstrings, names, sizes, no path of a machine."""
+"""House rules: imports between folders, docstrings, names, sizes, paths."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Import:
 
 
 def targets(module: str, names: list[str]) -> Iterator[str]:
-    """What `import module` or `from module import names` reaches."""
+    """Yield what `import module` or `from module import names` reaches."""
     top, *below = module.split(".")
     if top != "looptap":
         yield top
@@ -86,7 +86,7 @@ def targets(module: str, names: list[str]) -> Iterator[str]:
 
 
 def imports(source: str, package: list[str]) -> Iterator[Import]:
-    """All imports of a module of ``package`` (its dotted name in parts), relative ones resolved."""
+    """Yield all imports of a module of ``package`` (its name in parts), resolved."""
 
     def walk(node: ast.AST, inside: bool, typing_only: bool) -> Iterator[Import]:
         found: list[str] = []
@@ -107,12 +107,12 @@ def imports(source: str, package: list[str]) -> Iterator[Import]:
 
 
 def dotted(path: Path) -> list[str]:
-    """The package that a module of a folder belongs to, in parts."""
+    """Return the package that a module of a folder belongs to, in parts."""
     return ["looptap", *path.relative_to(ROOT).parent.parts]
 
 
 def forbidden(folder: str, found: Import) -> bool:
-    """Arrows between our folders hold everywhere; others' packages may be imported on demand where listed."""
+    """Return True for an import that the tables do not allow at this place."""
     if found.target == folder or found.target in sys.stdlib_module_names:
         return False
     if found.target in MAY_IMPORT[folder]:
@@ -194,7 +194,7 @@ def test_a_module_is_at_most_400_lines_unless_there_is_a_reason(path):
 
 
 def in_order(name: str) -> tuple[int, str]:
-    """Constants, then classes, then the rest, each by name: the order that ruff keeps (RUF022)."""
+    """Return a sort key: constants, then classes, then the rest (RUF022)."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
@@ -226,7 +226,7 @@ def test_a_shell_completes_the_names_of_the_facade_before_they_are_loaded():
 
 
 def tracked() -> list[Path]:
-    """Files that git tracks or would track; without git, those of the folders."""
+    """Return the files that git tracks or would track; without git, all files."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)

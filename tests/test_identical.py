@@ -1,4 +1,4 @@
-"""Attached, detached, failing and killed clients change nothing in the losses of a real job (SAFETY S18, S19)."""
+"""Clients, failing or killed, never change a job's losses (SAFETY S18, S19)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ while True:  # one client after another, each in a process of its own, until som
 
 
 def train(agent=None, begin=lambda: None):
-    """Train a small convolutional net; what it ends with, by name. ``begin`` is called before the first step."""
+    """Call ``begin``, train a small convolutional net, and return its state by name."""
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)
@@ -103,7 +103,7 @@ def train(agent=None, begin=lambda: None):
 
 
 def differences(ours, bare):
-    """What differs, in the order in which one would follow from another, with where and by how much at most."""
+    """Describe what differs, causes first, with its place and the largest amount."""
     found = []
     for name, theirs in bare.items():
         if ours[name] == theirs:
@@ -117,7 +117,7 @@ def differences(ours, bare):
 
 
 class Marks:
-    """Counts how often a query has been evaluated; not thread-safe, and need not be."""
+    """A count of a query's evaluations; not thread-safe, and need not be."""
 
     def __init__(self):
         self.count = 0
@@ -136,7 +136,7 @@ def leave():
 
 @pytest.fixture
 def chaos(directory):
-    """A process that attaches one hostile client after another, and kills some of them."""
+    """Run a process that attaches one hostile client after another, and kills some."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     report = directory / "report"

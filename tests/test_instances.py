@@ -1,4 +1,4 @@
-"""The index of an instance, its copies in a batch, and the expected length of an epoch."""
+"""Index of an instance, its copies in a batch, and expected length of an epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from looptap.training.instances import WithIndex, expected_length, index_array, 
 
 
 class Squares(Dataset):
-    """Items that tell their index; answers many at once, and notes the epoch."""
+    """A dataset of items that carry their index, with batched access and epochs."""
 
     def __init__(self, count=10):
         self.count, self.epoch, self.asked = count, None, []
@@ -36,7 +36,7 @@ class Squares(Dataset):
 
 
 class Stream(IterableDataset):
-    """A stream that knows its length: still without indices."""
+    """A stream that knows its length, without indices."""
 
     def __iter__(self):
         return iter(range(3))
@@ -46,7 +46,7 @@ class Stream(IterableDataset):
 
 
 class Nameless:
-    """It has indices, and no length."""
+    """A dataset with indices, and no length."""
 
     def __getitem__(self, index):
         return index
@@ -144,7 +144,7 @@ def test_copies_that_cannot_be_merged_are_refused_in_a_sentence(indices, values,
 
 
 class Halving(BatchSampler):
-    """States a length that is no whole number."""
+    """A dataset whose length is not a whole number."""
 
     expected_length: object = 4.5
 
@@ -154,7 +154,7 @@ class Halving(BatchSampler):
 
 
 class Broken:
-    """A loader all of whose answers fail."""
+    """A loader whose every method fails."""
 
     def __len__(self):
         raise RuntimeError("no")

@@ -1,4 +1,4 @@
-"""Ctrl-C at every instruction of an event: it is raised once, and the loop, counts and locks stay intact."""
+"""Ctrl-C at every instruction of an event: raised once; counts and locks intact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEFORE, AFTER = 3, 5
 
 
 def host(x: float) -> float:
-    """A function that looptap does not know."""
+    """Return x, by a function that looptap does not know."""
     return float(x)
 
 
@@ -59,7 +59,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 
 class Job:
-    """A job whose I/O thread sleeps until `wake`, as it may for as long as one event takes."""
+    """A job whose I/O thread sleeps until `wake`, as it may for as long as an event."""
 
     def __init__(self, **how: Any) -> None:
         self.agent: Agent
@@ -84,7 +84,7 @@ class Job:
         self.agent.emit(event, step=self.step, loss=0.5, x=torch.ones(2))
 
     def whole(self) -> None:
-        """See that no lock is taken."""
+        """Check that no lock is taken."""
         taps = parts_of(self.agent).sources
         for lock in (taps.lock, taps.backlog.turn.lock, parts_of(self.agent).dispatcher.declared_streams.history.lock):
             assert not lock._is_owned()
@@ -92,7 +92,7 @@ class Job:
 
 
 def points(run: Callable[[int], tuple[int, Any]], fraction: int) -> Iterator[int]:
-    """The instructions at which to press, of all that ``run`` counts: each ``fraction``-th, from a random one on."""
+    """Yield each ``fraction``-th instruction of ``run``, from a random one on."""
     count, pressed = run(0)
     assert pressed is None
     start = random.randrange(fraction)
@@ -110,7 +110,7 @@ def of(record: Any) -> int:
 
 
 def check_stream(job: Job, stream: Any, kind: str, steps: dict[int, int]) -> None:
-    """See that each value is there, or counted as lost, or said to be cut. ``steps`` are those of the events."""
+    """Check that each value of these events arrived, or counts as lost or cut."""
     records = [record for record in stream.records if record.number]
     numbers = [record.number for record in records]
     assert numbers == sorted(set(numbers))
@@ -222,7 +222,7 @@ def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enoug
 
 
 class Enough(Exception):
-    """What the host wants to be stopped by."""
+    """The host's ``on_stop``."""
 
 
 COMMANDS: dict[str, Callable[[Run], object]] = {

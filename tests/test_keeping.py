@@ -1,4 +1,4 @@
-"""Recording: kept streams and commands are in the file of the run, also after kill -9."""
+"""Recording: kept streams and commands are stored, also after kill -9."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOB = """
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """Where the only run of this test is stored."""
+    """Return the path at which the only run of this test is stored."""
     monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path / "stored"))
     return lambda: next((tmp_path / "stored").glob("*.looptap"))
 

@@ -1,4 +1,4 @@
-"""A streamed query gives what the same Python expression gives over the list of the window's events."""
+"""Streamed queries give what Python gives over the list of the window's events."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def events_of(rows: list[dict[str, Any]]) -> list[Event]:
 
 
 def python(query: str, rows: list[dict[str, Any]]) -> Any:
-    """What the expression gives over the list of events, or the type of what it raises."""
+    """Evaluate the expression over the list of events; return a result or error type."""
     names = {**builtins.names(), "events": [SimpleNamespace(**row) for row in rows]}
     names["len"] = lambda xs: len(xs) if hasattr(xs, "__len__") else sum(1 for _ in xs)
     try:

@@ -1,4 +1,4 @@
-"""Liveness: a loop that hangs and a query that never returns are reported to clients by name."""
+"""Liveness: loops that hang and queries that never return are reported by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HANGS = {
 
 @contextlib.contextmanager
 def job(code, *, quick=True):
-    """A job in a process of its own; it has said that it is ready."""
+    """Run a job in a process of its own; yield it once it is ready."""
     source = HEAD + (QUICK if quick else "limits = looptap.Limits()\n") + textwrap.dedent(code)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE, "text": True}
     with warm.Popen([sys.executable, "-u", "-c", source], **pipes) as child:
@@ -54,7 +54,7 @@ def job(code, *, quick=True):
 
 
 def cli(*words):
-    """What a command of the shell prints, from a process of its own."""
+    """Return what a shell command prints, from a process of its own."""
     command = [sys.executable, "-m", "looptap.cli", *words]
     return warm.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
 

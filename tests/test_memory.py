@@ -1,4 +1,4 @@
-"""Memory: observables of an event are freed when `emit` returns, whatever a query does (SAFETY S19)."""
+"""Memory: observables are freed when `emit` returns, whatever a query does (S19)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FORMS = {
 
 
 class Mark:
-    """Lives as long as the node of a graph that holds it."""
+    """An object that lives as long as the graph node that holds it."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -92,7 +92,7 @@ def test_tensors_and_graphs_are_dead_when_emit_returns(form):
 
 @pytest.fixture
 def one_thread():
-    """Torch on one thread: on a busy machine several wait for each other."""
+    """Run torch on one thread: on a busy machine several wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

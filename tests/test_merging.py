@@ -1,4 +1,4 @@
-"""Merged reductions: events split over ranks give the result of one rank with all of them."""
+"""Merged reductions: events split over ranks give one rank's result with all."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def fed(pipeline, events):
 
 
 def over_ranks(query, parts, joined=False):
-    """What comes of a query over the events of several ranks, with the states on the wire in between."""
+    """Return a query's result over the events of several ranks, merged by the wire."""
     states = []
     for part in parts:
         pipeline = fed(aligned(compile_query(QuerySpec(query)), 0.0, states=True), part)
@@ -200,7 +200,7 @@ def test_a_state_of_something_else_is_an_exception_and_not_a_value():
 
 
 def windows(window, numbers, every=1, origin=0.0, groups=()):
-    """The windows of a count of events at these numbers, at as many tenths of a second: (window, count, partial)."""
+    """Return the windows of events at these numbers: (window, count, partial)."""
     query = aligned(compile_query(QuerySpec("len(events)", as_window(window), every)), origin, states=False)
     found = []
     for number in numbers:

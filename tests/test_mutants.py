@@ -1,4 +1,4 @@
-"""The mutation tests (`make mutants`): the faults that they make, and the tests and modules that they name."""
+"""Mutation tests (`make mutants`): their faults, tests and modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries that change an observable: the change is restored where possible, and reported (SAFETY S19)."""
+"""Queries that change an observable: the change is undone and reported (S19)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HARMLESS = {
 
 
 def watched(query, **how):
-    """The stream of ``query`` over a few events of a small job."""
+    """Return the stream of ``query`` over a few events of a small job."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     model(torch.ones(5, 4)).sum().backward()
@@ -90,7 +90,7 @@ def test_a_command_may_change_what_it_sees():
 
 
 class Loud(torch.Tensor):
-    """A tensor that notes each function that is called with it."""
+    """A tensor that records each function that is called with it."""
 
     called: ClassVar[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""Network faults: links cut, silent or half open, stopped processes, runs that follow each other."""
+"""Network faults: links cut, silent or half open, stopped processes, next runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUICK = Limits(heartbeat=0.1, heartbeat_timeout=0.5)
 
 
 class Job:
-    """A training loop on a thread of its own; an epoch has ten batches."""
+    """A training loop on a thread of its own, with epochs of ten batches."""
 
     def __init__(self, limits):
         self.agent = looptap.Agent("job", listen="tcp", budget=math.inf, limits=limits)
@@ -71,7 +71,7 @@ class Job:
 
 @contextlib.contextmanager
 def far_away(directory, limits):
-    """A job, and a run that is attached to it through a proxy."""
+    """Yield a job, and a run that is attached to it through a proxy."""
     job = Job(limits)
     (path,) = directory.glob("*.json")
     file = read(path)
@@ -83,7 +83,7 @@ def far_away(directory, limits):
 
 
 def made(job, stream):
-    """How many values the query of a stream has yielded since it was attached last."""
+    """Return how many values a stream's query has yielded since it was last attached."""
     (found,) = [query["values"] for query in job.agent.stats()["queries"] if query["name"] == stream.name]
     return found
 
@@ -125,7 +125,7 @@ def test_a_link_that_breaks_in_the_moment_in_which_it_is_restored_is_restored_on
         seen, cuts = link._Connection.seen, []
 
         def together(connection):
-            """What the monitor has seen; once, the end of the handshake and of the link at the same time."""
+            """Return the monitor's events; once, the ends of handshake and link together."""
             new = seen(connection)
             if not cuts and any(event == zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _ in new):
                 cuts.append(proxy.cut())
@@ -311,7 +311,7 @@ def test_a_loop_that_stands_still_is_told_apart_from_an_agent_that_is_not_heard(
 
 
 class Memory:
-    """Peers of an agent without sockets: ``tell`` sends a message, and returns what comes back."""
+    """Peers of an agent without sockets; ``tell`` sends and returns the replies."""
 
     def __init__(self):
         self.agent, run = pair()
@@ -332,13 +332,13 @@ class Memory:
         return self.tell(peer, m.Attach(1, stream, m.Code("step"), "batch", **more))
 
     def vanish(self, peer):
-        """The link of a peer is gone, and it has not been heard for long."""
+        """Cut the link of a peer that has been silent for long."""
         del parts_of(self.agent).connection.receivers[peer]
         parts_of(self.agent).dispatcher.clients[peer].last_heard -= 60
         parts_of(self.agent).dispatcher.on_heartbeat_timer()
 
     def numbered(self, step):
-        """The number of the value of an event."""
+        """Return the number of the value of an event."""
         self.said.clear()
         self.agent.emit("batch", step=step)
         parts_of(self.agent).connection.wake()
@@ -443,7 +443,7 @@ DECLARED = JOB.replace("over, step =", "agent.stream('all', 'step', history=100_
 
 @contextlib.contextmanager
 def child(code=JOB):
-    """A job in a process of its own, and the id of its run."""
+    """Run a job in a process of its own; yield it and the id of its run."""
     command = [sys.executable, "-c", code]
     with warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         try:

@@ -98,7 +98,7 @@ def test_nobody_sees_a_chart_that_is_scrolled_away_on_all_pages():
 
 
 def received(held, message, buffers):
-    """What a page makes of a message: its columns."""
+    """Return the columns that a page makes of a message."""
     for (key, fresh, most, pixels), buffer in zip(message["data"], buffers, strict=True):
         new = np.frombuffer(buffer, np.uint8 if pixels else np.float64)
         held[key] = (new if fresh else np.concatenate([held[key], new]))[-most:]

@@ -1,4 +1,4 @@
-"""Agent start-up: a failure never stops the job, and there is one agent for each name."""
+"""Agent start-up: a failure never stops the job; one agent for each name."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _earlier: set[threading.Thread] = set()
 
 @pytest.fixture(autouse=True)
 def _know_earlier_threads():
-    """Note the threads that other tests of the same process have left running."""
+    """Record the threads that other tests of the same process have left running."""
     _earlier.update(threading.enumerate())
     yield
     _earlier.clear()
 
 
 def threads() -> list[str]:
-    """Names of looptap's threads that this test has started."""
+    """Return names of looptap's threads that this test has started."""
     running = set(threading.enumerate()) - _earlier
     return sorted(thread.name for thread in running if thread.name.startswith(("looptap", "Dummy")))
 

@@ -36,21 +36,21 @@ for name, module in sorted(sys.modules.items()):
 
 
 def python(code: str, *flags: str, **options) -> str:
-    """What a fresh interpreter prints; its error output is the failure's text."""
+    """Return what a fresh interpreter prints; fail with its error output."""
     done = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def shipped(folder: Path) -> set[str]:
-    """Every file of a package folder as its path in the wheel."""
+    """Return every file of a package folder as its path in the wheel."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {f"looptap/{folder.name}/{path}" for path in found if "__pycache__" not in path.parts}
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The sdist, and the wheel that is built from it, of a clean copy of the tree."""
+    """Build the sdist, and the wheel from it, of a clean copy of the tree."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
@@ -71,7 +71,7 @@ def wheel(built):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """A folder that holds looptap as pip would put it there."""
+    """Return a folder that holds looptap as pip would install it."""
     target = tmp_path_factory.mktemp("site")
     wheel.extractall(target)
     return target

@@ -1,4 +1,4 @@
-"""Advertisement of runs: shared, private and vanishing directories, other hosts, files of dead runs."""
+"""Advertisement of runs: shared, private and vanishing directories, other hosts."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ def socket_of(path):
 
 
 def moved(path, **process):
-    """The connection file, as if its process were elsewhere."""
+    """Rewrite the connection file as if its process were on another host."""
     file = read(path)
     path.unlink()
     return publish(msgspec.structs.replace(file, process=msgspec.structs.replace(file.process, **process)), path.parent)

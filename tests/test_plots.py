@@ -1,4 +1,4 @@
-"""Plots: cells that get their chart with the first value, several runs on one chart, the summary table."""
+"""Plots: cells that wait for a value, several runs on one chart, summary tables."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_is_saved_at_once_has_the_commands_given_until_then(tmp_path):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two stored runs of one name, with a command in the second."""
+    """Return two stored runs of one name, with a command in the second."""
     files = []
     for number, rate in enumerate((0.5, 0.25)):
         agent, run = pair("digits", store=str(tmp_path / f"run-{number}.looptap"))

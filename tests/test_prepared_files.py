@@ -41,7 +41,7 @@ ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELEC
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """A stored run of 20,000 rows."""
+    """Return a stored run of 20,000 rows."""
     writer = Writer(tmp_path_factory.mktemp("good") / "good.looptap", {"id": "good", "name": "good"})
     loss = writer.stream("loss", fields=("step", "loss"))
     for first in range(1, 20_001, 1000):
@@ -53,7 +53,7 @@ def good(tmp_path_factory):
 
 @pytest.fixture
 def changed(good, tmp_path):
-    """Makes a copy of the good file in which statements were run."""
+    """Return a function that runs statements in a copy of the good file."""
 
     def change(*statements):
         path = Path(shutil.copy(good, tmp_path / "changed.looptap"))
@@ -132,7 +132,7 @@ def test_a_fact_that_no_run_states_changes_nothing_else(changed, statement, caps
 
 
 def test_a_tree_of_pages_that_leads_in_circles_ends(good, tmp_path):
-    """Each child of the root is the same page, a copy of the root with the next one as its only child, and so on."""
+    """Each page is a copy of the root whose only child is the next one, in a circle."""
     data = bytearray(good.read_bytes())
     with contextlib.closing(sqlite3.connect(good)) as connection:
         ((root,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'items'")
@@ -175,7 +175,7 @@ def test_pages_that_are_damaged_anywhere_are_told_in_a_sentence(good, tmp_path):
 
 
 def test_long_values_take_no_more_memory_than_the_file_can_need(good, tmp_path):
-    """Rows that share a long value by an index, each returned as a copy of its own."""
+    """Rows share a long value by an index, each returned as a copy of its own."""
     path = Path(shutil.copy(good, tmp_path / "long.looptap"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE items SET packed = hex(zeroblob(1000)) WHERE number % 10 = 0")
@@ -199,7 +199,7 @@ def test_long_values_take_no_more_memory_than_the_file_can_need(good, tmp_path):
     ],
 )
 def test_a_query_of_a_small_file_has_small_results_whatever_the_file_does(rows, says, tmp_path):
-    """What a hostile tree of pages could make of a plain table, made by SQL."""
+    """SQL makes what a hostile tree of pages could make of a plain table."""
     (tmp_path / "small").touch()
     connection = sqlite3.connect(":memory:", isolation_level=None)
     small = Database(connection, tmp_path / "small")
@@ -244,7 +244,7 @@ def test_reading_values_with_many_gaps_reads_each_page_once(changed):
 
 
 def test_the_schema_of_a_stored_file_is_not_trusted(good):
-    """A view of a hostile file must not call what SQLite counts as harmful in a schema."""
+    """A hostile file's view must not call what SQLite counts as harmful in a schema."""
     with looptap.open(good) as run:
         assert run._select("PRAGMA trusted_schema") == [(0,)]
         assert run._select("PRAGMA query_only") == [(1,)]
@@ -285,7 +285,7 @@ ODD = [fifo, directory, listening, device, link_to_fifo, circle]
 
 @pytest.fixture
 def short(tmp_path_factory, monkeypatch):
-    """A working directory in which names are short enough for a socket."""
+    """Change to a directory in which names are short enough for a socket."""
     monkeypatch.chdir(tmp_path_factory.mktemp("odd"))
     return Path()
 

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 
 
 class Odd(nn.Module):
-    """A module that changes, in evaluation mode too, all that a forward pass may change."""
+    """A module that changes all it may in a forward pass, in evaluation mode too."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,7 @@ def model_of_all_kinds():
 
 
 def everything(model):
-    """All that belongs to a model: what it has, and who it is."""
+    """Return all that belongs to a model: values and identities."""
     found = []
     for module in model.modules():
         for name, value in sorted(vars(module).items()):
@@ -93,7 +93,7 @@ def globals_of_the_process():
 
 
 def job(query=None, *, steps=6, between=False, direct=False):
-    """Losses, weights and random numbers of a small job; with a query at each step, or asked by the host itself."""
+    """Return a small job's final state, with a query or the host's own call."""
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
@@ -301,7 +301,7 @@ def test_a_scripted_model_keeps_its_flags():
 
 
 class Twisted(nn.Module):
-    """A model that reaches itself past its modules."""
+    """A model that refers to itself outside its modules."""
 
     def __init__(self):
         super().__init__()

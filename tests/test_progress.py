@@ -169,7 +169,7 @@ def test_a_loader_that_becomes_longer_has_more_to_do():
 
 
 class Turned:
-    """An epoch of ten batches times a factor; ``reported`` is what it says of the speed."""
+    """An epoch of ten batches times a factor, with ``reported`` as its speed."""
 
     def __init__(self, reported):
         self.factor = 1

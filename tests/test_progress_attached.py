@@ -1,4 +1,4 @@
-"""Progress with an agent: queried, changed, paused, drawn by `looptap progress`; and on two ranks."""
+"""Progress with an agent: queried, changed, paused, drawn; and on two ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from looptap.visualizers.charts.choice import choose
 
 @pytest.fixture
 def job():
-    """An agent and an attached run, and a progress of 100 epochs of 10 s, of which 10 are over."""
+    """Yield an agent, a run and a `Progress` of 100 epochs of 10 s, after ten."""
     agent, run = pair("job", may_pause=30.0)
     clock = Clock()
     progress = Progress(10, epochs=100, validation=20, rule=Patience(3), clock=clock)
@@ -114,7 +114,7 @@ def test_a_pause_that_somebody_asked_for_is_no_time_of_training():
 
 
 class Heard(LoopObserver):
-    """Counts its notifications; one that is ``broken`` raises as well."""
+    """A count of its notifications; a ``broken`` one raises as well."""
 
     def __init__(self, broken=False):
         self.commands, self.pauses, self.broken = 0, [], broken

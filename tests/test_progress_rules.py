@@ -1,4 +1,4 @@
-"""Rules of early stopping: the decisions of the original trainers, and paths like single histories."""
+"""Early stopping: original trainers' decisions, and paths as single histories."""
 
 from __future__ import annotations
 

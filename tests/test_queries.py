@@ -1,4 +1,4 @@
-"""Attached queries end to end over `looptap.testing.pair`: the same agent, messages and client, no sockets."""
+"""Attached queries end to end over `looptap.testing.pair`, without sockets."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from looptap.streams.errors import QueryError
 
 
 def announced(directory, rank, *, size=4, job="none at node:1", started=1.0, attempt=0, name="many", **process):
-    """Write the connection file of a rank of a job that is not there."""
+    """Write the connection file of a rank of a job that does not exist."""
     info = RunInfo(
         f"{name}-{started}-{rank}", name, "host", 1, started, rank=rank, ranks=size, job=job, attempt=attempt
     )
@@ -88,7 +88,7 @@ def test_the_lowest_rank_with_an_agent_is_meant_unless_one_is_named(directory):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Where the job of this module announces itself."""
+    """Return the directory in which the job of this module announces itself."""
     place = tmp_path_factory.mktemp("ranks")
     place.chmod(0o700)
     before = os.environ.get("LOOPTAP_DIR")
@@ -99,7 +99,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def job(place):
-    """Two ranks that add up their losses with gloo: 20 batches an epoch; rank 1 comes 3 ms later to each."""
+    """Run two ranks over gloo with 20 batches an epoch; rank 1 is always 3 ms late."""
     with ranks(place, 2, slow="time.sleep(0.003 * rank)") as children:
         started(place, 2)
         yield children
@@ -112,7 +112,7 @@ def run(job, place):
 
 
 def complete(stream):
-    """The records of values that lack no rank."""
+    """Return the records of values that lack no rank."""
     return [record for record in stream.records if not record.partial]
 
 
@@ -314,7 +314,7 @@ with looptap.Agent("light", budget=float("inf")) as agent:
 
 @pytest.fixture
 def light(directory):
-    """Two ranks without torch, whose n-th events are due at the same moment."""
+    """Run two ranks without torch, whose n-th events are due at the same moment."""
     command = [sys.executable, "-c", LIGHT, str(time.monotonic())]
     port = free_port()
     children = [subprocess.Popen(command, env=environment(directory, rank, 2, port)) for rank in (0, 1)]

@@ -29,7 +29,7 @@ splits = st.lists(st.integers(0, 40), max_size=3)
 
 
 def reduced(name, xs, *args, cut=(), **kwargs):
-    """The reducer's result over xs; with cuts, over parts that are merged."""
+    """Return the reducer's result over xs; with cuts, over parts that are merged."""
     spec = REDUCERS[name]
     edges = [0, *sorted(min(c, len(xs)) for c in cut), len(xs)]
     parts = []
@@ -215,7 +215,7 @@ def test_the_sketch_keeps_its_promise_about_ranks(sizes, arrange, spread, seed):
 
 
 def _rank_error(ordered, value, q):
-    """How far the ranks (from 1) that value holds among the numbers are from the rank that was asked for."""
+    """Return the distance of the ranks (from 1) of ``value`` to the quantile's rank."""
     rank = q * (len(ordered) - 1) + 1
     low = sum(x < value for x in ordered)
     high = sum(x <= value for x in ordered)
@@ -340,7 +340,7 @@ def test_one_number_has_no_standard_deviation():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("sizes", [(1, 1), (70_000, 1), (1, 70_000), (70_000, 70_000), (0, 1), (1, 0)])
 def test_a_histogram_refuses_what_any_of_its_parts_has_met_however_they_are_merged(bad, sizes):
-    """The numbers of a part that has met a NaN are gone, and a count without them would be wrong and look right."""
+    """A count without the numbers of a part that met a NaN would be silently wrong."""
     for which in (0, 1):
         parts = [REDUCERS["histogram"].create() for _ in sizes]
         for part, size in zip(parts, sizes, strict=True):

@@ -1,4 +1,4 @@
-"""Remote runs: through `looptap bridge` started directly, and through a real sshd on loopback."""
+"""Remote runs: through a directly started `looptap bridge`, and through sshd."""
 
 import contextlib
 import gc
@@ -35,7 +35,7 @@ BRIDGE = f"command:{LOOPTAP} bridge digits"
 
 @pytest.fixture
 def agent(place):
-    """A run whose loop turns until the test is over."""
+    """Run a loop with an agent until the test is over."""
     over = threading.Event()
     with looptap.Agent("digits") as agent:
 
@@ -54,7 +54,7 @@ def agent(place):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    """Neither a process nor a thread outlives its run."""
+    """Check that neither a process nor a thread outlives its run."""
     before = threading.enumerate()
     yield
     soon(lambda: not [t for t in threading.enumerate() if t.name.startswith("looptap-") and t not in before])
@@ -62,7 +62,7 @@ def nothing_is_left():
 
 
 def children(chosen):
-    """The processes below this one that are ``chosen``; one may end while it is looked at."""
+    """Return the ``chosen`` descendants of this process; one may end meanwhile."""
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -72,17 +72,17 @@ def children(chosen):
 
 
 def bridges():
-    """The commands of this process that lead somewhere."""
+    """Return this process's commands that lead to a run."""
     return children(lambda child: "bridge" in child.cmdline() or child.name() == "ssh")
 
 
 def sleeping():
-    """The commands of this process that say nothing."""
+    """Return this process's commands that print nothing."""
     return children(lambda child: child.name() == "sleep")
 
 
 def works(run):
-    """Ask for one of everything."""
+    """Make one request of every kind."""
     stream = run.stream("step, loss", on="batch")
     assert stream.wait(n=20, timeout=60)
     steps = [value.step for value in stream.values]
@@ -323,7 +323,7 @@ def key(path):
 
 @pytest.fixture
 def sshd(tmp_path, place, monkeypatch):
-    """A real sshd on loopback, and an `ssh` on the PATH that knows it as the hosts login, node and stranger."""
+    """Run sshd on loopback, with an `ssh` for the hosts login, node and stranger."""
     binary = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
     if binary is None or shutil.which("ssh") is None:
         pytest.skip("there is no sshd and ssh on this machine: apt-get install openssh-server openssh-client")

@@ -1,4 +1,4 @@
-"""Replay: the recorded commands of one run give the same result in another, bit for bit."""
+"""Replay: one run's commands give the same result in another, bit for bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from looptap.testing import pair, parts_of
 
 
 def train(agent, steps=300, ready=None, pace=0.0):
-    """A small real job; a checksum of all that it has learnt and drawn, and of each loss."""
+    """Run a small job; return a checksum of all weights, random numbers and losses."""
     torch.manual_seed(7)
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
@@ -58,7 +58,7 @@ def train(agent, steps=300, ready=None, pace=0.0):
 
 
 def steer(name, ready, path, failures):
-    """What somebody does to the job, at whatever step it is by then."""
+    """Send the job commands, at whatever step it is by then."""
     try:
         assert ready.wait(60)
         with looptap.attach(name) as run:

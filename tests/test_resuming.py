@@ -1,4 +1,4 @@
-"""Resume from a checkpoint: event numbers, controls, repeated events; and the stream of all commands."""
+"""Resume from a checkpoint: event numbers, controls, repeated events, commands."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ JOB = """
 
 
 def stored(store):
-    """The newest event of which the file of the run tells."""
+    """Return the newest event in the file of the run."""
     for file in store.glob("*.looptap"):
         try:
             with looptap.open(file) as run:

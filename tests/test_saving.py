@@ -1,4 +1,4 @@
-"""Saved pictures: each file format contains the drawing, and each error is a sentence."""
+"""Saved pictures: each format contains the drawing; each error is a sentence."""
 
 from __future__ import annotations
 

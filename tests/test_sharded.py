@@ -1,4 +1,4 @@
-"""Queries on one rank of a sharded model: no collective, no wait, no change (SAFETY S19, S23)."""
+"""Queries on one rank of a sharded model: no collective or change (S19, S23)."""
 
 from __future__ import annotations
 

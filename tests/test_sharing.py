@@ -1,4 +1,4 @@
-"""Viewers: they see exported streams only, through a socket that exists only while there is a share."""
+"""Viewers: they see exported streams only, through a socket open during shares."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from looptap.testing import parts_of
 
 @pytest.fixture
 def job(directory, monkeypatch):
-    """An agent with a stream that is exported and one that is not, and its operator."""
+    """Yield an agent with an exported and a hidden stream, and its operator."""
     monkeypatch.chdir(directory)
     with looptap.Agent("shared", budget=math.inf) as agent, looptap.attach("shared") as run:
         agent.stream("loss", "step, loss", on="batch", unit="nats")
@@ -49,7 +49,7 @@ def job(directory, monkeypatch):
 
 @pytest.fixture
 def dial():
-    """A bare encrypted socket by the key in a file."""
+    """Return a function that opens a bare encrypted socket with the key in a file."""
     context, made = zmq.Context(), []
 
     def connect(path, hello=True, **options):
@@ -74,7 +74,7 @@ def dial():
 
 
 def answer(dealer, request):
-    """What comes back for a request, past whatever else comes."""
+    """Return the reply to a request, skipping other messages."""
     while True:
         message = decode_from_agent(dealer.recv())
         if isinstance(message, m.Done | m.Failed) and message.request == request:
@@ -684,7 +684,7 @@ def test_a_forked_child_keeps_no_port_of_a_share(directory):
 
 
 def looptap_says(capsys, *arguments):
-    """The exit code, and what a command prints."""
+    """Return the exit code and the output of a command."""
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
     said = capsys.readouterr()

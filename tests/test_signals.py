@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def child(program, *arguments):
-    """A process that runs ``program`` and has said that it is ready."""
+    """Run ``program`` in a process of its own, and wait until it is ready."""
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = warm.Popen(command, text=True, **pipes)

@@ -151,7 +151,7 @@ def test_bytes_are_counted_before_anything_is_copied(monkeypatch):
 
 
 class Device:
-    """A device made of host memory: a copy is on its way until somebody waits for it."""
+    """A device of host memory, whose copies arrive at the first wait for them."""
 
     def __init__(self, monkeypatch):
         self.waited = 0

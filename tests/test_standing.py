@@ -1,4 +1,4 @@
-"""Declared streams: history first, then live values, exact for any number of readers."""
+"""Declared streams: history, then live values, exact for any number of readers."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_reader_that_the_ring_overtakes_is_told_exactly_what_it_lost():
 
 
 class Raced(list):
-    """The slots of a ring that is written to, again and again, in the midst of a read."""
+    """A ring's slots that are written to, again and again, in the midst of a read."""
 
     def __init__(self, slots, write):
         super().__init__(slots)

@@ -1,4 +1,4 @@
-"""Clients that are stopped and continued: received and missing values of each stream add up exactly."""
+"""Clients that are stopped and continued: received and missing values add up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLIENT = Path(__file__).with_name("support") / "stopped_client.py"
 
 
 class Job:
-    """A loop on a thread; ``events`` there have been when it has ended."""
+    """A loop on a thread; ``events`` is their number, once it has ended."""
 
     def __init__(self, pause):
         self.agent = looptap.Agent("stopped", budget=math.inf, limits=QUICK)
@@ -56,7 +56,7 @@ def client():
 
 
 def wrong(reported, events):
-    """What is not accounted for in what a client tells of a run of so many events."""
+    """Return what is unaccounted for in a client's report on so many events."""
     found = []
     for name, one in reported["streams"].items():
         exact, known = one["arrived"] + one["missing"], not one["unknown"]
@@ -83,7 +83,7 @@ def wrong(reported, events):
 
 
 def one_run(client, directory, chance):
-    """A run whose client is stopped and goes on at random; what is wrong, and what it tells."""
+    """Stop and continue a run's client at random; return the faults and its report."""
     job = Job(chance.choice([0.0002, 0.001, 0.005]))
     try:
         (path,) = directory.glob("*.json")

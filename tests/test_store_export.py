@@ -1,4 +1,4 @@
-"""Export to CSV, Parquet and TensorBoard, read back by their own readers; import of TensorBoard's files."""
+"""Export to CSV, Parquet and TensorBoard, read back; import from TensorBoard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored runs: the interface of a live run, also while another process writes; each bad file gives one sentence."""
+"""Stored runs: read like live ones, while written too; bad files give a sentence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def batch(first, values):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """A run with 10,000 rows, more than are read at a time."""
+    """Return a run with 10,000 rows, more than are read at a time."""
     writer = Writer(tmp_path_factory.mktemp("runs") / "digits.looptap", {"id": "digits-1", "name": "digits"})
     loss = writer.stream("loss", query="step, loss", on="batch", fields=("step", "loss"))
     for first in range(0, len(ROWS), 100):
@@ -163,7 +163,7 @@ assert writer.close(30)
 
 @contextlib.contextmanager
 def keeping(path, *arguments):
-    """A process that keeps 300 values in a second."""
+    """Run a process that records 300 values a second."""
     command = [sys.executable, "-c", KEEPING, str(path), *arguments]
     with warm.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"

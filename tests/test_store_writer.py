@@ -1,4 +1,4 @@
-"""The writer of a stored run: exact values, plain SQL, and a disk that is full, slow or fails."""
+"""The writer of a stored run: exact values, plain SQL; full and failing disks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def made(tmp_path):
-    """Makes writers, which are closed at the end."""
+    """Return a function that makes writers, which are closed at the end."""
     writers = []
 
     def make(path=tmp_path / "run.looptap", **options):
@@ -178,7 +178,7 @@ def test_another_runs_file_is_never_written_into(made, tmp_path):
 
 @pytest.fixture
 def small(tmp_path):
-    """A disk of 2 MB, and two functions: fill it up, and make room."""
+    """Return a disk of 2 MB, and two functions: fill it up, and make room."""
     place, ballast = tmp_path / "disk", tmp_path / "disk" / "ballast"
     place.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(place)], capture_output=True).returncode:
@@ -198,7 +198,7 @@ def small(tmp_path):
 
 @pytest.fixture
 def limited(tmp_path):
-    """The limit on the size of files, which can be set to 64 kB and lifted."""
+    """Return functions that set the limit on file sizes to 64 kB, and lift it."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     place = tmp_path / "limited"
     place.mkdir()
@@ -235,7 +235,7 @@ def test_a_full_disk_pauses_keeping_which_resumes_by_itself(disk, made, request)
 
 
 class Slow(sqlite3.Connection):
-    """A disk whose commits take as long as `go` is not set."""
+    """A disk whose commits wait until `go` is set."""
 
     go = threading.Event()
     waits = threading.Event()
@@ -279,7 +279,7 @@ def test_nobody_waits_for_a_commit_that_takes_long_and_what_does_not_fit_is_coun
 
 
 def test_what_is_written_beside_what_is_refused_stays_in_its_order(made, slow):
-    """The later of two things of one name is to win, wherever in a commit the value stands that cannot be written."""
+    """The later of two values of a name wins, wherever in a commit one is refused."""
     for place in range(4):
         kept = made(Path(f"{made.folder}/order-{place}.looptap"))
         stream = kept.stream("s")

@@ -1,4 +1,4 @@
-"""Names that are not Python's, such as `train/loss`: in queries, streams, stores and exports."""
+"""Names that are not Python's, such as `train/loss`, in queries, stores, exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `looptap.testing` offers to those who test their own queries and hooks: a clock, queues, delivery by hand."""
+"""`looptap.testing`: a clock, queues, and delivery by hand, for users' tests."""
 
 from __future__ import annotations
 

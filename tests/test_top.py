@@ -67,7 +67,7 @@ class Echo:
 
 @pytest.fixture
 def job(directory):
-    """A loop of a real agent, reached by its socket."""
+    """Run a loop with a real agent, reached by its socket."""
     with looptap.Agent("small", may_pause=20.0) as agent:
         agent.expose(echo=Echo())
         agent.stream("loss", "step, 1 / (step + 1)", unit="nats")
@@ -88,7 +88,7 @@ def job(directory):
 
 
 def shown(app):
-    """What stands on the screen, as text."""
+    """Return the text on the screen."""
     return "\n".join("".join(segment.text for segment in line) for line in app.screen._compositor.render_strips())
 
 
@@ -100,7 +100,7 @@ async def until(pilot, condition, what):
 
 
 def screen(scenario, size=(120, 40), queries=(), name="small"):
-    """Play ``scenario(app, pilot)`` against the run, as a user at a terminal of this size."""
+    """Play ``scenario(app, pilot)`` with the run on a terminal of this size."""
 
     async def play():
         with looptap.attach(name) as run:

@@ -1,4 +1,4 @@
-"""Recorded conversations of each protocol version: minors of this major are understood, other majors refused."""
+"""Recorded conversations: minor versions are understood, other majors refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUN = m.RunInfo("id", "name", "host", 1, 0.0)
 
 @pytest.fixture(scope="module")
 def record():
-    """The module that records transcripts."""
+    """Return the module that records transcripts."""
     found = importlib.util.spec_from_file_location("looptap_transcripts_record", PLACE / "record.py")
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
@@ -45,12 +45,12 @@ def transcript(version):
 
 
 def bare(value):
-    """A value that can be compared."""
+    """Return the value in a form that can be compared."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def gist(frames):
-    """What matters of the frames of an agent: not what the clock, the machine or the wording make different."""
+    """Return the content of an agent's frames, without clock, machine and wording."""
     found = []
     for message in map(decode_from_agent, frames):
         match message:
@@ -77,7 +77,7 @@ def gist(frames):
 
 
 def steps(version):
-    """What the client sends and what happens, each with the agent's frames that followed."""
+    """Yield the client's and the job's steps, with the agent's frames that followed."""
     found = []
     for line in transcript(version):
         kind, rest = line.split(" ", 1)
@@ -150,7 +150,7 @@ def test_the_agent_of_today_answers_a_client_of_then_as_the_agent_of_then(versio
 
 
 class Player:
-    """A link to an agent of then: what it said after each step, it says again after the same step."""
+    """A link to a recorded agent, which repeats after each step what it sent then."""
 
     def __init__(self, version):
         self.steps, self.at = steps(version), 0
@@ -205,7 +205,7 @@ def test_the_client_of_today_makes_of_an_agent_of_then_what_the_client_of_then_d
 
 
 def heard(frame):
-    """What an agent answers to the first frame of a stranger."""
+    """Return an agent's reply to the first frame of an unknown client."""
     from looptap.testing import pair
 
     agent, said = pair()[0], []
@@ -225,7 +225,7 @@ def test_every_request_says_what_its_reply_is():
 
 
 def replies():
-    """The requests of the newest transcript, each with its packed reply."""
+    """Yield the requests of the newest transcript, each with its packed reply."""
     asked = {}
     for kind, rest, answers in steps(TODAY):
         if kind == ">" and isinstance(request := decode_from_client(bytes.fromhex(rest)), m.Request):
@@ -236,7 +236,7 @@ def replies():
 
 
 def changed(raw, dice):
-    """A packed reply with one to three of its bytes changed, or one of its fields."""
+    """Return a packed reply with up to three bytes, or one field, changed."""
     if dice.random() < 0.5:
         data = bytearray(raw)
         for _ in range(dice.randint(1, 3)):

@@ -1,4 +1,4 @@
-"""The notebooks of notebooks/: they run from a clean kernel, clean up, and are readable as saved."""
+"""The notebooks of notebooks/ run from a clean kernel and are readable as saved."""
 
 import itertools
 import json
@@ -25,13 +25,13 @@ EXECUTED = [path for path in NOTEBOOKS if path.stem != "first-look" or not shuti
 
 
 def run(path, into, **extra):
-    """Run a notebook in a process of its own, whose children all have the mark of this test."""
+    """Run a notebook in a process of its own, whose children have this test's mark."""
     command = [sys.executable, str(Path(__file__).parent / "support" / "tutorials.py"), "--into", str(into), str(path)]
     return subprocess.run(command, env={**os.environ, MARK: str(into), **extra}, capture_output=True, text=True)
 
 
 def left(into):
-    """The processes with the mark that are still there."""
+    """Return the processes with the mark that are still there."""
     found = []
     for process in psutil.process_iter():
         try:

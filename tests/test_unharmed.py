@@ -1,4 +1,4 @@
-"""Nothing that a client or a query does may hurt the loop (SAFETY S14, S18, S19, S20)."""
+"""Clients and queries never hurt the loop (SAFETY S14, S18, S19, S20)."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ LEFT_OPEN = []
 
 
 def leave_open(context):
-    """Enter, and keep what would leave."""
+    """Enter the context, and keep it from being closed."""
     LEFT_OPEN.append(context)
     context.__enter__()
 
@@ -199,7 +199,7 @@ MEDDLING = {
 
 
 def train(query=None, steps=20):
-    """Losses and all random states of a small job, with ``query`` attached from the fifth step on."""
+    """Return a small job's losses and random states, with ``query`` from step 5."""
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
@@ -269,7 +269,7 @@ def test_observables_are_dead_after_the_event_whatever_a_query_keeps():
 
 
 class Mark:
-    """Lives as long as the node of a graph that holds it."""
+    """An object that lives as long as the graph node that holds it."""
 
 
 def test_a_graph_is_not_kept_by_a_reduction():
@@ -470,7 +470,7 @@ def test_what_the_job_has_not_loaded_is_not_loaded_at_an_event():
 
 
 def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monkeypatch, caplog):
-    """Here the device is pretended; tests/test_cuda.py captures a real graph where there is one."""
+    """Here the device is a fake; tests/test_cuda.py captures a real graph."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])

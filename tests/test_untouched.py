@@ -1,4 +1,4 @@
-"""Random queries on a loop: it ends bit for bit like the loop without queries, or the client gets a report."""
+"""Random queries on a loop: it ends bit for bit the same, or with a report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bare():
 
 
 def asked(queries, how):
-    """What the loop becomes with these queries, and their streams."""
+    """Return what the loop becomes with these queries, and their streams."""
     agent, run = pair("untouched")
     streams = []
 
@@ -58,7 +58,7 @@ def test_all_questions_of_a_kind_together_leave_the_loop_as_it_was(kind, event, 
 
 
 def combination(dice):
-    """Queries and how they are attached, at random."""
+    """Return queries and how they are attached, at random."""
     ways = {}
     for _ in range(dice.randrange(3, 9)):
         text = query(dice)

@@ -1,4 +1,4 @@
-"""A window without a toolkit: what is redrawn and what is not, keys, frames, zooms, saving, closing."""
+"""A window without a toolkit: redraws, keys, frames, zooms, saving, closing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Fed(Stream):
 
 @pytest.fixture
 def window(monkeypatch, tmp_path):
-    """Open windows that nobody sees; they are closed at the end."""
+    """Return a function that opens hidden windows, which close at the end."""
     monkeypatch.chdir(tmp_path)
     before = pyplot.get_backend()
     pyplot.switch_backend("agg")

@@ -1,4 +1,4 @@
-"""`looptap plot` in a process of its own on a virtual display, checked by its pixels."""
+"""`looptap plot` in a process of its own on a virtual display, checked by pixels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ agent.close("all epochs are done")
 
 @pytest.fixture
 def job(directory):
-    """A run in a process of its own."""
+    """Run a job in a process of its own."""
     process = warm.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
     soon(lambda: any(run.pid == process.pid for run in looptap.runs()))
     yield process
@@ -59,7 +59,7 @@ def screen():
 
 @pytest.fixture
 def plot(screen):
-    """Start `looptap plot` on the display."""
+    """Return a function that starts `looptap plot` on the display."""
     begun = []
 
     def start(*arguments, **environment):
@@ -79,7 +79,7 @@ def plot(screen):
 
 
 def line(screen):
-    """The pixels of the line: without those of the legend, which stands in the upper right corner."""
+    """Return the pixels of the line, without the legend in the upper right corner."""
     found = pixels(screenshot(screen), BLUE)
     if not len(found):
         return found
@@ -101,7 +101,7 @@ NEEDS = {"tk": ("tkinter", "python3-tk"), "qt": ("PySide6", "libxcb-cursor0 libx
 
 
 def needed(toolkit, screen):
-    """Skip, and say so, where the machine has no such toolkit; one that is there but fails is a failure."""
+    """Skip if the machine lacks the toolkit; one that is there must work."""
     module, packages = NEEDS[toolkit]
     if find_spec(module) is None:
         pytest.skip(f"WINDOWS OF {toolkit.upper()} ARE NOT TESTED: no {module} (Debian: apt install {packages})")
@@ -150,7 +150,7 @@ def test_a_window_that_is_killed_leaves_the_job_alone(job, plot, screen):
 
 @pytest.fixture
 def bare(monkeypatch):
-    """An environment without a display; functions that print `looptap plot` in this process."""
+    """Remove the display; return a function that runs `looptap plot` in this process."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND"):
         monkeypatch.delenv(name, raising=False)
     pyplot = pytest.importorskip("matplotlib.pyplot")

@@ -1,4 +1,4 @@
-"""Worker processes of a loader: the copy of the agent in them is inert, and they block nothing (SAFETY S22)."""
+"""Worker processes of a loader: the agent's copy is inert and harmless (S22)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts and controls in JupyterLab, in a real browser, as a person sees them."""
+"""Charts and controls in JupyterLab, in a real browser, as a user sees them."""
 
 import json
 import math
@@ -29,7 +29,7 @@ SHOWN = """() => {
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A JupyterLab, a browser, and a job that can be attached to."""
+    """Yield a JupyterLab, a browser, and a job that can be attached to."""
     chromium = need("chromium", "NOTEBOOKS ARE")
     with beside_a_job(tmp_path_factory.mktemp("runs")), laboratory(tmp_path_factory.mktemp("lab"), chromium) as lab:
         yield lab
@@ -43,7 +43,7 @@ def job(lab):
 
 @pytest.fixture
 def opened(lab, request):
-    """Opens notebooks, and closes them after the test; a failed test leaves a screenshot."""
+    """Return a function that opens notebooks; a failed test leaves a screenshot."""
     books = []
 
     def open(*cells):

@@ -1,8 +1,8 @@
-"""Mutation tests: each of many small faults is put into a module, and its tests must fail.
+"""Mutation tests: a module gets one of many small faults; its tests must fail.
 
 `make mutants`, or `make mutants MODULES="agent/handoff/history.py store/writer.py"`. Everything happens on copies of
 the tree in a temporary directory. Of each module up to ``--most`` faults are tried, the same ones each time; those that
-no test notices are listed, with their line. `allowed.txt` names those that change nothing that anybody could notice.
+no test notices are listed, with their line. `allowed.txt` names those that make no observable difference.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ SLOWER, LEAST_SECONDS = 4.0, 30.0
 
 @dataclass(frozen=True)
 class Fault:
-    """One change of a module: its place among those of the module, where it is, and the text after it."""
+    """One change of a module: its index and position there, and the new text."""
 
     module: str
     line: int
@@ -78,7 +78,7 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """How `allowed.txt` names it, whatever line it is in."""
+        """The name in `allowed.txt`, which does not depend on the line."""
         return f"{self.module}: {self.what}"
 
 
@@ -95,7 +95,7 @@ _SILENT = (ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Delete)
 
 
 def faults(module: str, source: str) -> list[Fault]:
-    """Every fault of a module, in the order of its lines."""
+    """Yield every fault of a module, in the order of its lines."""
     tree = ast.parse(source)
     found = []
     for what, line, path, change in _places(tree):
@@ -106,12 +106,12 @@ def faults(module: str, source: str) -> list[Fault]:
 
 
 def names(module: str, source: str) -> set[str]:
-    """How `allowed.txt` names the faults of a module."""
+    """Return the names in `allowed.txt` of a module's faults."""
     return {Fault(module, line, what, "").name for what, line, _, _ in _places(ast.parse(source))}
 
 
 def _places(tree: ast.AST) -> Iterator[tuple[str, int, Way, Callable[[ast.AST], ast.AST]]]:
-    """What can go wrong in a tree: its name, its line, the way to the node and what changes that."""
+    """Yield the faults of a tree: name, line, path to the node, and the change."""
     named = Counter[str]()
     for path, node, inside in _nodes(tree):
         changes = list(_changes(node))
@@ -124,7 +124,7 @@ def _places(tree: ast.AST) -> Iterator[tuple[str, int, Way, Callable[[ast.AST], 
 
 
 def _nodes(tree: ast.AST) -> Iterator[tuple[Way, ast.AST, ast.AST]]:
-    """The nodes that may be changed, with the way to each and the statement around it: no texts, types or messages."""
+    """Yield the nodes that may be changed, but no texts, types or messages."""
 
     def walk(node: ast.AST, path: Way, inside: ast.AST) -> Iterator[tuple[Way, ast.AST, ast.AST]]:
         for name, value in ast.iter_fields(node):
@@ -142,7 +142,7 @@ def _nodes(tree: ast.AST) -> Iterator[tuple[Way, ast.AST, ast.AST]]:
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], ast.AST]]]:
-    """What can go wrong with a node: each with its name and how to make it so."""
+    """Yield the faults of a node: the name and the change."""
     if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in _OPERATORS:
         other = _OPERATORS[type(node.op)]
         yield other.__name__, lambda new: _set(new, op=other())
@@ -249,7 +249,7 @@ class Tree:
         )  # fmt: skip
 
     def passes(self, tests: list[str], seconds: float) -> bool:
-        """Whether the tests pass here within so many seconds."""
+        """Return True if the tests pass here within ``seconds``."""
         asks, says = self._child.stdin, self._child.stdout
         assert asks is not None
         assert says is not None
@@ -271,7 +271,7 @@ class Tree:
         self._child.communicate()
 
     def notices(self, fault: Fault, tests: list[str], seconds: float) -> bool:
-        """Whether a test fails with the fault in place."""
+        """Return True if a test fails with the fault in place."""
         path = self.place / fault.module
         before = path.read_text()
         path.write_text(fault.text)
@@ -287,13 +287,13 @@ def _kill(group: int) -> None:
 
 
 def allowed() -> dict[str, str]:
-    """The faults that change nothing that anybody could notice, each with its reason."""
+    """Return the faults that make no observable difference, with reasons."""
     lines = [line for line in ALLOWED.read_text().splitlines() if line and not line.startswith("#")]
     return {name.strip(): why.strip() for name, _, why in (line.rpartition(" | ") for line in lines)}
 
 
 def tried(module: str, most: int) -> list[Fault]:
-    """The faults of a module that are tried: all, or the same ``most`` each time."""
+    """Return the faults of a module to try: all, or the same ``most`` each time."""
     known = allowed()
     found = [fault for fault in faults(module, (ROOT / module).read_text()) if fault.name not in known]
     if len(found) > most:
@@ -302,7 +302,7 @@ def tried(module: str, most: int) -> list[Fault]:
 
 
 def main() -> int:
-    """Try the faults, tell how far it is, and list what no test noticed; the exit code is 1 if there is any."""
+    """Try the faults and print those that no test noticed; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", help="such as agent/handoff/history.py; by default all")
     parser.add_argument("--most", type=int, default=40, help="faults of a module")
@@ -343,7 +343,7 @@ def main() -> int:
 def _judge(
     trees: list[Tree], found: list[Fault], tests: list[str], seconds: float, end: float
 ) -> list[tuple[Fault, bool]]:
-    """Which of the faults were noticed, in their order; several at a time, each in a tree of its own."""
+    """Return whether each fault was noticed; each of ``trees`` tries one at a time."""
     waiting: SimpleQueue[Fault] = SimpleQueue()
     for fault in found:
         waiting.put(fault)

@@ -1,4 +1,4 @@
-"""A coverage-guided fuzz of what decodes hostile bytes; run by test_fuzz.py as a program, with atheris."""
+"""A coverage-guided fuzz of the decoders of hostile bytes, for test_fuzz.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from looptap.protocol.errors import MessageError
 
 
 def decode(data: bytes) -> None:
-    """Hand the bytes to every decoder: they give a value or raise MessageError, and nothing else."""
+    """Pass the bytes to every decoder, which must return or raise MessageError."""
     which, raw = data[:1], data[1:]
     try:
         if which < b"\x20":

@@ -1,4 +1,4 @@
-"""Queries on a crowded CPU: a preempted query is not limited, one that computes or sleeps is."""
+"""Queries on a busy CPU: preempted ones are not limited, expensive ones are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW = 0.005
 
 @pytest.fixture
 def crowded():
-    """Three busy processes for each CPU."""
+    """Run three busy processes for each CPU."""
     if thread_usage() == (0.0, 0):
         pytest.skip("this kernel does not say how long a thread waits for a CPU")
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * (os.cpu_count() or 1))]
@@ -33,7 +33,7 @@ def crowded():
 
 
 def taking(seconds):
-    """How many numbers are summed up in about so many seconds on the CPU."""
+    """Return how many numbers are summed up in about ``seconds`` of CPU time."""
     sample, best = range(1000), math.inf
     for _ in range(200):
         started = time.thread_time()

@@ -1,4 +1,4 @@
-"""Ranks on another host that only ssh reaches: queried, changed and lost from here."""
+"""Ranks on a host that only ssh reaches: queried, changed and lost from here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ with looptap.Agent("many", budget=float("inf")) as agent:
 
 @pytest.fixture
 def far(tmp_path, monkeypatch):
-    """A folder that both hosts see; here `ssh` leads to the other one, and no run announces itself."""
+    """Yield a folder that both hosts see, with an `ssh` that leads to the other one."""
     (tmp_path / "here").mkdir(0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "here"))
     place = Path(tempfile.mkdtemp(prefix="looptap-far-"))
@@ -48,7 +48,7 @@ def there(command, **how):
 
 
 def reached(ranks):
-    """The run, once all its ranks are there."""
+    """Return the run, once all its ranks are there."""
 
     def complete():
         try:

@@ -1,4 +1,4 @@
-"""A torchrun job with a killed rank: all ranks restart, and a client with `follow=True` continues with them."""
+"""A torchrun job with a killed rank: all restart, and `follow=True` continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUERY = "sum(e.loss for e in events), len(events), min(e.step for e in events), 
 
 
 def complete(stream, after):
-    """The records behind the value ``after`` that lack no rank."""
+    """Return the records behind the value ``after`` that lack no rank."""
     return [record for record in stream.records if not record.partial and record.number > after]
 
 

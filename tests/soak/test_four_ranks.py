@@ -1,4 +1,4 @@
-"""Four ranks over gloo under one client, with streams that come and go while the job adds up its losses."""
+"""Four ranks over gloo: streams come and go while the job adds up its losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts and controls beside a busy cell, on older kernels than the one that is installed."""
+"""Charts and controls beside a busy cell, on older kernels than installed."""
 
 import subprocess
 import sys

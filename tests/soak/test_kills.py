@@ -1,4 +1,4 @@
-"""Processes that are killed while they keep values: the full count."""
+"""Processes that are killed while they record values: the full count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two network namespaces and the cable between them: a link that is cut, and a job on two hosts."""
+"""Two network namespaces and their cable: a link that is cut, a job on two hosts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ip(*words):
 
 @pytest.fixture
 def cable():
-    """Namespace HERE at 10.213.57.1 and THERE at .2; yields the commands that pull the cable and put it back."""
+    """Connect HERE (10.213.57.1) and THERE (.2); yield how to cut and restore that."""
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need Linux, root and the command ip (Debian: iproute2)")
     try:
@@ -85,7 +85,7 @@ def cable():
 
 @contextlib.contextmanager
 def child(space, code):
-    """A process in a namespace that answers each line with one of JSON."""
+    """Run a process in a namespace that answers each line with one of JSON."""
     command = ["ip", "netns", "exec", space, sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
@@ -141,7 +141,7 @@ def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_number
 
 
 def _adds_up(made, reported):
-    """Whether of the two reductions as many values were made, in all lives together, as arrived and are missing."""
+    """Return True if both reductions' received and missing values add up."""
     return all(
         made["reached"].get(str(number), 0) + made["made"][name] == arrived + missing
         for name, (number, arrived, missing, _) in ((n, reported[n]) for n in ("window", "group"))

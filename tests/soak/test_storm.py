@@ -57,7 +57,7 @@ QUERIES = (
 
 
 def visit(dice):
-    """Attach, start and end some streams, and go: politely or not."""
+    """Attach, start and end some streams, and leave, with or without a goodbye."""
     run = looptap.attach("storm")
     streams = [
         run.stream(dice.choice(QUERIES), on="batch", window=dice.choice([None, 7, looptap.sliding(3)]), budget=math.inf)

@@ -1,5 +1,7 @@
-"""Writes the stored run of a version that the tests open for ever: python tests/stores/record.py (never again for a
-version that was released)."""
+"""Writes the stored run of a version, which the tests open ever after.
+
+python tests/stores/record.py (never again for a version that was released)
+"""
 
 from array import array
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A job on several ranks with commands, and clients that come, go, and die in the middle of one."""
+"""A job on several ranks with commands, and clients that are killed during one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB = Path(__file__).with_name("agreeing_job.py")
 
 @contextlib.contextmanager
 def job(folder, ranks=2, steps=0, **more):
-    """The processes of a job that trains on ``ranks`` ranks, and a client of rank 0; killed at the end."""
+    """Run a job on ``ranks`` ranks; yield its processes and a client of rank 0."""
     port = free_port()
     command = [sys.executable, str(JOB), str(folder), str(steps)]
     children = [warm.Popen(command, env=environment(folder, rank, ranks, port, **more)) for rank in range(ranks)]
@@ -37,13 +37,13 @@ def job(folder, ranks=2, steps=0, **more):
 
 
 def there(children):
-    """Whether all ranks have announced themselves."""
+    """Return True if all ranks have announced themselves."""
     assert not any(child.poll() for child in children), "a rank has failed"
     return [one for one in looptap.runs() if one.alive and len(one.members) == len(children)]
 
 
 def ended(folder, children):
-    """What each rank has written, once all have ended well."""
+    """Return what each rank has written, once all have ended without error."""
     for child in children:
         assert child.wait(60) == 0
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(len(children))]
@@ -68,7 +68,7 @@ CLIENT = """
 
 
 def visit(run, steps):
-    """Come and go every ten steps, with a command each time; how many other clients died in the middle of theirs."""
+    """Reattach every ten steps and send a command; return how many clients have died."""
     killed, deaths = [], []
     for count in itertools.count():
         if count % 6 == 1:
@@ -92,7 +92,7 @@ def visit(run, steps):
 
 
 def die(count, killed):
-    """A client that is killed in the middle of its commands."""
+    """Start a client that is killed in the middle of its commands."""
     command = [sys.executable, "-c", textwrap.dedent(CLIENT), str(count)]
     quiet = subprocess.DEVNULL
     with warm.Popen(command, stdout=subprocess.PIPE, stderr=quiet) as client:  # the job may end before it comes

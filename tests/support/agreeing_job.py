@@ -1,8 +1,8 @@
-"""A small training on several ranks for the tests: python agreeing_job.py FOLDER STEPS, in a launcher's environment.
+"""A small training on several ranks, started by a launcher.
 
-Each rank sums its gradients over gloo, and writes what it has seen to FOLDER/<rank>.json at the end: the losses, those
-of the same training without an agent, and the learning rate in use after each event. With 0 steps it trains until it
-is stopped, and not without an agent.
+python agreeing_job.py FOLDER STEPS: each rank sums its gradients over gloo, and writes what it has seen to
+FOLDER/<rank>.json at the end: the losses, those of the same training without an agent, and the learning rate in use
+after each event. With 0 steps it trains until it is stopped, and not without an agent.
 """
 
 import json
@@ -25,7 +25,7 @@ settings, saved, rates = {"lr": 0.05}, [], []
 
 
 def save():
-    """Made on all ranks at one event, it may wait for the others."""
+    """Save a checkpoint: made on all ranks at one event, it may wait for the others."""
     total = torch.ones(1)
     dist.all_reduce(total)
     saved.append(total.item())
@@ -33,14 +33,14 @@ def save():
 
 
 def fail():
-    """What goes wrong on one rank only."""
+    """Fail on one rank only."""
     if rank == 1:
         raise OSError("no space left")
     return "well"
 
 
 def train(agent):
-    """The losses of all steps."""
+    """Return the losses of all steps."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
     torch.manual_seed(1 + rank)

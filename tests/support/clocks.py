@@ -6,7 +6,7 @@ import torch
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -16,7 +16,7 @@ class Clock:
 
 
 def trained(progress, clock, epochs, *, batches=10, seconds=1.0, check=2.0, error=lambda epoch: 0.5, first=0):
-    """Let ``epochs`` pass: so many seconds a batch, ``check`` seconds for a validation in two batches."""
+    """Run ``epochs`` with fixed seconds a batch, and ``check`` seconds a validation."""
     for epoch in range(first, first + epochs):
         for _ in progress.train([torch.zeros(4)] * batches):
             clock.now += seconds

@@ -1,4 +1,4 @@
-"""How much of the long counts a test run does: a quarter, or all of them with LOOPTAP_COUNTS=full (make soak)."""
+"""The part of long counts that is run: a quarter; all if LOOPTAP_COUNTS=full."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ FULL = os.environ.get("LOOPTAP_COUNTS") == "full"
 
 
 def examples(full: int) -> int:
-    """How many examples of ``full`` hypothesis is to make up."""
+    """Return how many of ``full`` examples hypothesis should generate."""
     return full if FULL else max(20, full // 4)

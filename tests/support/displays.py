@@ -14,7 +14,7 @@ import pytest
 
 @contextlib.contextmanager
 def display(width: int = 1000, height: int = 800) -> Iterator[str]:
-    """An X server without a screen; its name, as in DISPLAY. Skips the test where there is no Xvfb."""
+    """Start an X server without a screen; yield its name. Skips without Xvfb."""
     if shutil.which("Xvfb") is None:
         pytest.skip("WINDOWS ARE NOT TESTED: there is no Xvfb (Debian: apt install xvfb)")
     read, write = os.pipe()
@@ -33,12 +33,12 @@ def display(width: int = 1000, height: int = 800) -> Iterator[str]:
 
 
 def screenshot(name: str) -> np.ndarray:
-    """What is on the display, (height, width, 3)."""
+    """Return the pixels of the display, (height, width, 3)."""
     image_grab = pytest.importorskip("PIL.ImageGrab")
     return np.asarray(image_grab.grab(xdisplay=name).convert("RGB"))
 
 
 def pixels(shot: np.ndarray, color: str) -> np.ndarray:
-    """Where about this colour (#rrggbb) is: pairs (row, column)."""
+    """Return the positions (row, column) of about this colour (#rrggbb)."""
     wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
     return np.argwhere(np.abs(shot.astype(int) - wanted).max(axis=2) < 30)

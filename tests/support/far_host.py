@@ -1,4 +1,4 @@
-"""A second host on this machine: its own network, name, boot, processes and runs, reached by ssh alone."""
+"""A second host on this machine: own network, boot id and runs, by ssh alone."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ exec {sshd} -D -e -f {place}/sshd_config
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that has to work."""
+    """Run a command that has to succeed."""
     return subprocess.run(command, check=True, capture_output=True, text=True)
 
 
 @contextlib.contextmanager
 def far_host(place: Path) -> Iterator[Path]:
-    """A host that `ssh farhost` reaches; yields the folder with the `ssh` to put first on the PATH.
+    """Start the host that `ssh farhost` reaches; yield a folder for the PATH.
 
     ``place`` is seen by both hosts; commands there find ``looptap``, and ``place/far/python``.
     """
@@ -77,7 +77,7 @@ def far_host(place: Path) -> Iterator[Path]:
 
 
 def _settings(place: Path) -> Path:
-    """Write what sshd, ssh and the far shell read; returns the folder with our `ssh`."""
+    """Write the settings of sshd, ssh and the shell; return our `ssh`'s folder."""
     far, near = place / "far", place / "near"
     for file in ("host", "user"):
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / file))

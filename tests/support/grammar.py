@@ -1,4 +1,4 @@
-"""Random queries: everything that a client may ask of a loop and that must leave it as it was."""
+"""Random queries, whose evaluation must leave a loop as it was."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ KINDS = {
 
 
 def term(dice: random.Random, e: str, depth: int = 2) -> str:
-    """A random expression for a number, of an event that is called ``e``."""
+    """Return a random expression for a number, of an event called ``e``."""
     shape = dice.random() if depth else 1.0
     if shape < 0.2:
         return f"({term(dice, e, depth - 1)} {dice.choice('+-*')} {term(dice, e, depth - 1)})"
@@ -94,7 +94,7 @@ def term(dice: random.Random, e: str, depth: int = 2) -> str:
 
 
 def query(dice: random.Random) -> str:
-    """The text of a random query."""
+    """Return the text of a random query."""
     shape = dice.random()
     if shape < 0.45:
         return term(dice, "")

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen instruction, as CPython delivers it: noted at once, raised at the next check for signals."""
+"""Ctrl-C at a chosen instruction, raised at the next signal check, as by CPython."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PLAIN = {
 
 
 def interrupted(call: Callable[[], object], at: int) -> tuple[int, KeyboardInterrupt | None]:
-    """Call, with SIGINT pending from the ``at``-th instruction of Python code on (0: never), plain ones not counted.
+    """Call ``call`` with SIGINT pending from the ``at``-th instruction on (0: never).
 
-    No garbage is collected meanwhile, since what a finalizer raises is lost. Returns how many instructions ran until
-    then, and the KeyboardInterrupt that came out.
+    Plain instructions do not count. No garbage is collected meanwhile, since what a finalizer raises is lost. Returns
+    how many instructions ran until then, and the KeyboardInterrupt that came out.
     """
     count = 0
 

@@ -1,5 +1,7 @@
-"""Clients that set the learning rate of a job on all its ranks, again and again, and are killed at random moments:
-python killed_clients.py COUNT. Printed at the end: how many were killed after their first change."""
+"""Clients that change a job's learning rate until they are killed at random.
+
+python killed_clients.py COUNT prints at the end how many were killed after their first change.
+"""
 
 import contextlib
 import os

@@ -42,7 +42,7 @@ SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 
 @contextlib.contextmanager
 def laboratory(root, chromium, *, python=sys.executable, extra=None):
-    """A server in the folder ``root`` with private settings, and a browser; yields a `Lab`."""
+    """Start a private server in the folder ``root`` and a browser; yield a `Lab`."""
     private = {f"JUPYTER_{name}_DIR": str(root / ".jupyter" / name) for name in ("CONFIG", "RUNTIME", "DATA")}
     private |= {f"JUPYTERLAB_{name}_DIR": str(root / ".jupyter" / name) for name in ("SETTINGS", "WORKSPACES")}
     paths = os.pathsep.join(filter(None, [*(extra or []), SOURCE, os.environ.get("PYTHONPATH")]))
@@ -74,7 +74,7 @@ def laboratory(root, chromium, *, python=sys.executable, extra=None):
 
 
 def _address(runtime, server, log):
-    """Where the server listens, once it says so."""
+    """Return where the server listens, once it prints that."""
     found = []
 
     def reported():
@@ -90,7 +90,7 @@ def _address(runtime, server, log):
 
 @contextlib.contextmanager
 def beside_a_job(runs):
-    """The job `steered_job`, announced in the folder ``runs``, which all processes started meanwhile look at."""
+    """Run `steered_job`, announced in ``runs`` to processes started meanwhile."""
     runs.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOPTAP_DIR", str(runs))
@@ -104,13 +104,13 @@ def beside_a_job(runs):
 
 
 def busy(lab, book, index):
-    """Run a cell that continues until the test says `enough`."""
+    """Run a cell that continues until the test calls `enough`."""
     book.start(index)
     soon((lab.root / "busy").exists, 60)
 
 
 def enough(lab):
-    """Let the busy cell end, which has run until now."""
+    """End the busy cell, after checking that it has run until now."""
     assert not (lab.root / "over").exists()
     (lab.root / "enough").touch()
 
@@ -127,13 +127,13 @@ class Lab:
         nbformat.write(book, self.root / name)
 
     def open(self, name, *cells):
-        """A notebook, with these cells if there are any, open on a page of its own."""
+        """Open a notebook, with these cells if there are any, on a page of its own."""
         if cells:
             self.write(name, *cells)
         return Notebook(self, name, self._new_page())
 
     def open_tab(self, name, *cells):
-        """The same on the page that all such notebooks share, one after another: to load JupyterLab takes seconds."""
+        """Open a notebook on a page shared by all: loading JupyterLab takes seconds."""
         if cells:
             self.write(name, *cells)
         if self.page is None:
@@ -164,12 +164,12 @@ class Notebook:
             self.load()
 
     def load(self):
-        """Load the page again, with this notebook."""
+        """Reload the page with this notebook."""
         self.page.goto(f"{self.lab.url}/lab/tree/{self.name}?reset&token={self.lab.token}", timeout=PATIENCE)
         self.wait(KERNEL)
 
     def close(self):
-        """Shut its kernel down and leave the page, or the shared page to others."""
+        """Shut its kernel down and leave the page, or leave the shared page to others."""
         self.page.evaluate(CLOSE)
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
@@ -177,7 +177,7 @@ class Notebook:
             self.page.context.close()
 
     def run_all(self):
-        """Run all cells; they may take their time."""
+        """Run all cells, with a long timeout."""
         self.page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
 
     def run(self, index):
@@ -200,7 +200,7 @@ class Notebook:
         return f"jupyterapp.shell.currentWidget.content.model.cells.get({index})"
 
     def outputs(self, index):
-        """The outputs of a cell as the notebook holds them."""
+        """Return the outputs of a cell in the notebook."""
         return self.page.evaluate(f"{self.cell(index)}.outputs.toJSON()")
 
     def wait(self, condition, timeout=PATIENCE):
@@ -213,7 +213,7 @@ class Notebook:
         self.wait(f"[...document.querySelectorAll('.looptap')].filter((el) => el.looptap.draws).length === {count}")
 
     def last(self, chart=0):
-        """The last x of the first column of a chart, or null."""
+        """Return the last x of the first column of a chart, or null."""
         return self.page.evaluate(LAST, chart)
 
     def grows(self, chart=0, by=1):
@@ -223,15 +223,15 @@ class Notebook:
         self.page.wait_for_function(f"([chart, x]) => ({LAST})(chart) > x", arg=[chart, before + by], timeout=PATIENCE)
 
     def inked(self, color, chart=0):
-        """How many pixels of a chart's canvases have this colour, [r, g, b], about."""
+        """Return how many pixels of a chart's canvases have about this colour, [r, g, b]."""
         return self.page.evaluate(INK, [chart, color])
 
     def texts(self, selector):
-        """The texts of all elements that match."""
+        """Return the texts of all elements that match."""
         return self.page.evaluate("(s) => [...document.querySelectorAll(s)].map((el) => el.textContent)", selector)
 
     def shot(self, name):
-        """Keep a screenshot."""
+        """Save a screenshot."""
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SHOTS / f"{name}.png")
 

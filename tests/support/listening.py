@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def bound() -> list[str]:
-    """The addresses at which this process listens, as the kernel tells: hex address:port, or a path."""
+    """Return this process's listening addresses: hex address:port, or a path."""
     inodes = set()
     for fd in os.listdir("/proc/self/fd"):
         try:

@@ -1,4 +1,4 @@
-"""Programs that some tests need: finding them, and the message where they are missing."""
+"""Programs that some tests need: finding them, or skipping the test."""
 
 import shutil
 
@@ -11,7 +11,7 @@ UNTESTED = "NOT TESTED"
 
 
 def need(program: str, what: str) -> str:
-    """The path of ``program``; without it the test is skipped, which the summary says in one line."""
+    """Return the path of ``program``; without it skip the test, with a summary line."""
     found = shutil.which(program)
     if found is None:
         pytest.skip(f"{what} {UNTESTED}: there is no {program} (make browsers, or apt-get install {PACKAGES[program]})")

@@ -1,4 +1,4 @@
-"""Jobs on several ranks for the tests: processes with the environment that a launcher gives, meeting over gloo."""
+"""Jobs on several ranks: processes with a launcher's environment, over gloo."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def environment(directory, rank, ranks, port, **more):
-    """What torchrun tells its workers."""
+    """Return the variables that torchrun sets for its workers."""
     reported = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     reported |= {"TORCHELASTIC_RUN_ID": "none", "LOOPTAP_DIR": directory, **more}
     return {**os.environ, **{name: str(value) for name, value in reported.items()}}
@@ -54,7 +54,7 @@ def environment(directory, rank, ranks, port, **more):
 
 @contextlib.contextmanager
 def ranks(directory, count, *, name="many", batches=20, uneven=0, pause=0.002, slow="pass", listen="", port=None):
-    """``count`` processes that train together until they are stopped; killed at the end."""
+    """Run ``count`` processes that train together until stopped; then kill them."""
     port = port or free_port()
     code = LOOP.format(name=name, batches=batches, uneven=uneven, pause=pause, slow=slow, listen=listen)
     children = [
@@ -76,7 +76,7 @@ def end(children):
 
 
 def started(directory, count, name="many") -> Iterator[object]:
-    """The one run of that name with agents on ``count`` ranks."""
+    """Return the one run of that name with agents on ``count`` ranks."""
     from looptap.client.attach import runs
 
     def complete():

@@ -10,7 +10,7 @@ from looptap.client.transport.connect_errors import GREETING
 
 
 class Proxy:
-    """A TCP relay in front of an endpoint: its connections can be cut, it can be shut, it can swallow what comes."""
+    """A TCP relay whose connections can be cut or frozen, and which can be shut."""
 
     def __init__(self, target):
         host, port = target.removeprefix("tcp://").rsplit(":", 1)
@@ -38,7 +38,7 @@ class Proxy:
         self._open = []
 
     def swallow(self):
-        """Let nothing pass over the present connections from now on, and hide from each end that the other closes."""
+        """Let nothing pass over the present connections, not even that one end closes."""
         self._deaf.update(self._open)
 
     def _serve(self):

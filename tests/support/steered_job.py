@@ -1,4 +1,4 @@
-"""A job that runs until it is killed, or for an hour: 50 steps a second, a control, a trigger, a stream."""
+"""A job with a control, a trigger and a stream: 50 steps a second for an hour."""
 
 import math
 import sys

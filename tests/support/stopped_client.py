@@ -1,4 +1,4 @@
-"""A client in a process of its own, which the tests stop: it attaches to a file, and tells what came of each stream."""
+"""A client process that tests stop; it reports what each stream received."""
 
 import faulthandler
 import json
@@ -27,7 +27,7 @@ QUERIES = {
 
 
 def story(stream):
-    """Of one stream what came, what is known to be missing, and what is not."""
+    """Return what came of a stream, what is known to be missing, and what is not."""
     records = stream.records
     jumps = sum(b.number - a.number - 1 for a, b in pairwise(records))
     return {

@@ -1,9 +1,9 @@
-"""Runs the notebooks of notebooks/ from a clean kernel, and saves them with their pictures: `make notebooks`.
+"""Runs the notebooks in notebooks/ and saves them with pictures (make notebooks).
 
 python tests/support/tutorials.py [--into FOLDER] [NOTEBOOK ...]
-Whatever they write, runs that announce themselves and settings of Jupyter included, goes to a temporary folder. In its
-repository a notebook keeps texts and pictures, and no widget, which needs its kernel. The picture of
-a cell with a tag such as "docs/echoing-turned.png" is written there, too.
+Each has a clean kernel. Whatever they write, runs that announce themselves and settings of Jupyter included, goes to a
+temporary folder. In its repository a notebook keeps texts and pictures, and no widget, which needs its kernel. The
+picture of a cell with a tag such as "docs/echoing-turned.png" is written there, too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ assert _renewal.done.wait(60)
 
 
 def privately(folder: Path) -> None:
-    """Have this process, and what it starts, write to ``folder`` only."""
+    """Make this process, and what it starts, write to ``folder`` only."""
     for name in ("CONFIG", "RUNTIME", "DATA"):
         os.environ[f"JUPYTER_{name}_DIR"] = str(folder / "jupyter" / name)
     os.environ["IPYTHONDIR"] = str(folder / "ipython")
@@ -65,14 +65,14 @@ def privately(folder: Path) -> None:
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook in a file."""
+    """Read the notebook in a file."""
     import nbformat  # here, and not above: it takes a second, and who collects tests imports this module
 
     return nbformat.read(path, as_version=4)
 
 
 def executed(path: Path, folder: Path) -> NotebookNode:
-    """The notebook with the outputs of a fresh run in ``folder``. Raises what nbclient raises where a cell fails."""
+    """Return the notebook with the outputs of a fresh run; raise what nbclient does."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -92,7 +92,7 @@ def executed(path: Path, folder: Path) -> NotebookNode:
 
 
 def saved(book: NotebookNode) -> None:
-    """Leave out what only a live kernel can show, and make its pictures small."""
+    """Remove what only a live kernel can show, and make its pictures small."""
     for cell in book.cells:
         if cell.cell_type != "code":
             continue
@@ -105,7 +105,7 @@ def saved(book: NotebookNode) -> None:
 
 
 def pictures(book: NotebookNode) -> dict[str, bytes]:
-    """What pages of the documentation show of a notebook: the newest PNG of each cell with a tag that is a path."""
+    """Return the pictures for the documentation: the newest PNG of each tagged cell."""
     found = {}
     for cell in book.cells:
         images = [one.data["image/png"] for one in cell.get("outputs", ()) if "image/png" in one.get("data", {})]
@@ -116,7 +116,7 @@ def pictures(book: NotebookNode) -> dict[str, bytes]:
 
 
 def _small(image: str) -> str:
-    """The same PNG in 64 colours."""
+    """Return the same PNG in 64 colours."""
     file = io.BytesIO()
     with Image.open(io.BytesIO(b64decode(image))) as full:
         few = full.convert("RGB").quantize(64, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
@@ -125,7 +125,7 @@ def _small(image: str) -> str:
 
 
 def main() -> None:
-    """Run the notebooks; with ``--into`` write them as they came out, without it into the repository."""
+    """Run the notebooks; write them with ``--into`` there, else into the repository."""
     import nbformat
 
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])

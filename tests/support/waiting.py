@@ -18,7 +18,7 @@ LIMIT_SECONDS = 60.0
 
 
 def soon(condition: Callable[[], T], seconds: float = LIMIT_SECONDS, *, detail: str | Callable[[], object] = "") -> T:
-    """Wait until a condition is true and return its value; after ``seconds`` fail with ``detail``."""
+    """Wait until a condition is true; return its value, or fail with ``detail``."""
     begun = time.monotonic()
     while not (found := condition()):
         waited = time.monotonic() - begun
@@ -28,7 +28,7 @@ def soon(condition: Callable[[], T], seconds: float = LIMIT_SECONDS, *, detail: 
 
 
 def freeze(pid: int) -> None:
-    """Stop a process and wait until none of its threads runs: on a busy machine that takes a while."""
+    """Stop a process and wait until none of its threads runs."""
     os.kill(pid, signal.SIGSTOP)
     soon(lambda: _frozen(pid), detail="the process stops")
 

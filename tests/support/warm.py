@@ -1,8 +1,8 @@
-"""Python programs in processes of their own, forked from one with the slow imports done.
+"""Python programs in processes forked from one with the slow imports done.
 
 ``warm.Popen([sys.executable, "-c", code, ...])`` and ``warm.run`` are those of `subprocess`, as far as tests use them,
-for programs of which the start is not what is tested: a fresh interpreter takes half a second of a processor until it
-has looptap, and three until torch has made an optimizer. What a program finds imported already is all that differs.
+for programs whose start is not what is tested: a fresh interpreter takes half a second of CPU time until it
+has looptap, and three until torch has made an optimizer. The only difference is which modules are already imported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.005
 
 
 class Popen:
-    """A program that runs; started cold where a warm start is not to be had."""
+    """A running program, started cold where a warm start is impossible."""
 
     def __new__(cls, command: Sequence[str], **how: Any) -> Any:
         if sys.platform != "linux" or command[0] != sys.executable or "-W" in command:
@@ -73,7 +73,7 @@ class Popen:
         os.set_blocking(self._status, False)
 
     def poll(self) -> int | None:
-        """The exit code as `subprocess` tells it, None while the program runs."""
+        """Return the exit code as `subprocess` does, None while the program runs."""
         if self.returncode is None:
             with contextlib.suppress(BlockingIOError):
                 self.returncode = int(os.read(self._status, 100) or -signal.SIGKILL)
@@ -97,7 +97,7 @@ class Popen:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
@@ -105,7 +105,7 @@ class Popen:
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
-        """What it writes until it ends. Raises subprocess.TimeoutExpired."""
+        """Return its output once it ends. Raises subprocess.TimeoutExpired."""
         found: dict[str, Any] = {"stdout": None, "stderr": None}
 
         def read(name: str) -> None:
@@ -171,7 +171,7 @@ def _wants_torch(words: list[str]) -> bool:
 
 
 class _Server:
-    """A process that has imported looptap, and torch if asked to, and forks a child for each program."""
+    """A process that has imported looptap (and torch) and forks for each program."""
 
     def __init__(self, kind: str) -> None:
         self._door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -181,7 +181,7 @@ class _Server:
         self._door.settimeout(300)
 
     def start(self, how: dict[str, Any], fds: list[int]) -> int:
-        """Start a program with these descriptors for its input, output, errors and exit code; its process id."""
+        """Start a program with these descriptors; return its process id."""
         with open(os.memfd_create("program"), "wb+") as file:  # of any size
             file.write(json.dumps(how).encode())
             file.flush()
@@ -189,7 +189,7 @@ class _Server:
         return int(self._door.recv(100))
 
     def end(self) -> None:
-        """Let it go."""
+        """End the process."""
         self._door.close()
         self._process.kill()
         self._process.wait()

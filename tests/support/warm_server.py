@@ -1,4 +1,4 @@
-"""The process that `warm` forks programs from: python warm_server.py SOCKET looptap|torch."""
+"""The process that `warm` forks from: python warm_server.py SOCKET looptap|torch."""
 
 import contextlib
 import gc
@@ -25,7 +25,7 @@ if sys.argv[2] == "torch":
 
 
 def forked(door):
-    """Fork for each program that is asked for; returns in its process, with what it is and its descriptors."""
+    """Fork for each request; return in the child, with the program and descriptors."""
     while True:
         message, fds, _, _ = socket.recv_fds(door, 1, 5)
         if not message:

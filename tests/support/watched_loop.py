@@ -1,4 +1,4 @@
-"""A small training loop with everything in it that a query could disturb, and all of its state as data."""
+"""A small training loop with all that a query could disturb, and its state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _jitter = np.random.default_rng(11)
 
 
 class Data(torch.utils.data.Dataset):
-    """Sixty-four pictures, augmented by every generator there is; it counts how often it is asked."""
+    """Sixty-four pictures, augmented by all random generators; it counts accesses."""
 
     def __init__(self):
         self.pictures = torch.arange(64 * 16, dtype=torch.float32).reshape(64, 1, 4, 4).sin()
@@ -38,7 +38,7 @@ class Data(torch.utils.data.Dataset):
 
 
 class Net(nn.Sequential):
-    """A convolution with batch norm and dropout, and three layers that the loop names."""
+    """A convolution with batch norm and dropout, and three layers named by the loop."""
 
     def __init__(self):
         super().__init__(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Dropout(0.2), nn.Flatten())
@@ -84,7 +84,7 @@ class Config:
 
 
 def world():
-    """What the loop owns, each time the same."""
+    """Return what the loop owns, each time the same."""
     global _jitter
     torch.manual_seed(3)
     random.seed(3)
@@ -106,7 +106,7 @@ def world():
 
 
 def train(agent=None, begin=lambda: None):
-    """All that the loop has become, after a few steps; ``begin`` is called before the first."""
+    """Return the loop's state after a few steps; call ``begin`` before the first."""
     own = world()
     if agent is not None:
         agent.expose(**own, copy_of=copy.deepcopy, loss_of=nn.functional.cross_entropy)
@@ -133,7 +133,7 @@ def train(agent=None, begin=lambda: None):
 
 
 def process():
-    """The random numbers and modes of the process."""
+    """Return the random numbers and modes of the process."""
     return (
         torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state()), str(_jitter.bit_generator.state),
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), np.geterr(),
@@ -141,7 +141,7 @@ def process():
 
 
 def state(thing):
-    """All of an object's state as data that can be compared."""
+    """Return all of an object's state as data that can be compared."""
     if isinstance(thing, torch.Tensor):
         grad = thing.grad if thing.is_leaf or thing.retains_grad else None
         hooks = len(thing._backward_hooks or ())

@@ -1,4 +1,4 @@
-"""Random histories of a metric, and rules of early stopping to try on them; each belongs to a seed."""
+"""Random histories of a metric and rules of early stopping for them, by seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COUNT = 10_000
 
 
 class Case(NamedTuple):
-    """A history, the arguments of a rule, and whether the metric is to fall ("min") or to rise ("max")."""
+    """A history, a rule's arguments, and whether the metric should fall or rise."""
 
     history: list[float]
     mode: str
@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 def case(seed: int) -> Case:
-    """The case of a seed: walks with ties on purpose, a NaN or an infinity now and then."""
+    """Return the case of a seed: a random walk with ties, NaNs and infinities."""
     dice, level, history = random.Random(seed), 1.0, []
     for _ in range(dice.randint(1, 40)):
         level += dice.choice([-0.1, -0.05, 0, 0.05, 0.1, dice.gauss(-0.02, 0.05)])
@@ -41,7 +41,7 @@ def case(seed: int) -> Case:
 
 
 def ours(case: Case, like: str) -> int:
-    """Where our rule stops that is to decide like a trainer; 0: nowhere."""
+    """Return where our rule, deciding like a trainer, stops; 0: nowhere."""
     sign = 1 if case.mode == "min" else -1
     more: dict[str, object] = {}
     if like == "keras":

@@ -1,4 +1,4 @@
-"""What the trainers themselves decide on the histories: writes decisions.json beside this file.
+"""Records the trainers' own decisions on the histories, in decisions.json.
 
 pip install keras transformers pytorch-lightning, then python tests/trainers/record.py
 """
@@ -25,7 +25,7 @@ FILE = Path(__file__).with_name("decisions.json")
 
 
 def by_keras(case: Case) -> int:
-    """The epoch after which Keras stops."""
+    """Return the epoch after which Keras stops."""
     callback = keras.callbacks.EarlyStopping(
         monitor="m", patience=case.patience, min_delta=case.delta, mode=case.mode, start_from_epoch=case.warm_up,
         baseline=case.baseline,
@@ -41,7 +41,7 @@ def by_keras(case: Case) -> int:
 
 
 def by_lightning(case: Case) -> int:
-    """The check at which Lightning stops."""
+    """Return the check at which Lightning stops."""
     callback = pytorch_lightning.callbacks.EarlyStopping(
         monitor="m", patience=case.patience, min_delta=case.delta, mode=case.mode, check_finite=case.check_finite,
         stopping_threshold=case.good, divergence_threshold=case.diverged,
@@ -53,7 +53,7 @@ def by_lightning(case: Case) -> int:
 
 
 def by_huggingface(case: Case) -> int:
-    """The evaluation at which the callback stops; the trainer moves its best after asking it."""
+    """Return the evaluation at which the callback stops; the best moves after it."""
     callback = transformers.EarlyStoppingCallback(case.patience, case.delta)
     state, control = transformers.TrainerState(), transformers.TrainerControl()
     arguments = SimpleNamespace(metric_for_best_model="m", greater_is_better=case.mode == "max")
@@ -70,7 +70,7 @@ def by_huggingface(case: Case) -> int:
 
 
 def main() -> None:
-    """Record all, and tell where we differ."""
+    """Record all decisions, and print where we differ."""
     logging.disable(logging.CRITICAL)
     trainers = {"keras": by_keras, "lightning": by_lightning, "huggingface": by_huggingface}
     found: dict[str, list[int]] = {name: [] for name in trainers}

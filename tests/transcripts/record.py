@@ -1,9 +1,9 @@
-"""Records the bytes of a conversation between an agent and a client, once for each minor version of the protocol.
+"""Records a conversation's bytes, once for each minor version of the protocol.
 
     python tests/transcripts/record.py
 
 writes tests/transcripts/<major>.<minor>/conversation.txt, a line for each step: ``>`` a frame of the client and ``<``
-one of the agent in hexadecimal, ``!`` what happens in the job. What was released is never recorded again.
+one of the agent in hexadecimal, ``!`` what happens in the job. A released version is never recorded again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUN = m.RunInfo("recorded-20260101-000000-abcdef", "recorded", "somewhere", 1, 1
 
 
 def converse(run, happen, sent):
-    """What the client does; ``happen(line)`` has something happen in the job, ``sent(type)`` waits for a message."""
+    """Play the client's part; ``happen(line)`` acts in the job, ``sent(type)`` waits."""
     rows = run.stream("step, loss", on="batch")
     means = run.stream("mean(e.loss for e in events)", on="batch")
     arrays = run.stream("np.arange(3.0) * step", on="batch", every=2, name="arrays")
@@ -75,7 +75,7 @@ def converse(run, happen, sent):
 
 
 def outcome(run, code):
-    """The result of a command, or its error."""
+    """Return the result of a command, or its error."""
     try:
         return run.call(code)
     except Exception as error:
@@ -83,7 +83,7 @@ def outcome(run, code):
 
 
 class Tape(MemoryTransport):
-    """A link in memory that writes down what passes."""
+    """A link in memory that records what passes."""
 
     def __init__(self, link, lines):
         super().__init__(link)
@@ -105,7 +105,7 @@ class Tape(MemoryTransport):
 
 
 def happens(agent, line):
-    """Have it happen in the job."""
+    """Do the action of a line in the job."""
     what, *rest = line.split(" ", 2)
     if what == "emit":
         agent.emit(rest[0], **json.loads(rest[1]))
@@ -116,7 +116,7 @@ def happens(agent, line):
 
 
 def agent_in_memory():
-    """An agent of the run that all transcripts are of."""
+    """Return an agent of the run that all transcripts are of."""
     agent, run = pair("recorded")
     run.close()
     parts_of(agent).dispatcher.run = parts_of(agent).dispatcher.statistics.run = RUN
@@ -124,7 +124,7 @@ def agent_in_memory():
 
 
 def record():
-    """The lines of the transcript, and what the client made of it."""
+    """Return the lines of the transcript, and the client's results."""
     session.named_process = lambda: "somebody@somewhere, pid 1"
     agent, lines = agent_in_memory(), []
     run = Run(Tape(parts_of(agent).connection, lines), run=RUN)
@@ -144,7 +144,7 @@ def record():
 
 
 def encode_tag(kind):
-    """The tag of a type of message, as it stands in a line."""
+    """Return the tag of a type of message, as it stands in a line."""
     return kind.__struct_config__.tag.encode().hex()
 
 

@@ -1,4 +1,4 @@
-"""A link with a brain that echoes, and clients that dial it: real sockets, real keys, loopback only."""
+"""A server with an echoing handler and its clients: real sockets and real keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAILED = (
 
 
 class Echo:
-    """A brain that notes what it hears and sends it back; ``values`` is its outbox."""
+    """A request handler that records frames and sends them back from ``values``."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, bytes]] = []
@@ -86,7 +86,7 @@ class Echo:
 
 
 class Wire:
-    """One link and whatever dials it; everything is closed at the end of the test."""
+    """One server and its clients; everything is closed at the end of the test."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -97,7 +97,7 @@ class Wire:
         self.clients: list[zmq.Socket[bytes]] = []
 
     def open(self, endpoint: str | None = None, brain: Any = None, **options: Any) -> ServerThread:
-        """Start a link; the newest one is ``wire.link``."""
+        """Start a server; the newest one is ``wire.link``."""
         options = {"keys": self.keys, "limits": Limits(), "directory": self.directory} | options
         brain = brain or self.brain
         self.link = brain.link = ServerThread(brain, endpoint=endpoint, **options)
@@ -108,7 +108,7 @@ class Wire:
     def dial(
         self, client: KeyPair | None = None, server: bytes | None = None, endpoint: str = "", **options: Any
     ) -> zmq.Socket[bytes]:
-        """A client that connects with the right keys, unless others are given."""
+        """Return a client that connects with the right keys, unless others are given."""
         client = client or self.keys.client
         options = {
             "curve_serverkey": server or self.keys.server.public,
@@ -118,7 +118,7 @@ class Wire:
         return self.raw(endpoint or self.link.endpoints[0], **options)
 
     def raw(self, endpoint: str, **options: Any) -> zmq.Socket[bytes]:
-        """A client with exactly these socket options."""
+        """Return a client with exactly these socket options."""
         socket = self.context.socket(zmq.DEALER)
         self.clients.append(socket)
         socket.linger, socket.rcvtimeo, socket.sndtimeo = 0, int(WAIT * 1000), int(WAIT * 1000)
@@ -129,7 +129,7 @@ class Wire:
         return socket
 
     def is_turned_away(self, client: zmq.Socket[bytes], act: Callable[[], object]) -> bool:
-        """Whether the connection that ``act`` makes or uses fails or ends, as libzmq's monitor tells."""
+        """Return True if ``act``'s connection fails or ends, by libzmq's monitor."""
         with client.get_monitor_socket(FAILED) as monitor:
             act()
             ended = bool(monitor.poll(int(WAIT * 1000)))
@@ -137,7 +137,7 @@ class Wire:
         return ended
 
     def knock(self, endpoint: str, **options: Any) -> bool:
-        """Connect and send with these socket options; whether that was turned away."""
+        """Connect and send with these socket options; return whether that was refused."""
         with self.raw("", **options) as client:
 
             def act() -> None:
@@ -157,7 +157,7 @@ class Wire:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A private directory with a short path: a socket's may have 107 bytes."""
+    """Return a private directory with a short path: a socket's may have 107 bytes."""
     path = Path(tempfile.mkdtemp(prefix="lt-", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
@@ -165,7 +165,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def wire(directory: Path) -> Iterator[Wire]:
-    """An echoing link to be opened by the test, and a way to dial it."""
+    """Return a `Wire`, which the test opens."""
     with contextlib.closing(Wire(directory)) as made:
         yield made
     assert not [t for t in threading.enumerate() if t.name == "looptap-io"]

@@ -113,7 +113,7 @@ def test_another_user_cannot_even_connect(wire):
 
 
 def strangers(wire):
-    """What each kind of stranger sets on its socket."""
+    """Return the socket options of each kind of unauthorized client."""
     stranger = KeyPair.fresh()
     curve = {"curve_publickey": stranger.public, "curve_secretkey": stranger.secret}
     ours = {"curve_publickey": wire.keys.client.public, "curve_secretkey": wire.keys.client.secret}
@@ -214,7 +214,7 @@ def test_each_handshake_is_counted_once():
 
 @pytest.fixture
 def doorman():
-    """An authenticator, and a function that returns its answer to the frames of a question."""
+    """Return an authenticator, and a function that returns its reply to frames."""
     found = authenticator.Authenticator()
     with zmq.Context() as context, found.open(context), context.socket(zmq.REQ) as asker:
         asker.rcvtimeo, asker.linger = 60_000, 0
@@ -368,7 +368,7 @@ REQUESTS = [
 
 
 def ask(port, request_bytes):
-    """All that the port answers until it hangs up."""
+    """Return all that the port sends until it disconnects."""
     answer = b""
     stranger = socket.create_connection(("127.0.0.1", port), timeout=60)
     with stranger, contextlib.suppress(ConnectionError):

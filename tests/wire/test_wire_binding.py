@@ -1,4 +1,4 @@
-"""Endpoints: binding never replaces an existing file; a fork, a stop and a kill leave nothing behind."""
+"""Endpoints: no file is replaced; a fork, a stop and a kill leave nothing behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_twenty_agents_start_at_once_and_all_answer(wire):
 
 
 def occupy(path, what):
-    """Put something at ``path``; what must be kept open comes back."""
+    """Create something at ``path``; return what must be kept open."""
     if what == "file":
         path.write_text("precious")
     elif what == "dangling link":

@@ -1,4 +1,4 @@
-"""Connection files: complete or absent, readable by their owner only; another run's file is never removed."""
+"""Connection files: whole or absent, private; another run's is never removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The I/O thread: cheap to wake, fair to all clients, and safe against faults of its request handler."""
+"""The I/O thread: cheap to wake, fair to clients, safe from its handler's faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from looptap.protocol.limits import Limits
 
 
 def attach(wire, **options):
-    """A client that has been heard."""
+    """Return a client whose first frame has been handled."""
     client = wire.dial(**options)
     client.send(b"hello")
     assert client.recv() == b"hello"
