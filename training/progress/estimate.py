@@ -1,4 +1,4 @@
-"""Estimates the remaining time: what remains of the plan, divided by the speed, with the uncertainty of both."""
+"""Estimate the remaining time: remaining work by speed, with uncertainty."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.speed import SpeedWindow, units
 
 PRIOR_SPEED_RATIO = 3.0
-"""How much faster an instance is taken to be validated than trained, before the first validation."""
+"""Assumed speed of validation relative to training, before the first validation."""
 _OUTLIVED_SHARE = 0.25
-_STDEVS_FOR_80_PERCENT = 1.28  # standard deviations on either side of 80 %
-_MIN_BAND_SHARE = 0.02  # of the remaining time, on either side of the band, however steady the speed has been
+_STDEVS_FOR_80_PERCENT = 1.28  # standard deviations on either side of the 80 % band
+_MIN_BAND_SHARE = 0.02  # minimum of the band on either side, as a share of the remaining time
 
 
 class Remaining(NamedTuple):
-    """Seconds until training ends: what half of such runs stay below, and the band in which about 80 % lie."""
+    """Seconds until training ends: the median, and a band with about 80 % of runs."""
 
     median: float
     low: float
@@ -35,10 +35,10 @@ class Remaining(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What is known of the rest of a run: seconds that remain (median, low, high) and where it stops, in raw points.
+    """The remaining seconds (median, low, high) and where a run stops, in raw points.
 
-    ``train_cost`` and ``validation_cost`` are instances that remain, the speeds are instances a second; None is a
-    speed not seen yet. The band holds the truth in about 80 % of runs.
+    ``train_cost`` and ``validation_cost`` are remaining instances, the speeds are instances per second, or None before
+    the first. The band contains the truth in about 80 % of runs.
     """
 
     remaining: float
@@ -60,7 +60,7 @@ class Estimate(NamedTuple):
 
 
 class Estimator:
-    """Estimates from the validations so far where a run stops, and when.
+    """Estimator of where a run stops, and when, from the validations so far.
 
     ``forecast`` is "ensemble", "former" or "none" (no early stopping), ``speed`` is "ledger", "paper" or "former".
     """
@@ -88,13 +88,13 @@ class Estimator:
         self.window = SpeedWindow(skip)
         self.metric = metric or Metric()
         self.seen: list[tuple[float, float, float]] = []
-        """Of each validation: where, in raw points; what it yielded; the known variance of that."""
+        """For each validation: position in raw points, value, and known variance."""
         self.cycles = 0
         """Raw points of this process."""
         self.made = self.took = 0.0
-        """When the last forecast was made, in seconds since the books were opened, and for how long."""
+        """When the last forecast was made, in seconds since the ledger was opened, and how long it took."""
         self.ratio, self.rest = PRIOR_SPEED_RATIO, 0.0
-        """Until this process has seen them: how much faster validation is, and the other time for a second of work."""
+        """Until measured in this process: speed of validation relative to training, other time per second of work."""
         self._rng = np.random.default_rng(seed)
         self.forecasts = 0
         """How many were made."""
@@ -111,7 +111,7 @@ class Estimator:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned; speeds are measured again."""
+        """Continue from the result of `state_dict`; speeds are measured again."""
         self.plan.done, self.plan.since, self.plan.checked = state["done"], state["since"], state["checked"]
         self.seen = [(float(x), float(value), float(variance)) for x, value, variance in state["seen"]]
         self.ratio, self.rest = state["shares"]
@@ -149,22 +149,22 @@ class Estimator:
 
     @property
     def values(self) -> list[float]:
-        """What the validations at raw points yielded."""
+        """The results of the validations at raw points."""
         return [value for x, value, _ in self.seen if x == int(x)]
 
     def changed(self) -> None:
-        """Forget the forecast: the plan, the rule or the learning rates have changed."""
+        """Drop the forecast: the plan, the rule or the learning rates have changed."""
         self._stops = None
 
     # ------------------------------------------------------------ what follows
 
     def stops(self, pace: float = 0.0) -> Stops:
-        """Return draws of where the run stops; made again when there is new information.
+        """Return draws of where the run stops, cached until there is new information.
 
-        That is a validation, or a plan that is longer by more than 5 %, and by a whole raw point. They are made at the
-        earliest after ``pace`` times as long as the last took, four times sooner if the run has outlived most of them;
-        until then they are what they were, as far as they are not over yet, and those that nothing stopped end where
-        the plan does: with a shorter plan that is exact.
+        New are a validation, or a plan that is longer by more than 5 % and by a whole raw point. Draws are made at the
+        earliest after ``pace`` times as long as the last took, four times sooner if the run has outlived most of them.
+        Until then the draws that are not over yet are kept, and those that nothing stopped end with the plan: with a
+        shorter plan that is exact.
         """
         last, found = self.plan.last, self._stops
         if found is not None and (self._stale or self._longer(found, last)):
@@ -181,7 +181,10 @@ class Estimator:
         return Stops(np.clip(np.where(found.draws >= self._last, last, found.draws), least, last))
 
     def _longer(self, found: Stops, last: int) -> bool:
-        """Return whether draws that the end of the plan has cut off could be far beyond it, now that it is later."""
+        """Return True if draws cut off by the end of the plan could lie far beyond it.
+
+        That is after the plan became longer.
+        """
         cut = len(found.draws) > 1 and bool((found.draws >= self._last).any())  # one draw: there is nothing to guess
         return cut and last >= self._last + max(1, MOVED_SHARE * self._last)
 

@@ -1,4 +1,4 @@
-"""The size of a loader: batches, instances in each, and batches that its workers have ready."""
+"""The size of a loader: batches, instances per batch, prefetched batches."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from looptap.training.instances import expected_length, stated_length
 
 MOVED_SHARE = 0.05
-"""By which a length or the last validation moves before that is looked at at once: less is noise of the estimates."""
+"""Change of a length or the last validation that takes effect at once; less is noise of the estimates."""
 
 
 def length_of(loader: Any, name: str) -> float | None:
-    """Return how many batches ``loader`` is expected to have, or the number that it is itself; None: unknown.
+    """Return the expected batches of a loader, or the number given; None: unknown.
 
-    Raises TypeError if it is no loader and no number, ValueError for a negative number.
+    Raises TypeError if it is neither a loader nor a number, ValueError for a negative number.
     """
     if loader is None:
         return None
@@ -35,7 +35,7 @@ def length_of(loader: Any, name: str) -> float | None:
 
 
 class EpochLength:
-    """How many batches the epochs of a loader have: expectations, which may be fractions and change with each batch."""
+    """The expected batches of a loader's epochs: fractions that may change per batch."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -47,7 +47,7 @@ class EpochLength:
         self._planned = self.present, self.later
 
     def begin(self, loader: Any, resumed: int) -> bool:
-        """Begin an epoch of ``loader``, or its rest after ``resumed`` batches; return whether its length is known."""
+        """Begin an epoch, after ``resumed`` batches; return True if its length is known."""
         length = expected_length(loader)
         known = length is not None and self.present is not None
         if not (resumed and known and length < self.present and stated_length(loader) is None):  # type: ignore[operator]
@@ -56,18 +56,18 @@ class EpochLength:
         return length is not None
 
     def known(self, batches: float | None) -> None:
-        """Take over the length of an epoch that has ended, or that was begun by an earlier process."""
+        """Use the length of an epoch that ended, or that an earlier process began."""
         self.present = self.later = batches
 
     def update(self) -> None:
-        """Ask the loader; where it does not know, what was known stays."""
+        """Ask the loader; keep the last value if it does not know."""
         found = expected_length(self.loader)
         if found is not None:
             self.present = found
             self.later = max(1.0, stated_length(self.loader, "next_length") or found)
 
     def moved(self) -> bool:
-        """Ask the loader; return whether its lengths are no longer about those of the last `plan`."""
+        """Ask the loader; return True if its lengths differ from those of `plan`."""
         self.update()
         return any(
             (now is None) != (then is None) or (now and then and abs(now - then) > MOVED_SHARE * then)
@@ -75,28 +75,31 @@ class EpochLength:
         )
 
     def plan(self) -> float | None:
-        """Ask the loader, and return the batches of a later epoch, by which the plan is made."""
+        """Ask the loader; return the batches of a later epoch, on which plans are based."""
         self.update()
         self._planned = self.present, self.later
         return self.later
 
     def left(self, epochs: int, done: int) -> float | None:
-        """Return the batches of ``epochs`` after ``done`` batches of the first of them; None: unknown."""
+        """Return the batches of ``epochs`` minus ``done`` of the first; None: unknown."""
         if self.present is None or self.later is None:
             return None
         return (epochs - 1) * self.later + (max(0.0, self.present - done) if done else self.later)
 
     def passed(self, done: int) -> float:
-        """Return the part of an epoch that is over after ``done`` batches, if what follows counts as in later ones."""
+        """Return the part of an epoch that has passed after ``done`` batches.
+
+        The batches to come count as in later epochs.
+        """
         if not done or self.present is None or not self.later:
             return 0.0
         return 1.0 - (self.present - done) / self.later
 
 
 class Sizes:
-    """How many instances a batch holds: what ``size`` says, else the length of its first tensor.
+    """Instances per batch: given by ``size``, else the length of the first tensor.
 
-    `mean` is that of the batches seen, before the first one what the loader says of its batches, else 1.
+    `mean` is that of the batches seen; before the first one, the loader's batch size, else 1.
     """
 
     def __init__(self, loader: Any, size: Callable[[Any], float] | None) -> None:
@@ -106,17 +109,17 @@ class Sizes:
         self._count = 0
         workers = getattr(loader, "num_workers", 0) or 0
         self.prefetched = workers * (getattr(loader, "prefetch_factor", None) or 0)
-        """Batches that workers have ready before the first is asked for."""
+        """Batches that workers have ready before the first is requested."""
 
     def of(self, batch: Any) -> float:
         """Return the instances of ``batch``."""
-        if self._size is None and type(batch) in (list, tuple):  # as of most loaders, and as short as it can be
+        if self._size is None and type(batch) in (list, tuple):  # the usual case, kept fast
             with_shape = getattr(batch[0] if batch else None, "shape", None)
             if with_shape:
                 return with_shape[0]  # type: ignore[no-any-return]
         try:
             return float(self._size(batch)) if self._size is not None else _first_length(batch)
-        except Exception:  # a size of the host's that fails must not end its loop
+        except Exception:  # an error in the host's function must not end its loop
             return self.mean
 
     def seen(self, instances: float, batches: int) -> None:
@@ -125,7 +128,7 @@ class Sizes:
         self.mean += (instances / batches - self.mean) * min(1.0, batches / min(self._count, 100))
 
     def known(self, mean: float) -> None:
-        """Take over the mean of an earlier process."""
+        """Use the mean of an earlier process."""
         self.mean, self._count = float(mean), 100
 
 

@@ -1,4 +1,4 @@
-"""`Progress`: estimates when a training loop will be done, early stopping included, from three lines in it."""
+"""`Progress`: estimates when training will end, from three lines in the loop."""
 
 from __future__ import annotations
 
@@ -32,40 +32,29 @@ from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.validation_subsets import Inserting
 
 ESTIMATE_SECONDS = 1.0
-"""Seconds for which an estimate is as good as new."""
-_STEP_GROUP_SECONDS = 0.25  # seconds of training that are counted as one, so that a step of a millisecond costs little
-_MAX_UNTIMED_STEPS = 31  # steps at most between two looks at the clock; odd, so that batches in turns are seen
-_RETRY_SECONDS = 0.05  # the same while there is none
-_FORECAST_PACE_FACTOR = 1000  # times as long as the last forecast took passes before the next
+"""Seconds for which an estimate is reused."""
+_STEP_GROUP_SECONDS = 0.25  # seconds of training counted together, so that a step of a millisecond costs little
+_MAX_UNTIMED_STEPS = 31  # steps at most between two readings of the clock; odd, so that alternating batches are seen
+_RETRY_SECONDS = 0.05  # the same while there is no estimate
+_FORECAST_PACE_FACTOR = 1000  # times the duration of the last forecast, until the next
 
 
 class Progress(ProgressObservables):
-    """Estimates when a training loop will be done.
+    """Estimator of when a training loop will end.
 
-    ``train`` is the training loader, or how many batches an epoch has; None: unknown until the first epoch has ended.
-    A run ends after ``epochs``, ``max_steps`` steps of the optimizer, each of ``accumulate`` batches, ``budget``
+    ``train`` is the training loader, or the number of batches of an epoch; None: unknown until the first epoch has
+    ended. A run ends after ``epochs``, ``max_steps`` optimizer steps, each of ``accumulate`` batches, ``budget``
     instances (tokens, with a ``size``) or ``max_time`` seconds, whichever comes first. ``validation`` is the
-    validation loader, or a number of instances.
-    ``validate_every`` is the number of batches between two validations, by default an epoch. ``rule`` says when
-    training stops early; None: never. ``metric`` is the kind of what is validated, see `Metric`. ``forecast`` is
-    "ensemble", "former" or "none"; ``speed`` is "ledger" or "paper". ``rates`` are the mean learning rates before each
-    raw point, if they are known. ``history`` are the curves of earlier runs of this job: lists of what they validated.
-    ``size`` tells the instances of a batch, by default the length of its first tensor. ``on_update`` is called with
-    this object about every ``every`` seconds, on the thread of the loop. ``insert`` adds validations: see `Inserting`.
+    validation loader, or a number of instances. ``validate_every`` is the number of batches between two validations,
+    by default an epoch. ``rule`` is the early-stopping rule; None: none. ``metric`` is the kind of the validated
+    metric, see `Metric`. ``forecast`` is "ensemble", "former" or "none"; ``speed`` is "ledger" or "paper". ``rates``
+    are the mean learning rates before each raw point, if known. ``history`` are the curves of earlier runs of this
+    job: lists of validation results. ``size`` returns the instances of a batch, by default the length of its first
+    tensor. ``on_update`` is called with this object about every ``every`` seconds, on the loop thread. ``insert`` adds
+    validations: see `Inserting`.
 
-    Raises ValueError and TypeError for what will not do, here and never later: in the loop a value that is no number
-    is noted in `note` and leaves the estimate as it is.
-
-    >>> progress = Progress(10, epochs=2, validation=100)
-    >>> for epoch in range(2):
-    ...     for batch in progress.train(range(10)):
-    ...         pass
-    ...     for batch in progress.validate(range(10)):
-    ...         pass
-    ...     stop = progress.validated(0.5)
-    >>> progress.finished()
-    >>> progress.fraction
-    1.0
+    Raises ValueError and TypeError for invalid arguments, but never later: in the loop a value that is not a number is
+    reported in `note` and leaves the estimate unchanged.
     """
 
     epochs = Control(int, minimum=1, default=1, doc="after how many epochs training ends")
@@ -120,12 +109,12 @@ class Progress(ProgressObservables):
             self.patience = patience
         self.metric = Metric(metric)
         self._from = self._resumed = 0  # the step with which the epoch began; batches of it in an earlier process
-        self._pending, self._clock = 0.0, clock  # instances that are trained and not counted yet
-        self._together = _STEP_GROUP_SECONDS if speed == "ledger" else 0.0  # who measures speeds by batches sees each
-        self._due, self._counted = -math.inf, 0  # when they will be; after how many steps they were last
-        self._sized, self._size = 0, self._sizes.mean  # after how many steps sizes are known; the last of them
+        self._pending, self._clock = 0.0, clock  # instances trained but not counted yet
+        self._together = _STEP_GROUP_SECONDS if speed == "ledger" else 0.0  # speeds by batches need to see each batch
+        self._due, self._counted = -math.inf, 0  # when steps are counted next; the steps at the last count
+        self._sized, self._size = 0, self._sizes.mean  # steps whose batch sizes are known; the newest size
         self._exact = size is not None or budget is not None or insert is not None or not self._together
-        self._chunk, self._mark = 1, (0.0, 0)  # steps until the next look; when and after how many was the last
+        self._chunk, self._mark = 1, (0.0, 0)  # steps until the next check; time and steps of the last check
         super().__init__(Ledger(clock), insert)
         self._began = self.ledger.now
         plan = TrainingPlan(1.0, 0.0, self._validation)
@@ -154,7 +143,7 @@ class Progress(ProgressObservables):
         self._phase(TRAIN)
         self._odd, self._chunk, self._mark, left = False, 1, (self._clock(), self.steps), 1
         try:
-            for batch in loader:  # what follows comes out of a cold cache at each step: every line costs a microsecond
+            for batch in loader:  # runs on cold caches at each step: every line costs a microsecond
                 yield batch
                 self.steps += 1
                 left -= 1
@@ -190,7 +179,7 @@ class Progress(ProgressObservables):
             self._look()
 
     def _trained(self, batch: Any) -> int:
-        """Count done steps, the last on ``batch``; return after how many to look again."""
+        """Count done steps, the last on ``batch``; return after how many to check again."""
         self._exact |= self._odd  # that was not the last batch of an epoch
         self._odd = self._sees(batch)
         now, (then, before) = self._clock(), self._mark
@@ -202,7 +191,7 @@ class Progress(ProgressObservables):
         return 1 if self._exact else self._chunk
 
     def _sees(self, batch: Any) -> bool:
-        """Count the steps since the last look, of which batches were like the last seen; whether ``batch`` is not."""
+        """Count steps since the last call; return True if ``batch`` has another size."""
         size, steps = self._sizes.of(batch), self.steps - self._sized
         odd = self._in_epoch > 1 and size != self._size  # the last of an epoch may be smaller than its first
         self._pending += size + (steps - 1) * (self._size if odd else size)
@@ -210,7 +199,7 @@ class Progress(ProgressObservables):
         return odd
 
     def _look(self) -> None:
-        """Count what was trained, and see whether it is time for something."""
+        """Count what was trained, and insert a validation or update if due."""
         self._flush()
         if self._insert is not None and self._insert.due():
             self._inserted(self._insert)
@@ -240,7 +229,7 @@ class Progress(ProgressObservables):
         return self.rule.stops(compared) == len(compared)
 
     def finished(self) -> None:
-        """Note that training is over: `fraction` is 1 and nothing remains."""
+        """Record that training is over: `fraction` is 1 and nothing remains."""
         self._phase(OTHER)
         self._over = True
         self._update(now=True)
@@ -249,7 +238,7 @@ class Progress(ProgressObservables):
 
     @property
     def rule(self) -> StopRule:
-        """The rule in force, with the `patience` of now."""
+        """The active rule, with the current `patience`."""
         if getattr(self._rule, "patience", self.patience) != self.patience:
             self._rule = dataclasses.replace(self._rule, patience=self.patience)  # type: ignore[type-var]
         return self._rule
@@ -260,11 +249,11 @@ class Progress(ProgressObservables):
         self.patience = getattr(self._rule, "patience", self.patience)
 
     def estimate(self) -> Estimate | None:
-        """Return the estimate; None while the length of an epoch or speed is unknown.
+        """Return the estimate; None while the epoch length or speed is unknown.
 
-        It is a second old at most. What a validation teaches of where the run stops is known later than that where all
-        forecasts together would take more than 0.1 % of the time; a change of the epochs, the patience or, by more than
-        5 %, the expected length of the loader is seen at once.
+        It is at most a second old. A validation affects the forecast of the stop later if forecasts would otherwise
+        take more than 0.1 % of the time; a change of the epochs, the patience or, by more than 5 %, the expected
+        length of the loader takes effect at once.
         """
         age, asked = self.ledger.elapsed() - self._looked, (self.epochs, self.patience, self._over)
         most = ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS
@@ -287,7 +276,7 @@ class Progress(ProgressObservables):
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned, also inside an epoch."""
+        """Continue from the result of `state_dict`, even inside an epoch."""
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
         self._from = self.steps - self._resumed
         self._counted = self._sized = self.steps
@@ -306,11 +295,11 @@ class Progress(ProgressObservables):
 
     @property
     def _in_epoch(self) -> int:
-        """Batches of the present epoch."""
+        """Batches of the current epoch."""
         return self.steps - self._from
 
     def _flush(self) -> None:
-        """Count what was trained since the last time."""
+        """Count what was trained since the last call."""
         if self.steps > self._sized:
             self._pending += (self.steps - self._sized) * self._size
             self._sized = self.steps
@@ -326,7 +315,7 @@ class Progress(ProgressObservables):
         self.estimator.phase(phase)
 
     def _position(self) -> float:
-        """Return how far training is, in raw points that a plan without early stopping has up to here."""
+        """Return the progress of training in raw points, as if without early stopping."""
         every = self._every_batches
         return self.steps / every if every else self.epoch + self._length.passed(self._in_epoch)
 
@@ -345,7 +334,7 @@ class Progress(ProgressObservables):
         return max(0.0, min(bounds)) if bounds else math.inf
 
     def _refresh(self, asked: bool) -> None:
-        """Plan and estimate; with another forecast at once if it was ``asked`` for by another setting."""
+        """Plan and estimate; ``asked`` forecasts again at once, after a changed setting."""
         estimator, plan = self.estimator, self.estimator.plan
         self._flush()
         self._turned()
@@ -357,14 +346,14 @@ class Progress(ProgressObservables):
             return
         whole = left if math.isfinite(left) else self.ledger.counts[TRAIN] + 1.0
         plan.left, plan.point = whole, batches * self._sizes.mean if batches else max(whole, 1.0)
-        if batches:  # in these units a length that changes leaves the number of points as it is
+        if batches:  # in these units a change of length keeps the number of points
             plan.since = (self._position() - self._point_at) * plan.point
         if asked or self.rule != estimator.rule:
             estimator.rule = self.rule
             estimator.changed()
         try:
             found = estimator.estimate(_FORECAST_PACE_FACTOR)
-        except Exception as error:  # a rule of the host's that is not made for the futures that are drawn
+        except Exception as error:  # a rule of the host's that cannot take simulated futures
             estimator.forecast = "none"
             estimator.changed()
             found = estimator.estimate()
@@ -382,7 +371,7 @@ class Progress(ProgressObservables):
         self._updated = self.ledger.now
         try:
             self._on_update(self)
-        except Exception as error:  # the loop has nothing to do with who wants to know how it goes
+        except Exception as error:  # an error in on_update must not affect the loop
             self._on_update = None
             self._say(f"on_update raised {type(error).__name__}: {error}; it is not called again.")
 

@@ -1,4 +1,4 @@
-"""The speed after a change: what the change states, what was measured since, and the uncertainty of both."""
+"""The speed after a change: stated, measured since, and uncertainty of both."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from typing import Any
 
 from looptap.training.instances import expected_length, stated_length
 
-# of the logarithm of a rate that is measured for `_RATE_NOISE_SECONDS` seconds; it falls with the root of the time
-_RATE_NOISE = 0.06
+# Standard deviations of the logarithm of a speed.
+_RATE_NOISE = 0.06  # of a rate measured for `_RATE_NOISE_SECONDS`; it falls with the square root of the time
 _RATE_NOISE_SECONDS = 60.0
-_STATED_SPEED_NOISE = (
-    0.25  # of the logarithm of how much longer an epoch became: how wrong a loader is that tells its speed
-)
-_MIN_CHANGE = 0.05  # of the logarithm of a factor or a length: a smaller one is less than the noise of a minute's rate
-_COMMAND_SPEED_NOISE = 0.1  # the logarithm of what another command makes of the speed
+_STATED_SPEED_NOISE = 0.25  # of a speed-up stated by the loader, as a share of the log growth of the epoch
+_MIN_CHANGE = 0.05  # log change of a factor or a length; a smaller one is below the noise of a minute's rate
+_COMMAND_SPEED_NOISE = 0.1  # of the speed after another command
 
 
 def deviation(seconds: float) -> float:
-    """Return the standard deviation of the logarithm of a rate measured for ``seconds``; at most 1."""
+    """Return the log deviation of a rate measured for ``seconds``; at most 1."""
     return min(1.0, _RATE_NOISE * math.sqrt(_RATE_NOISE_SECONDS / max(seconds, 1e-9)))
 
 
 @dataclass
 class SpeedChange:
-    """A rate that is expected since a change, and what was counted since: instances, and seconds of training.
+    """An expected rate since a change, and the instances and seconds counted since.
 
     ``unsure`` is the standard deviation of its logarithm.
 
@@ -45,7 +43,7 @@ class SpeedChange:
     begun: bool = False
 
     def count(self, instances: float, seconds: float) -> None:
-        """Count trained instances; those of the first call began before the change, and are left out."""
+        """Count trained instances; the first call, which began before, is left out."""
         if self.begun:
             self.counted += instances
             self.seconds += seconds
@@ -53,7 +51,7 @@ class SpeedChange:
 
     @property
     def rate(self) -> float:
-        """What is expected, and ever more what was measured; at once where they are far apart."""
+        """The expected rate, shifting to the measured one; at once if they are far apart."""
         off, share, _ = self._weighed()
         return self.expected * math.exp(share * off)
 
@@ -73,7 +71,7 @@ class SpeedChange:
 
 
 class SpeedWatch:
-    """Detects that a loader became longer or shorter (its echo factor was changed), or that a command was done."""
+    """Detector of changes to a loader's length or echo factor, and of commands."""
 
     def __init__(self) -> None:
         self._loader: Any = None
@@ -82,11 +80,11 @@ class SpeedWatch:
         self.commands = self._seen_commands = 0
 
     def changed(self, loader: Any) -> tuple[float, float] | None:
-        """Return the stated factor of the speed since the last look, and the deviation of its logarithm.
+        """Return the stated change of speed since the last call and its log deviation.
 
-        None: nothing was changed. A loader that has a `factor` and tells what a factor brings (`speed_up`) is believed;
-        one that only became longer at once may be as fast as before, or as much faster. A length that changes little
-        by little, or that the loader states as expected, says nothing of the speed of a batch.
+        None if nothing changed. A loader with a `factor` that states its effect (`speed_up`) is believed; one that
+        became longer at once may be as fast as before, or that much faster. A length that changes gradually, or that
+        the loader states as expected, says nothing about the speed of a batch.
         """
         length = None if stated_length(loader) is not None else expected_length(loader)
         factor, commands = _factor(loader), self.commands
@@ -113,13 +111,13 @@ def _growth(before: float | None, now: float | None) -> float:
 def _factor(loader: Any) -> float | None:
     try:
         found = loader.factor
-    except Exception:  # as above; most have none
+    except Exception:  # as above; most lack one
         return None
     return float(found) if isinstance(found, int | float) and 0 < found < math.inf else None
 
 
 def _stated_speed_up(loader: Any, before: float | None, now: float | None) -> float | None:
-    """Return how many times faster the loader says that it became; None if it does not know."""
+    """Return the speed-up that the loader states; None if it does not know."""
     try:
         found = loader.speed_up(now) / loader.speed_up(before)
     except Exception:  # as above
