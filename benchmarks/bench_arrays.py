@@ -1,7 +1,8 @@
-"""A float32 array of 1 MB per event, against the same arrays over bare pyzmq with CURVE on the same link.
+"""A float32 array of 1 MB per event, against bare pyzmq with CURVE.
 
-The job changes its array at each event, so ours are copied, as they must be; the baseline sends one array without a
-copy. The query has a grant: the loop does nothing else, of which 3 % would not be much.
+Both send the same arrays on the same link. The job changes its array at each event, so ours are copied, as they must
+be; the baseline sends one array without a copy. The query has a budget of its own: the loop does nothing else, of which
+3 % would not be much.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ARRAYS = 32
 
 def rows() -> Iterator[Row]:
     array = np.ones(262_144, dtype=np.float32)
-    limits = looptap.Limits(outbox_bytes=128 * 2**20)  # the loop is faster than the wire: 32 arrays wait at a time
+    limits = looptap.Limits(outbox_bytes=128 * 2**20)  # the loop is faster than the wire: at most 32 arrays wait
     with wire("arrays") as link, run(limits=limits) as agent, reader() as client:
         client.open("arrays", "x", on="batch", buffer=4, budget=1e9)
         due = 0

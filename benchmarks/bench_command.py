@@ -1,4 +1,4 @@
-"""How long from `run.set(…)` to its outcome, in a loop of a millisecond a step, beside the time to the next event."""
+"""Time from `run.set(…)` to its outcome, in a loop of 1 ms a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows() -> Iterator[Row]:
         def ask() -> None:
             for number in range(200):
                 took.append(client.set("optimizer.lr", 0.01 + number / 1e6))
-                time.sleep(0.021 + 0.001 * (number % 7))  # the bound on commands in a second
+                time.sleep(0.021 + 0.001 * (number % 7))  # the limit of commands per second
             stop.set()
 
         thread = threading.Thread(target=ask)

@@ -1,7 +1,8 @@
-"""From the event to the client's callback in another process, at 200 events/s in a loop that trains between them.
+"""Time from an event to the client's callback in another process.
 
-Both processes read the same monotonic clock: the value of an event is its time, the callback subtracts. The baseline is
-the other direction of the promise: the linger of 20 ms (1 ms) in which values gather before they are sent.
+There are 200 events/s, in a loop that trains between them. Both processes read the same monotonic clock: the value of
+an event is its time, the callback subtracts. The baseline is the other direction of the promise: the linger of 20 ms (1
+ms) in which values gather before they are sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`emit` without a query, against a call of an empty Python method with the same keyword arguments.
+"""`emit` without a query, against a call of an empty Python method.
 
-The agent listens: its I/O thread is alive. Once without a client, once with a client in another process that has a
-stream on another type of event. An agent that is not enabled is the third.
+Both get the same keyword arguments. The agent listens: its I/O thread is alive. Once without a client, once with a
+client in another process that has a stream on another type of event. An agent that is not enabled is the third.
 """
 
 from __future__ import annotations

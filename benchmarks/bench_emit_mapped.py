@@ -1,8 +1,9 @@
-"""What an event with one mapped query costs the training thread, its value delivered to a client.
+"""The training thread's cost of an event with one mapped query.
 
-In a row: 50,000 events in a loop that does nothing else, while the I/O thread packs and sends and a client in another
-process reads; wall time, so that every wait for the interpreter lock is in it. After a training step: the median of
-single calls of `emit` in an MLP loop of a millisecond a step, which leaves the caches full of its own.
+Its value is delivered to a client. In a row: 50,000 events in a loop that does nothing else, while the I/O thread packs
+and sends and a client in another process reads; wall time, so that every wait for the interpreter lock is in it. After
+a training step: the median of single calls of `emit` in an MLP loop of a millisecond a step, which leaves the caches
+full of its own.
 """
 
 from __future__ import annotations

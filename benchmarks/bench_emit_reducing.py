@@ -1,6 +1,6 @@
-"""What an event with one reducing query costs the training thread; its value is delivered when the group ends.
+"""The training thread's cost of an event with one reducing query.
 
-In a row and after a training step, as bench_emit_mapped.py does it.
+Its value is delivered when the group ends. In a row and after a training step, as bench_emit_mapped.py does it.
 """
 
 from __future__ import annotations

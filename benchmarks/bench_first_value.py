@@ -1,4 +1,4 @@
-"""How long from `run.stream(…)` to its first value, in a loop of a millisecond a step, beside the time of a step."""
+"""Time from `run.stream(…)` to its first value, in a loop of 1 ms a step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""One `looptap.guard` with four rules over 100 agents, ten in a process, each with 20 batches a second: what the
-watcher and the agents cost, and how long after an event its rule has fired.
+"""One `looptap.guard` with four rules over 100 agents.
 
-The agents' cost includes their loop, which does nothing but raise events; the baseline is the same loop unwatched.
+Ten agents run in a process, each with 20 batches a second. Measured are what the guard and the agents cost, and how
+long after an event its rule has fired. The agents' cost includes their loop, which does nothing but raise events; the
+baseline is the same loop unwatched.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def say(processes: list[Any]) -> None:
 
 
 def ended(processes: list[Any]) -> list[dict[str, float]]:
-    """What each process has done."""
+    """Return what each process has done."""
     say(processes)
     for process in processes:
         process.stdin.close()
@@ -49,13 +50,13 @@ def ended(processes: list[Any]) -> list[dict[str, float]]:
 
 
 def memory() -> int:
-    """Bytes that this process holds."""
+    """Return the bytes that this process holds."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def unwatched() -> float:
-    """CPU seconds that an agent and its loop take in a second."""
+    """Return the CPU seconds that an agent and its loop take in a second."""
     with crowd() as processes:
         say(processes)
         time.sleep(SECONDS / 2)

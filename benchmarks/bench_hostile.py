@@ -1,6 +1,7 @@
-"""A query that sleeps 5 ms at each event of a loop of 1 ms a step: its cost after the grace, alone and ten together.
+"""A query that sleeps 5 ms at each event of a loop of 1 ms a step.
 
-Steps spin for exactly a millisecond, so that what `emit` adds is the cost; the budget is the default of 3 %.
+Measured is its cost after the grace period, alone and ten together. Steps spin for exactly a millisecond, so that what
+`emit` adds is the cost; the budget is the default of 3 %.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ STEP = 0.001
 
 
 def share(agent: looptap.Agent, seconds: float) -> float:
-    """The time in `emit` as a share of the time in steps; each event is evaluated, or counted as withheld."""
+    """Return the time in `emit` over that in steps; each event must be accounted for."""
     inside = steps = 0.0
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:

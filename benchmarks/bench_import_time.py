@@ -1,6 +1,7 @@
-"""`import looptap` against `import numpy, zmq`, each in a fresh interpreter whose own start is included.
+"""`import looptap` against `import numpy, zmq`.
 
-The names of looptap are lazy: what a loop needs is loaded when it says `looptap.Agent`, a line of its own.
+Each runs in a fresh interpreter whose own start is included. The names of looptap are lazy: what a loop needs is loaded
+when it says `looptap.Agent`, a line of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The helper `layer_norms` against the loop one would write by hand, `{n: p.grad.norm().item() ...}`.
+"""The helper `layer_norms` against a loop written by hand.
 
-A model of 100 linear layers of 64 × 64 (200 parameters) with gradients of ordinary size: those of a deep stack would be
-denormal, and nothing but their arithmetic would be measured. On a CPU there is no wait to be saved; torch's own fused
-pass over the gradients, without looking for them or naming them, is the floor. On a GPU, where there is one, each
-`.item()` waits for the device.
+The loop is `{n: p.grad.norm().item() ...}`, the model 100 linear layers of 64 × 64 (200 parameters) with gradients of
+ordinary size: those of a deep stack would be denormal, and nothing but their arithmetic would be measured. On a CPU
+there is no wait to be saved; torch's own fused pass over the gradients, without looking for them or naming them, is the
+floor. On a GPU, where there is one, each `.item()` waits for the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory of a job with 16 clients that attach, ask and never read, for 5 s of 1,000 events/s, against before them."""
+"""Memory of a job at 1,000 events/s with 16 clients that query and never read."""
 
 from __future__ import annotations
 

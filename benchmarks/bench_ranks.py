@@ -1,9 +1,10 @@
-"""One stream merged over 64 ranks of one machine: the client reaches all of them, or a relay that merges on the way.
+"""One stream merged over 64 ranks of one machine, directly or by a relay.
 
-The 64 agents are in four processes that do nothing else; each rank raises 20 events a second, and ten of them are
-reduced to their mean and a quantile: two values a second for all ranks. The client is a process of its own, for ten
-seconds with either way in turn; its CPU time leaves out that of the relay, which is given beside it. The delay is from
-the moment at which the last of the 64 ranks closed its window until the merged value is there.
+The client attaches to all of them, or to a relay that merges on the way. The 64 agents are in four processes that do
+nothing else; each rank raises 20 events a second, and ten of them are reduced to their mean and a quantile: two values
+a second for all ranks. The client is a process of its own, for ten seconds with either way in turn; its CPU time leaves
+out that of the relay, which is given beside it. The delay is from the moment at which the last of the 64 ranks closed
+its window until the merged value is there.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def rows() -> Iterator[Row]:
             for first in range(0, RANKS, each)
         ]
         try:
-            while len(os.listdir(place)) < 2 * RANKS:  # a socket and a file of each
+            while len(os.listdir(place)) < 2 * RANKS:  # each has a socket and a file
                 time.sleep(0.1)
             found: dict[str, list[dict[str, object]]] = {"direct": [], "relay": []}
             for _ in range(ROUNDS):

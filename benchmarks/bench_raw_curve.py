@@ -1,7 +1,8 @@
-"""Bare pyzmq with CURVE over ipc, with nothing of looptap: the ceiling that other figures are held against.
+"""Bare pyzmq with CURVE over ipc: the ceiling for the other figures.
 
-(step, loss) pairs packed by msgspec in messages of the best of several sizes, and arrays of 1 MB sent without
-a copy; sender and reader are two processes, and a rate counts until the reader has decoded the last value.
+There is nothing of looptap in it. (step, loss) pairs packed by msgspec in messages of the best of several sizes, and
+arrays of 1 MB sent without a copy; sender and reader are two processes, and a rate counts until the reader has decoded
+the last value.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How costs grow with streams, queries, clients, observables, parameters and ranks: docs/scaling.md.
+"""Growth of costs with streams, queries, clients, observables and ranks.
 
-Idle streams are on events that do not come: what they cost is the I/O thread's share of a core. Streams with values
-cost CPU time of the job, of all its threads, for each event; each value must arrive. The promises are those of
-idle streams, with `looptap.Limits` raised above their number; no exponent should be much above 1.
+Writes docs/scaling.md. Idle streams are on events that do not come: what they cost is the I/O thread's share of a core.
+Streams with values cost CPU time of the job, of all its threads, for each event; each value must arrive. The promises
+are those of idle streams, with `looptap.Limits` raised above their number; no exponent should be much above 1.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def share(of: float) -> str:
 
 
 def resting(agent: looptap.Agent) -> tuple[float, float]:
-    """What the I/O thread takes of a core while no event comes, and its longest hold: medians of some heartbeats."""
+    """Return the I/O thread's share of a core and longest hold, without events."""
     shares: list[float] = []
     time.sleep(1.5 * MANY.heartbeat)  # the first heartbeat reports all streams
     hold = longest_hold(io_thread(), after=lambda: shares.append(agent.stats()["io_share"]))
@@ -71,13 +71,13 @@ def io_thread() -> threading.Thread:
 
 
 def idle(count: int, clients: int = CLIENTS) -> tuple[float, float, float]:
-    """Seconds to open so many streams, their share of a core, and the longest hold, with no event."""
+    """Return the seconds to open idle streams, their share of a core, longest hold."""
     with run(limits=MANY) as agent, helper("many.py", str(clients), str(count), "step", "never") as process:
         return (ask(process)["opened"], *resting(agent))
 
 
 def busy(clients: int, streams: int) -> tuple[float, float]:
-    """CPU seconds of the job for an event with so many streams of so many clients, and the longest hold."""
+    """Return the job's CPU seconds per event with many streams, and longest hold."""
     with run(limits=MANY) as agent, helper("many.py", str(clients), str(streams), "x * 2", "batch") as process:
         ask(process)
         emitted = 0
@@ -108,7 +108,7 @@ def arrived(process: Any, count: int) -> None:
 
 
 def event_types(count: int) -> tuple[float, float]:
-    """The I/O thread's share of a core where so many types of events have come, and the longest hold."""
+    """Return the I/O thread's share and longest hold with so many event types."""
     with run(limits=MANY) as agent, helper("many.py", str(CLIENTS), str(CLIENTS), "step", "type0") as process:
         ask(process)
         for number in range(count):
@@ -117,7 +117,7 @@ def event_types(count: int) -> tuple[float, float]:
 
 
 def observables(count: int) -> float:
-    """Seconds for an event with so many observables, of which one query reads one."""
+    """Return the seconds per event with so many observables, one of them queried."""
     with run() as agent, helper("many.py", "1", "1", "x1", "batch") as process:
         ask(process)
         given = {f"x{number}": 0.5 for number in range(count)}
@@ -131,7 +131,7 @@ def observables(count: int) -> float:
 
 
 def parameters(layers: int) -> float:
-    """Seconds for an event with the norms of the gradients of so many layers."""
+    """Return the seconds per event with the norms of the gradients of so many layers."""
     torch.set_num_threads(1)
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(layers)))
     for parameter in model.parameters():
@@ -151,7 +151,7 @@ def parameters(layers: int) -> float:
 
 
 def ranks(count: int) -> float:
-    """CPU seconds of a client for a window that is merged over so many ranks."""
+    """Return the client's CPU seconds per window merged over so many ranks."""
     with run():
         own = {"WORLD_SIZE": str(count), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
         environment = {**os.environ, **own}

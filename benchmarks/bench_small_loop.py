@@ -1,10 +1,11 @@
-"""What five streams cost a loop of about a millisecond a step: its wall time, I/O thread and GIL hand-overs included.
+"""The cost of five streams to a loop of about a millisecond a step.
 
-Three loops: an MLP (batch 64), one that gives the GIL away for a moment sixty times a step, one that is Python alone.
-Each with no event at all, with an agent without queries, with five streams (a row, a reduction, a norm every tenth
-event, a sliding mean, a flight recorder), in shuffled interleaved blocks; the reader is a process of its own. The floor
-is the least that Python can do to keep two numbers of each event: a call, a lock, a clock, `.item()`, an append.
-After a training step its code and data are in no cache, so each line of Python takes ten times as long as in a row.
+It is wall time, with the I/O thread and hand-overs of the GIL. Three loops: an MLP (batch 64), one that releases the
+GIL for a moment sixty times a step, one that is Python alone. Each with no event at all, with an agent without queries,
+with five streams (a row, a reduction, a norm every tenth event, a sliding mean, a flight recorder), in shuffled
+interleaved blocks; the reader is a process of its own. The floor is the least that Python can do to keep two numbers of
+each event: a call, a lock, a clock, `.item()`, an append. After a training step its code and data are in no cache, so
+each line of Python takes ten times as long as in a row.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ STREAMS: dict[str, dict[str, Any]] = {
     "recorder": {"query": "step, loss", "when": "isnan(loss)", "before": 20},
 }
 VALUES = {"row": EVENTS, "mean": EVENTS // 100, "norm": EVENTS // 10, "recent": EVENTS, "recorder": 0}
-"""What is to arrive."""
+"""The number of values expected to arrive."""
 
 
 class Floor:
-    """In place of an agent: two numbers of each event, kept."""
+    """A stand-in for an agent that keeps two numbers of each event."""
 
     def __init__(self) -> None:
         self.lock, self.number, self.kept = threading.RLock(), 0, []

@@ -1,10 +1,10 @@
-"""Values per second that a run keeps in its file, beside bare sqlite3 that is given the same rows.
+"""Values per second that a run keeps in its file, against bare sqlite3.
 
-200,000 rows of `step, loss` come in batches of 512; a rate counts from the first batch until the last is committed. The
-baseline is what one would write by hand: packed with msgspec, `executemany` with a commit for each 1,000 rows, into the
-same table with the same settings. Both run alone, and on a thread beside a loop of pure Python, where the interpreter
-lock changes hands with every statement (bare sqlite3 gets 20,000 rows there). What the I/O thread pays is the time of
-`append`; what the loop pays is how much slower it counts while 1,000 and 10,000 values a second are kept.
+Both get the same rows: 200,000 of `step, loss` in batches of 512; a rate counts from the first batch until the last is
+committed. The baseline is written by hand: packed with msgspec, `executemany` with a commit for each 1,000 rows, into
+the same table with the same settings. Both run alone, and on a thread beside a loop of pure Python, where the
+interpreter lock changes hands with every statement (bare sqlite3 gets 20,000 rows there). What the I/O thread pays is
+the time of `append`; what the loop pays is how much slower it counts while 1,000 and 10,000 values a second are kept.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def batches(count: int) -> list[Batch]:
 
 
 def kept(folder: Path, handing: list[float], count: int) -> float:
-    """Seconds for each row that the writer commits."""
+    """Return the seconds for each row that the writer commits."""
     data = batches(count)
     writer = Writer(folder / f"{time.monotonic_ns()}.looptap")
     stream = writer.stream("loss", fields=("step", "loss"))
@@ -61,7 +61,7 @@ def kept(folder: Path, handing: list[float], count: int) -> float:
 
 
 def bare(folder: Path, count: int) -> float:
-    """Seconds for each row by hand."""
+    """Return the seconds for each row by hand."""
     path, encode = folder / f"{time.monotonic_ns()}.db", msgspec.msgpack.Encoder().encode
     data, done = batches(count), []
 
@@ -94,7 +94,7 @@ def bare(folder: Path, count: int) -> float:
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """A thread of pure Python that never waits."""
+    """Run a thread of pure Python that never waits."""
     over = False
 
     def work() -> None:
@@ -117,7 +117,7 @@ def beside(block, *arguments: object) -> float:
 
 
 def counting(folder: Path, per_second: int) -> float:
-    """Seconds of one turn of a loop while so many values a second are kept."""
+    """Return the seconds of a loop's turn while so many values a second are kept."""
     over = threading.Event()
     writer = Writer(folder / f"{time.monotonic_ns()}.looptap")
     stream = writer.stream("loss", fields=("step", "loss"))

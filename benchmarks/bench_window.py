@@ -1,8 +1,8 @@
-"""Frames a second of a window that shows 100,000 points of a stream that grows, against redrawing everything.
+"""Frames a second of a window with 100,000 points of a growing stream.
 
-A window of Tk (on Xvfb, without a GPU) with one line. Ours is what the timer of `looptap plot` calls: take in what is
-new, decimate, set the data, draw the line over the rest, everything only when limits move. The baseline is what
-one would write by hand: `set_data` with all points, `relim`, `autoscale_view`, `canvas.draw()`. The frames come one
+A window of Tk (on Xvfb, without a GPU) with one line. Ours is what the timer of `looptap plot` calls: read new values,
+decimate, set the data, draw the line over the rest, everything only when limits move. The baseline is written by hand
+and redraws everything: `set_data` with all points, `relim`, `autoscale_view`, `canvas.draw()`. The frames come one
 after the other, as fast as they can; `looptap plot` stops at 30 a second. Each has 100 new points.
 """
 

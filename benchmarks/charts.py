@@ -1,7 +1,8 @@
-"""Measure charts in a real browser and in windows: `make bench-charts` writes docs/charts-benchmarks.md.
+"""Measures charts in a real browser and in windows: `make bench-charts`.
 
-The kernel feeds a stream whose x is the wall clock, so that a page knows how old what it has just drawn is. Beside it
-stand plotly's FigureWidget, used as its documentation shows, on the same points, and TensorBoard's own page.
+Writes docs/charts-benchmarks.md. The kernel feeds a stream whose x is the wall clock, so that a page knows the age of
+what it has just drawn. Beside it are plotly's FigureWidget, used as its documentation shows, on the same points, and
+TensorBoard's own page.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ WATCH_FIGURE = """() => {
 
 
 def ages(book):
-    """Frames per second, and the median and the 99th percentile of how old their newest point was."""
+    """Return frames per second, and median and 99th percentile of the newest age."""
     book.page.evaluate("window.ages.length = 0")
     begun = time.monotonic()
     time.sleep(SECONDS)
@@ -90,7 +91,7 @@ def ages(book):
 
 
 def used(book, first):
-    """The share of a core that the kernel takes."""
+    """Return the share of a core that the kernel takes."""
     book.run(first)
     time.sleep(SECONDS)
     book.run(first + 1)
@@ -98,7 +99,7 @@ def used(book, first):
 
 
 def painted(book, cell, drawn):
-    """Seconds from running a cell to its first picture."""
+    """Return the seconds from running a cell to its first picture."""
     begun = time.monotonic()
     book.start(cell)
     book.wait(drawn)
@@ -106,7 +107,7 @@ def painted(book, cell, drawn):
 
 
 def measure(lab):
-    """The rows of the table: what, figure, promise."""
+    """Yield the rows of the table: what, figure, promise."""
     drawn = "[...document.querySelectorAll('.looptap')].some((el) => el.looptap.draws)"
     book = lab.open("line.ipynb", FEED, "s = fed('points', 100_000, 0.005)\ns", CPU, USED)
     book.run(0)
@@ -146,7 +147,7 @@ def measure(lab):
 
 
 def moved(lab):
-    """How long a slider's move takes to the job, in which a command says when it was executed, while a cell runs."""
+    """Yield rows on the time from a slider's move to its effect while a cell runs."""
     book = lab.open("slider.ipynb", ATTACH, "from looptap import panel\nshown = panel(run)\nshown", BUSY)
     book.run(0)
     book.run(1)
@@ -171,7 +172,7 @@ def moved(lab):
 
 
 def everything(lab):
-    """All rows. The job that the slider moves lives for three minutes: it is asked first."""
+    """Yield all rows; the slider's first, as its job ends after three minutes."""
     SHOTS.mkdir(exist_ok=True)
     slider = list(moved(lab))
     yield from measure(lab)

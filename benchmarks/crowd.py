@@ -1,4 +1,4 @@
-"""Several agents in one process, for a guard to watch: crowd.py FIRST COUNT PERIOD [STEPS].
+"""Several agents in one process for a guard: crowd.py FIRST COUNT PERIOD [STEPS].
 
 Prints a line when they are there, and waits for one. Then each agent raises a batch every PERIOD seconds, and an epoch
 after 50, until STEPS are done or there is input again. At one batch of each epoch ``alarm`` is true; ``sent`` is the
@@ -19,7 +19,7 @@ EPOCH = 50
 
 
 def loop(agents: list[looptap.Agent], period: float, steps: float) -> int:
-    """The number of steps that were done."""
+    """Raise events until done; return the number of steps."""
     step, due = 0, time.monotonic()
     while step < steps and not select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
         step, due = step + 1, due + period

@@ -1,4 +1,4 @@
-"""What an event with a query costs the training thread; used by bench_emit_mapped.py and bench_emit_reducing.py.
+"""The training thread's cost of an event with a query, for bench_emit_*.py.
 
 In a row: 50,000 events in a loop that does nothing else, while the I/O thread packs and sends and a client in another
 process reads; wall time, so that every wait for the interpreter lock is in it. In a loop: the time of each `emit`
@@ -27,7 +27,7 @@ class Empty:
 
 
 class Burst:
-    """Events in a row until all is delivered; wall time and CPU time of this thread per event."""
+    """Events in a row until all is delivered; wall and CPU time per event."""
 
     def __init__(self, agent: looptap.Agent, client: Reader, name: str, values: int, end: bool) -> None:
         self.agent, self.client, self.name, self.values, self.end = agent, client, name, values, end
@@ -54,7 +54,7 @@ def in_a_row(host: Any) -> float:
 
 
 def in_a_loop(step: Callable[[], Any], host: Any, event: str) -> float:
-    """The median of single events after a step, less what it takes to read the clock there."""
+    """Return the median of single events after a step, less the cost of the clock."""
     took, clock = [], []
     for number in range(STEPS):
         loss = step()
@@ -67,7 +67,7 @@ def in_a_loop(step: Callable[[], Any], host: Any, event: str) -> float:
 
 
 def compare(queries: dict[str, tuple[str, bool]], promise: float, rounds: int = 15) -> Iterator[Row]:
-    """Rows for queries by name, each with its text and whether it yields only at the end of a group."""
+    """Yield rows for queries by name: text, and whether it yields only at group ends."""
     empty, mlp = Empty(), Mlp()
     with run() as agent, reader() as client:
         blocks: dict[str, Callable[[], float]] = {

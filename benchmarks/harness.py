@@ -1,4 +1,4 @@
-"""Measuring one thing against another on a machine that does other things meanwhile.
+"""Comparison of one thing against another on a machine with other work.
 
 A block is a function that does the work many times and returns the seconds of one operation. Competing blocks
 run interleaved, in an order shuffled in each round, so that a slow moment of the machine hits them all;
@@ -37,7 +37,7 @@ Block = Callable[[], float]
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: what was measured against what, and if the promise holds (None: none was made)."""
+    """A line of the table: what, baseline, figures, and if the promise holds."""
 
     what: str
     baseline: str
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ratio:
-    """median(ours) / median(baseline), and where 95 % of the resampled ratios lie."""
+    """median(ours) / median(baseline), and the range of 95 % of resampled ratios."""
 
     value: float
     low: float
@@ -60,13 +60,13 @@ class Ratio:
         return f"{self.value:.3g} ({self.low:.3g}–{self.high:.3g})"
 
     def slower(self) -> str:
-        """As a slow-down in percent."""
+        """Return it as a slow-down in percent."""
         value, low, high = (100 * ratio - 100 for ratio in (self.value, self.low, self.high))
         return f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 class Measured:
-    """What `interleave` saw: seconds of one operation, by block and round."""
+    """The result of `interleave`: seconds of one operation, by block and round."""
 
     def __init__(self, seconds: Mapping[str, Sequence[float]]) -> None:
         self.seconds = seconds
@@ -75,7 +75,7 @@ class Measured:
         return statistics.median(self.seconds[name])
 
     def ratio(self, ours: str, baseline: str, draws: int = 4000) -> Ratio:
-        """The ratio of two blocks; rounds are resampled as pairs, since drift is common to a round."""
+        """Return the ratio of two blocks; rounds are resampled as pairs: drift is common."""
         above, below = np.array(self.seconds[ours]), np.array(self.seconds[baseline])
         pick = np.random.default_rng(1).integers(0, len(above), (draws, len(above)))
         ratios = np.median(above[pick], axis=1) / np.median(below[pick], axis=1)
@@ -86,7 +86,7 @@ class Measured:
 def interleave(
     blocks: Mapping[str, Block], rounds: int, *, warm_up: int = 1, settle: float = 0.0, seed: int = 1
 ) -> Measured:
-    """Run each block once a round in shuffled order, ``settle`` seconds apart; warm-ups do not count."""
+    """Run each block once a round, shuffled, ``settle`` seconds apart; warm up first."""
     order, shuffler = list(blocks), random.Random(seed)
     seconds: dict[str, list[float]] = {name: [] for name in order}
     for number in range(-warm_up, rounds):
@@ -100,7 +100,7 @@ def interleave(
 
 
 def program(command: Sequence[str]) -> Block:
-    """A block that runs a program to its end and returns how long that took."""
+    """Return a block that runs a program and returns how long that took."""
 
     def block() -> float:
         start = time.perf_counter()
@@ -112,7 +112,7 @@ def program(command: Sequence[str]) -> Block:
 
 @contextlib.contextmanager
 def helper(script: str, *arguments: str, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
-    """A script of this folder in a process of its own; closing its input ends it."""
+    """Run a script of this folder in another process; closing its input ends it."""
     command = [python, str(HERE / script), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -127,7 +127,7 @@ def helper(script: str, *arguments: str, python: str = sys.executable) -> Iterat
 
 
 def ask(process: subprocess.Popen[str], **request: Any) -> Any:
-    """Send a helper one JSON line, if there is something to say, and return the JSON line that it answers."""
+    """Send a helper a JSON line, if there is a request; return its JSON reply."""
     if request:
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
@@ -138,7 +138,7 @@ def ask(process: subprocess.Popen[str], **request: Any) -> Any:
 
 
 def in_units(seconds: float) -> str:
-    """Seconds in the unit that suits them."""
+    """Return seconds in the unit that suits them."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * scale >= 0.9995:  # else it would be written as 1e+03 of the next unit
             return f"{seconds * scale:.3g} {unit}"
@@ -150,7 +150,7 @@ def rate(per_second: float, unit: str = "/s") -> str:
 
 
 def machine() -> dict[str, str]:
-    """What the figures were seen on."""
+    """Return what the figures were measured on."""
     versions = {}
     for name in ("torch", "pyzmq", "msgspec", "numpy"):
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The training loops that the benchmarks slow down; torch only, so that a peer's environment can run them."""
+"""The training loops that the benchmarks slow down; they need torch only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Mlp:
-    """A small classifier, batch 64, about a millisecond a step on one core: hard on whatever watches it."""
+    """A small classifier, batch 64, about a millisecond a step on one core."""
 
     def __init__(self, width: int = 384) -> None:
         torch.set_num_threads(1)  # the other core is for the reader, in every block
@@ -27,7 +27,7 @@ class Mlp:
 
 
 class PurePython:
-    """A loop that never gives the interpreter lock away by itself: a millisecond of arithmetic a step."""
+    """A loop that never releases the GIL by itself: a millisecond of arithmetic."""
 
     def __init__(self, rounds: int = 20_000) -> None:
         self.rounds = rounds
@@ -42,7 +42,7 @@ class PurePython:
 
 
 class TinyOps:
-    """Sixty operations on 8 × 8 tensors, a millisecond or less: each gives the interpreter lock away for a moment."""
+    """Sixty operations on 8 × 8 tensors; each releases the GIL for a moment."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)

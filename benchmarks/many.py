@@ -1,7 +1,8 @@
-"""A process with many clients and streams of the agent in LOOPTAP_DIR: many.py CLIENTS STREAMS QUERY EVENT.
+"""A process with many clients and streams: many.py CLIENTS STREAMS QUERY EVENT.
 
-Prints as JSON the seconds in which the streams were opened, one after the other, and for each line of its input how
-many values have arrived, of all streams, and how many are missing, once they are as many as the line says.
+They attach to the agent in LOOPTAP_DIR. Prints as JSON the seconds in which the streams were opened, one after the
+other, and for each line of its input how many values have arrived, of all streams, and how many are missing, once they
+are as many as the line says.
 """
 
 from __future__ import annotations

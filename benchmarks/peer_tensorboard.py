@@ -1,8 +1,9 @@
-"""How old what TensorBoard shows is: the real one, its real page in a browser, and an event file that grows meanwhile.
+"""The age of what TensorBoard shows, on its real page in a browser.
 
-Each point is on disk at once, where a SummaryWriter that is left alone flushes every two minutes. One page is as
-TensorBoard ships it; on the other *Reload data* is switched on, which may be every 30 s at the soonest. The step of a
-point is the wall clock in ms, so that the newest in an answer tells its age; the page has drawn it a moment later.
+An event file grows meanwhile. Each point is on disk at once, where a SummaryWriter that is left alone flushes every two
+minutes. One page is as TensorBoard ships it; on the other *Reload data* is switched on, which may be every 30 s at the
+soonest. The step of a point is the wall clock in ms, so that the newest in an answer tells its age; the page has drawn
+it a moment later.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-RATE = 1_000  # points a second; SummaryWriter does not write a hundred times as many
+RATE = 1_000  # points a second; SummaryWriter cannot write a hundred times as many
 RELOADS = 2
-_RELOAD = 30.0  # seconds: the page takes no less
+_RELOAD = 30.0  # seconds, the least that the page accepts
 _SLACK = 8.0
 _WRITE = """
 import sys, time
@@ -53,7 +54,7 @@ _RELOADING = "localStorage.setItem('_tb_global_settings', JSON.stringify({ autoR
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """TensorBoard on a folder that a loop writes to: its address."""
+    """Run TensorBoard on a folder that a loop writes to; yield its address."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port", "0"]
     writer = subprocess.Popen([sys.executable, "-c", _WRITE, str(folder / "run"), str(RATE)])
     try:
@@ -72,7 +73,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def _address(server: subprocess.Popen[str]) -> str:
-    """Where it listens, once it says so; what else it says is read on."""
+    """Return where it listens, once it says so; drain its other output."""
     said: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
@@ -96,7 +97,7 @@ def _page(browser: Any, address: str, *scripts: str) -> Any:
 
 
 def measured(browser: Any, folder: Path, shot: Path | None = None) -> Iterator[tuple[str, str, str]]:
-    """The rows of the table: what, figure, promise (none)."""
+    """Yield the rows of the table: what, figure, promise (none)."""
     with served(folder) as address:
         shipped, reloading = _page(browser, address), _page(browser, address, _RELOADING)
         begun = time.time()
@@ -106,7 +107,7 @@ def measured(browser: Any, folder: Path, shot: Path | None = None) -> Iterator[t
         )
         now = time.time()
         newest = reloading.evaluate("window.shown.filter(([at, newest, points]) => points).at(-1)[1]")
-        reloading.get_by_text(f"{1000 * newest:,.0f}").first.wait_for(timeout=10_000)  # it stands in the card's table
+        reloading.get_by_text(f"{1000 * newest:,.0f}").first.wait_for(timeout=10_000)  # shown in the card's table
         pictures, alone = (page.evaluate("window.shown.filter(([at, newest, points]) => points)")
                            for page in (reloading, shipped))  # fmt: skip
         if shot is not None:

@@ -1,8 +1,9 @@
-"""TensorWatch 0.9.1 doing what bench_tensorwatch.py asks; runs in an environment of its own and prints JSON.
+"""TensorWatch 0.9.1 doing what bench_tensorwatch.py asks; prints JSON.
 
-`import tensorwatch` loads its charts, image tools and model drawings first, which fail on current versions of
-what they use. The watcher, its streams and its ZeroMQ layer are loaded here without them: the package object
-is made by hand, its modules are TensorWatch's own, unchanged. Both processes use the documented calls.
+It runs in an environment of its own. `import tensorwatch` loads its charts, image tools and model drawings first, which
+fail on current versions of what they use. The watcher, its streams and its ZeroMQ layer are loaded here without them:
+the package object is made by hand, its modules are TensorWatch's own, unchanged. Both processes use the documented
+calls.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PORT = 7  # added to TensorWatch's own port numbers
 
 
 class Counting(Stream):
-    """The end of a stream in the reader: how many values came, and how late."""
+    """The end of a stream in the reader: the number of values, and their delays."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class Counting(Stream):
 
 
 def reader() -> None:
-    """Create the streams that standard input names, and answer how many values came whenever asked."""
+    """Create the streams named on standard input; count their values on request."""
     client, ends, keep = WatcherClient(port=PORT), {}, []
     for line in sys.stdin:
         request = json.loads(line)
@@ -62,7 +63,7 @@ def reader() -> None:
 
 
 def wait_for(happened, seconds: float = 20.0):
-    """What ``happened`` returns once it is true; after ``seconds``, what it is then."""
+    """Wait until ``happened`` returns something true, at most ``seconds``; return it."""
     deadline = time.monotonic() + seconds
     while not (result := happened()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -83,7 +84,7 @@ class Pair:
         return json.loads(self.reader.stdout.readline())
 
     def create(self, name: str, event: str, expression: str) -> None:
-        """Returns when a first value has come through; the subscription is not ready before."""
+        """Create a stream; wait for a first value: it is not ready before."""
         self.ask(name=name, event=event, expression=expression)
         assert wait_for(lambda: name in self.watcher._stream_infos.get(event, {}))
         if not expression.startswith("reduce"):
@@ -94,7 +95,7 @@ class Pair:
         return self.ask(name=name)["count"]
 
     def settle(self, name: str) -> dict:
-        """The reader's answer once its count stands still for a tenth of a second."""
+        """Return the reader's answer once its count is stable for a tenth of a second."""
         answer = self.ask(name=name)
         while True:
             time.sleep(0.1)
@@ -104,7 +105,7 @@ class Pair:
 
 
 def throughput(pair: Pair, events: int = 4_000, rounds: int = 5) -> dict:
-    """Events in a row, one stream: what the loop pays, and how many a second arrive."""
+    """Measure events in a row, one stream: the loop's cost, and the arrival rate."""
     pair.create("pairs", "batch", "lambda d: (d.step, d.loss)")
     costs, rates, arrived = [], [], 0
     for _ in range(rounds):
@@ -122,7 +123,7 @@ def throughput(pair: Pair, events: int = 4_000, rounds: int = 5) -> dict:
 
 
 def latency(pair: Pair, events: int = 1_000, pause: float = 0.005) -> dict:
-    """One-way delay at 200 events a second, out of a loop that trains as many steps as fit between."""
+    """Measure the one-way delay at 200 events a second, out of a training loop."""
     from loops import Mlp
 
     mlp = Mlp()
@@ -139,7 +140,7 @@ def latency(pair: Pair, events: int = 1_000, pause: float = 0.005) -> dict:
 
 
 def reduction(pair: Pair) -> dict:
-    """A reduction over five events of loss 1.0, closed by the host: 5.0 is expected."""
+    """Measure a reduction over five events of loss 1.0: 5.0 is expected."""
     pair.create("sum", "sum", "reduce(lambda a, d: a + d.loss, l, 0.0)")
     for step in range(5):
         pair.watcher.observe("sum", step=step, loss=1.0)
@@ -148,7 +149,7 @@ def reduction(pair: Pair) -> dict:
 
 
 def loop(pair: Pair, rounds: int = 60, steps: int = 40) -> dict:
-    """Seconds of a training step without an event, with one stream and with five; interleaved, shuffled."""
+    """Measure a training step with no event, one stream and five, interleaved."""
     from loops import Mlp
 
     mlp, shuffler = Mlp(), random.Random(1)

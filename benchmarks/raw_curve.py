@@ -1,7 +1,7 @@
-"""Bare pyzmq with CURVE over ipc: what the wire itself allows. Run as a script it is the reader's process.
+"""Bare pyzmq with CURVE over ipc: the limit of the wire itself.
 
-ROUTER to DEALER, key pairs on both ends, one msgpack frame a message, as looptap does it, but without events,
-queries, snapshots, numbers, counters or bounds.
+Run as a script it is the reader's process. ROUTER to DEALER, key pairs on both ends, one msgpack frame a message, as
+looptap does it, but without events, queries, snapshots, numbers, counters or bounds.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Wire:
     process: object
 
     def send(self, frame: bytes, copy: bool = True) -> None:
-        """Blocks while the reader's queue is full."""
+        """Send a frame. Blocks while the reader's queue is full."""
         self.socket.send(self.peer, zmq.SNDMORE)
         self.socket.send(frame, copy=copy)
 
     def finish(self) -> dict:
-        """Tell the reader that a round is over; when its last message came and what it counted."""
+        """End a round; return the time of the reader's last message, and its count."""
         self.send(END)
         return ask(self.process)
 
 
 @contextmanager
 def wire(kind: str) -> Iterator[Wire]:
-    """A reader of ``kind`` (values or arrays) in another process, connected and authenticated."""
+    """Connect a reader of ``kind`` (values or arrays) in another process."""
     public, secret = zmq.curve_keypair()
     with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
         socket = context.socket(zmq.ROUTER)
@@ -75,7 +75,7 @@ def read(kind: str, endpoint: str, server: str) -> None:
         poller.register(sys.stdin.fileno(), zmq.POLLIN)
         while True:
             if not any(ready == socket for ready, _ in poller.poll()):
-                return  # the sender closed our input
+                return  # the sender closed stdin
             frame = socket.recv(copy=False)
             if frame.buffer.nbytes == len(END) and frame.bytes == END:
                 print(json.dumps({"count": count, "last": last}), flush=True)
@@ -91,7 +91,7 @@ def read(kind: str, endpoint: str, server: str) -> None:
 
 
 def values_per_second(link: Wire, batch: int, total: int = 400_000) -> float:
-    """(step, loss) pairs that a Python loop makes, ``batch`` a message, until the reader has them all."""
+    """Return the rate of (step, loss) pairs, ``batch`` a message, up to the reader."""
     encode = msgspec.msgpack.Encoder().encode
     values: list[tuple[int, float]] = []
     start = time.monotonic()
@@ -108,7 +108,7 @@ def values_per_second(link: Wire, batch: int, total: int = 400_000) -> float:
 
 
 def arrays_per_second(link: Wire, array: np.ndarray, count: int = 32) -> float:
-    """The same array again and again, never copied here, until the reader has all."""
+    """Return the rate of the same array sent again and again, without a copy."""
     start = time.monotonic()
     for _ in range(count):
         link.send(memoryview(array).cast("B"), copy=False)

@@ -1,4 +1,4 @@
-"""A client of looptap in a process of its own: it reads what to attach from its standard input."""
+"""A client of looptap in another process, told on stdin what to attach."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class Reader:
         self._process = process
 
     def open(self, name: str, query: str, **options: Any) -> dict[str, float]:
-        """Attach ``query``; returns when it is attached, with the seconds that took."""
+        """Attach ``query``; return the seconds that took."""
         return self._ask(do="open", name=name, query=query, **options)
 
     def when(self, name: str, count: int) -> dict[str, Any]:
-        """Wait until ``count`` values have arrived: the time at which they had, what is missing, what is withheld."""
+        """Wait until ``count`` values have arrived; return when, and what is missing."""
         return self._ask(do="when", name=name, count=count)
 
     def delivered(self, name: str, count: int) -> float:
-        """Wait until all ``count`` values have arrived: the time at which they had. None may be missing or withheld."""
+        """Wait until exactly ``count`` values have arrived; return when."""
         answer = self.when(name, count)
         assert (answer["arrived"], answer["missing"], answer["withheld"]) == (count, 0, 0), (name, count, answer)
         return float(answer["at"])
 
     def seen(self, name: str) -> dict[str, Any]:
-        """What has arrived by now, its newest values, and the delays that `delays=True` measured."""
+        """Return what has arrived so far: count, newest values, measured delays."""
         return self._ask(do="seen", name=name)
 
     def set(self, name: str, value: float) -> float:
-        """Set a control; the seconds until its outcome was there."""
+        """Set a control; return the seconds until its outcome."""
         return float(self._ask(do="set", name=name, value=value))
 
     def close(self, name: str) -> None:
@@ -56,7 +56,7 @@ class Reader:
 
 @contextlib.contextmanager
 def run(listen: str | None = None, **options: Any) -> Iterator[looptap.Agent]:
-    """An agent in a directory of its own."""
+    """Open an agent in a directory of its own."""
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get("LOOPTAP_DIR")
         os.environ["LOOPTAP_DIR"] = folder
@@ -71,7 +71,7 @@ def run(listen: str | None = None, **options: Any) -> Iterator[looptap.Agent]:
 
 @contextlib.contextmanager
 def reader() -> Iterator[Reader]:
-    """A reader of the run that this process has open."""
+    """Open a reader of the run of this process."""
     with helper("reader.py") as process:
         assert ask(process) == "attached"
         yield Reader(process)

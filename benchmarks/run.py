@@ -1,7 +1,8 @@
-"""Runs the benchmarks of this folder, each in its own process, and writes docs/benchmarks.md and its JSON.
+"""Runs the benchmarks of this folder, and writes docs/benchmarks.md.
 
-`make bench` runs all of them; `make bench BENCH="emit_idle import_time"` runs some and does not write that page. How
-costs grow has a page of its own, docs/scaling.md, which is written whenever that benchmark has run.
+Each runs in its own process; there is a JSON file, too. `make bench` runs all of them; `make bench BENCH="emit_idle
+import_time"` runs some and does not write that page. How costs grow has a page of its own, docs/scaling.md, which is
+written whenever that benchmark has run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def names() -> list[str]:
 
 
 def measure(name: str, folder: Path) -> list[Row] | None:
-    """The rows of one benchmark; None if it failed."""
+    """Return the rows of one benchmark; None if it failed."""
     result = folder / f"{name}.json"
     command = [sys.executable, str(HERE / f"bench_{name}.py"), "--json", str(result)]
     if subprocess.run(command).returncode:
@@ -43,14 +44,14 @@ def measure(name: str, folder: Path) -> list[Row] | None:
 
 
 def seen_on() -> str:
-    """What the figures were seen on, in a sentence."""
+    """Return what the figures were measured on, in a sentence."""
     seen = machine()
     where = f"Seen on {seen.pop('cores')} cores of {seen.pop('processor')}, "
     return where + ", ".join(f"{name} {value}" for name, value in seen.items()) + "."
 
 
 def page(rows: dict[str, list[Row]]) -> str:
-    """docs/benchmarks.md."""
+    """Return docs/benchmarks.md."""
     lines = [INTRODUCTION, f"{seen_on()}\n"]
     lines += ["| what | baseline | looptap | ratio | promise | holds |", "|---|---|---|---|---|---|"]
     for row in (row for found in rows.values() for row in found):

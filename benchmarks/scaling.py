@@ -1,4 +1,4 @@
-"""How a cost grows with the number of something: a figure for each of some sizes, and the exponent that fits them."""
+"""Growth of a cost with the number of something: figures, and an exponent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ turned off: the median of the longest of three rounds, each with a heartbeat.
 
 @dataclass(frozen=True)
 class Growth:
-    """What was measured at which sizes; ``show`` writes one figure."""
+    """Figures by size; ``show`` formats one."""
 
     what: str
     measured: str
@@ -46,19 +46,19 @@ class Growth:
         return float(np.polyfit(sizes, figures, 1)[0])
 
     def cells(self) -> tuple[str, ...]:
-        """The line of the table."""
+        """Return the line of the table."""
         held = ", ".join(in_units(hold) for hold in self.holds.values())
         shown = ", ".join(map(self.show, self.figures.values()))
         sizes = ", ".join(f"{size:,}" for size in self.figures)
         return self.what, self.measured, sizes, shown, f"{self.exponent:.2f}", held
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         return {"figures": dict(self.figures), "holds": dict(self.holds), "cells": self.cells()}
 
 
 def page(rows: Iterable[Mapping[str, Any]], machine: str) -> str:
-    """docs/scaling.md, of the ``as_json`` of each line."""
+    """Return docs/scaling.md of the ``as_json`` of each line."""
     return HEAD + "".join(f"| {' | '.join(row['cells'])} |\n" for row in rows) + f"\n{machine}\n"
 
 
@@ -69,10 +69,11 @@ def longest_hold(
     period: float = 0.0003,
     after: Callable[[], object] = lambda: None,
 ) -> float:
-    """For how long ``thread`` keeps the interpreter lock from this one at worst: the median of three rounds.
+    """Return the longest time that ``thread`` keeps the GIL from this thread.
 
-    This thread sleeps for ``period`` and does ``work``, in turns; each round has a heartbeat in it, and ends with
-    ``after``. What it oversleeps counts so far as the other thread was on a CPU meanwhile: the rest is the machine's.
+    It is the median of three rounds. This thread sleeps for ``period`` and does ``work``, in turns; each round has a
+    heartbeat in it, and ends with ``after``. What it oversleeps counts so far as the other thread was on a CPU
+    meanwhile: the rest is the machine's.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(10.0)  # seconds: no thread is made to release the lock
@@ -95,7 +96,7 @@ def _longest(thread: threading.Thread, work: Callable[[], object], period: float
 
 
 def _clock_of(thread: threading.Thread) -> Callable[[], float]:
-    """The CPU time of a thread; where the system does not tell, the time."""
+    """Return a clock of the thread's CPU time; of time, where there is none."""
     if not hasattr(time, "pthread_getcpuclockid") or thread.ident is None:
         return time.perf_counter
     return partial(time.clock_gettime, time.pthread_getcpuclockid(thread.ident))

@@ -1,6 +1,7 @@
-"""The processes of `live_windows.py`: `job`; `plot`, which is `looptap plot` with its frames counted; `naive`.
+"""The processes of `live_windows.py`: `job`, `plot` and `naive`.
 
-The x of the line is the wall clock of the job, so that a window knows how old what it has just drawn is.
+`plot` is `looptap plot` with its frames counted. The x of the line is the wall clock of the job, so that a window knows
+the age of what it has just drawn.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 
 RATE = 10_000
 VISIBLE = 100_000
-"""Points on the screen before frames count."""
+"""The least points on the screen for a frame to count."""
 
 
 def job() -> None:
-    """Ten thousand events a second, as long as somebody holds its input open."""
+    """Emit ten thousand events a second until the input is closed."""
     import looptap
 
     with looptap.Agent("points") as agent:
@@ -35,7 +36,7 @@ def job() -> None:
 
 
 class Count:
-    """Frames of one window: when each was drawn and how old its newest point was; printed as JSON at the end."""
+    """Frames of one window, and the ages of their newest points; printed as JSON."""
 
     def __init__(self, seconds: float, close: Callable[[], Any]) -> None:
         self.seconds, self.close = seconds, close
@@ -46,7 +47,7 @@ class Count:
         self.over = False
 
     def frame(self, newest: float, points: int) -> None:
-        """A frame is on the screen, whose newest point is of the time ``newest``."""
+        """Count a frame on the screen, whose newest point is of the time ``newest``."""
         now = time.time()
         if self.over or points < VISIBLE:
             return
@@ -67,7 +68,7 @@ class Count:
             self.close()
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with the processor's time of this thread that it takes added up."""
+        """Return the function, with its CPU time on this thread added up."""
 
         def call(*args: Any, **how: Any) -> Any:
             begun = time.thread_time()
@@ -80,7 +81,7 @@ class Count:
 
 
 def plot(toolkit: str, seconds: float) -> None:
-    """The command `looptap plot points line`, in a process that counts what its window draws."""
+    """Run `looptap plot points line`, and count what its window draws."""
     from looptap.cli import main
     from looptap.visualizers.cells import Cell
     from looptap.visualizers.surfaces.window import ChartWindow
@@ -102,7 +103,7 @@ def plot(toolkit: str, seconds: float) -> None:
 
 
 def naive(toolkit: str, seconds: float) -> None:
-    """The same window written by hand: all points set at each frame by matplotlib's animation, at the same interval."""
+    """Run the same window by hand: matplotlib's animation sets all points."""
     import matplotlib
 
     matplotlib.use({"tk": "TkAgg", "qt": "QtAgg"}[toolkit])

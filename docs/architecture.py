@@ -1,4 +1,4 @@
-"""Draw docs/architecture.svg from the imports of the tree. `make architecture`.
+"""Draws docs/architecture.svg from the imports of the tree. `make architecture`.
 
 The places of the boxes are given here; the arrows are found. An arrow is an import between two packages, lazy and
 type-only imports included, unless a longer path of arrows already says it. The numbers are the steps of "Life of a
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 DRAWING = ROOT / "docs" / "architecture.svg"
 FOUNDATION = ("protocol", "store", "streams")
-"""Rooms that all others import: no arrow from outside into one of them is drawn."""
+"""Rooms that all others import: arrows into them from outside are not drawn."""
 
 WIDTH, HEIGHT = 900, 892
 TOP_PIXELS, ROW_PIXELS = 40, 80
@@ -108,7 +108,7 @@ SOCKET = ("agent.io", "client.transport", "CURVE socket")
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the rooms by its dotted name below `looptap`."""
+    """Return every module of the rooms by its dotted name below `looptap`."""
     rooms = {frame.package for frame in FRAMES}
     paths = sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
     parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in paths}
@@ -116,7 +116,7 @@ def modules() -> dict[str, Path]:
 
 
 def package_of(module: str) -> str:
-    """The box that a module belongs to: the first two parts of its package."""
+    """Return the box of a module: the first two parts of its package."""
     package = module if modules()[module].name == "__init__.py" else module.rpartition(".")[0]
     return ".".join(package.split(".")[:2])
 
@@ -127,11 +127,11 @@ IMPORT = re.compile(
     r"|import_module\(\s*\"(?P<lazy>looptap\.[\w.]+)\"",
     re.MULTILINE,
 )
-"""An import of ours; found in the text, which takes a tenth of the time of a parse."""
+"""Matches an import of ours in the text, in a tenth of the time of a parse."""
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of ours that a module imports, wherever in it."""
+    """Yield the modules of ours that a module imports, wherever in it."""
     for found in IMPORT.finditer(path.read_text()):
         package = found["package"] or found["module"] or found["lazy"]
         yield package
@@ -139,9 +139,10 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def imports() -> dict[str, set[str]]:
-    """Which box imports which: a package those of its room, and a room other rooms, the foundation left out.
+    """Return which boxes import which: packages in a room, and rooms across.
 
-    A module that lies in a room itself and imports nothing of it serves all its packages, and is in no box.
+    The foundation is left out. A module that lies in a room itself and imports nothing of it serves all its packages,
+    and is in no box.
     """
     drawn = {box.package for box in BOXES}
     reached = {
@@ -166,7 +167,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def reaches(graph: dict[str, set[str]], start: str, end: str) -> bool:
-    """Whether more than one arrow leads from a box to another."""
+    """Return whether more than one arrow leads from a box to another."""
     seen, ahead = {start}, [there for there in graph[start] if there != end]
     while ahead:
         here = ahead.pop()
@@ -179,12 +180,12 @@ def reaches(graph: dict[str, set[str]], start: str, end: str) -> bool:
 
 
 def places() -> dict[str, Box]:
-    """The boxes and frames by the names that arrows use."""
+    """Return the boxes and frames by the names that arrows use."""
     return {box.package: box for box in BOXES} | {f"room {frame.package}": frame for frame in FRAMES}
 
 
 def arrows() -> list[tuple[str, str]]:
-    """The imports that no longer path says. Those against the order of the rows make no path, and are shown."""
+    """Return the imports that no longer path implies, all those upwards among them."""
     row = {name: box.row for name, box in places().items()}
     found = imports()
     down = {here: {there for there in found.get(here, ()) if row[there] >= row[here]} for here in row}
@@ -194,7 +195,7 @@ def arrows() -> list[tuple[str, str]]:
 
 
 def steps() -> dict[str, list[int]]:
-    """The steps of "Life of a value" that each package has: the first path of a row says where it happens."""
+    """Return the steps of "Life of a value" in each package, by a row's first path."""
     found: dict[str, list[int]] = defaultdict(list)
     section = PAGE.read_text().partition("## 2. ")[2].partition("\n## ")[0]
     packages = {box.package for box in (*BOXES, *FRAMES)}
@@ -228,19 +229,19 @@ text { fill: #b4bcc8 } .name, .head { fill: #f3f4f6 } .room { fill: #9aa4b2 }
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
-    """A line of text."""
+    """Return a line of text."""
     style = f' class="{kind}"' if kind else ""
     return f'<text x="{x:g}" y="{y:g}"{style} text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def rect(box: Box, kind: str) -> str:
-    """The outline of a box."""
+    """Return the outline of a box."""
     size = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
     return f'<rect {size} rx="6" class="{kind}"/>'
 
 
 def drawn_box(box: Box, numbers: list[int]) -> Iterator[str]:
-    """A package: its name, what it is, and the steps that a value takes in it."""
+    """Yield a package: its name, what it is, and the steps that a value takes in it."""
     room, _, name = box.package.partition(".")
     yield rect(box, "both" if box.package == "agent.handoff" else "box")
     yield text(box.x + 8, box.y + 18, name or room, "name")
@@ -253,7 +254,7 @@ def drawn_box(box: Box, numbers: list[int]) -> Iterator[str]:
 
 
 def drawn_frame(frame: Box, numbers: list[int]) -> Iterator[str]:
-    """A room: a frame with its name, and its words where it has no packages that are drawn."""
+    """Yield a room: a frame with its name, and its words if no package is drawn."""
     if frame.words:
         yield from drawn_box(frame, numbers)
     else:
@@ -262,7 +263,7 @@ def drawn_frame(frame: Box, numbers: list[int]) -> Iterator[str]:
 
 
 def arrow(here: Box, there: Box) -> str:
-    """A curve from one box to the side of the other that is nearest."""
+    """Return a curve from one box to the nearest side of the other."""
     (x, y), (to_x, to_y) = here.middle, there.middle
     if round(here.row, 1) == round(there.row, 1):
         sign = 1 if to_x > x else -1
@@ -287,7 +288,7 @@ def arrow(here: Box, there: Box) -> str:
 
 
 def drawing() -> str:
-    """The whole drawing as SVG."""
+    """Return the whole drawing as SVG."""
     boxes = places()
     numbers = steps()
     parts = [

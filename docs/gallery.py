@@ -1,7 +1,7 @@
-"""The gallery of docs/gallery: each kind of chart on each surface, of what the digits job answers. `make gallery`.
+"""Makes docs/gallery: each kind of chart on each surface. `make gallery`.
 
-The job runs by itself, from its start; the plots attach to it as anybody would. plotly's pages, and the live charts of
-notebooks/gallery.ipynb in JupyterLab, are photographed by Chromium or Chrome where one is installed.
+The charts show the digits job, which runs from its start; the plots attach to it as usual. plotly's pages, and the live
+charts of notebooks/gallery.ipynb in JupyterLab, are photographed by Chromium or Chrome where one is installed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "docs" / "gallery"
 NOTEBOOK = ROOT / "notebooks" / "gallery.ipynb"
 CHARTS = 21
-"""In it."""
+"""The number of charts in the notebook."""
 EPOCHS = 8
 BATCHES = 24 * EPOCHS
 _BY_CLASS = "group_by(((int(t), l) for e in events for t, l in zip(e.target, e.losses.tolist())), mean)"
@@ -71,7 +71,7 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 
 
 def pictures() -> tuple[list[Picture], list[Picture]]:
-    """The pictures of lines and their like, and all others, after the job has run its epochs."""
+    """Return the pictures of lines and their like, and all others, from a job."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", "looptap.examples.digits", "--epochs", "100000"]
     job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
@@ -86,7 +86,7 @@ def pictures() -> tuple[list[Picture], list[Picture]]:
         for plot in (one for group in plots for one in group):
             plot.cells[0].streams[0].wait(2, timeout=120)
             plot.pull()
-        time.sleep(2)  # marks of commands are on the way since the first look
+        time.sleep(2)  # the commands were requested by the first pull
         for plot in (one for group in plots for one in group):
             plot.pull()
         found = [[plot.pictures()[0] for plot in group] for group in plots]
@@ -97,7 +97,7 @@ def pictures() -> tuple[list[Picture], list[Picture]]:
 
 
 def _attach(job: subprocess.Popen[bytes]) -> Any:
-    """The run of the job, as soon as it announces itself."""
+    """Return the run of the job, as soon as it announces itself."""
     while True:
         try:
             return looptap.attach("digits-cnn")
@@ -108,12 +108,12 @@ def _attach(job: subprocess.Popen[bytes]) -> Any:
 
 
 def _plot(run: Any, title: str, query: str, how: dict[str, Any], look: dict[str, Any]) -> Plot:
-    name = {"name": title} if len(query) > 40 else {}  # what an axis or a remark calls it
+    name = {"name": title} if len(query) > 40 else {}  # the name on axes and in remarks
     return Plot(run.stream(query, **{"on": "batch", "budget": math.inf, **name, **how}), title=title, **look)
 
 
 def _small(path: Path, width: int = 1100) -> None:
-    """Fewer pixels and 128 colours, so that the repository stays small."""
+    """Reduce pixels and colours, so that the repository stays small."""
     with Image.open(path) as image:
         size = width, round(width * image.height / image.width)
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
@@ -121,12 +121,12 @@ def _small(path: Path, width: int = 1100) -> None:
 
 
 def _browser() -> str:
-    """The browser that is installed; empty if there is none."""
+    """Return the installed browser; "" if there is none."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None) or ""
 
 
 def _notebook(path: Path) -> None:
-    """A photo of the live charts of the notebook."""
+    """Photograph the live charts of the notebook."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from lab import laboratory
 
@@ -150,7 +150,7 @@ def _notebook(path: Path) -> None:
 
 
 def _photograph(page: Path, path: Path, height: int) -> bool:
-    """A photo of a page, by the browser that is installed; whether there is one."""
+    """Photograph a page by the installed browser; return whether there is one."""
     browser = _browser()
     if not browser:
         return False
@@ -163,7 +163,7 @@ def _photograph(page: Path, path: Path, height: int) -> bool:
 
 
 def main() -> None:
-    """Write all files of docs/gallery; the jobs announce themselves in a private directory."""
+    """Write all files of docs/gallery; the jobs run in a private directory."""
     HERE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         os.environ["LOOPTAP_DIR"] = directory

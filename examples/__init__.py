@@ -1,1 +1,1 @@
-"""Training jobs to attach to: `python -m looptap.examples.digits`, `python -m looptap.examples.diverging`."""
+"""Training jobs to attach to, as in `python -m looptap.examples.digits`."""

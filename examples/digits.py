@@ -1,9 +1,8 @@
-"""A small CNN learns scikit-learn's handwritten digits; looptap can be attached to it at any time.
+"""A small CNN that learns handwritten digits; attach to it at any time.
 
-python -m looptap.examples.digits [--epochs 20] [--seed 0]
-looptap watch digits-cnn "step, loss" --on batch
-looptap progress digits-cnn
-The lines with `agent` and `progress` are the whole cost of the integration; LOOPTAP_DISABLED=1 takes the agent away.
+python -m looptap.examples.digits [--epochs 20] [--seed 0] looptap watch digits-cnn "step, loss" --on batch looptap
+progress digits-cnn The lines with `agent` and `progress` are the whole cost of the integration; LOOPTAP_DISABLED=1
+takes the agent away.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from looptap.training.progress import Progress
 
 
 def make_model() -> nn.Sequential:
-    """Two convolutions and a linear layer, 8 x 8 pixels to 10 classes."""
+    """Return two convolutions and a linear layer, 8 x 8 pixels to 10 classes."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -30,9 +29,9 @@ def make_model() -> nn.Sequential:
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """1,797 scans of 8 x 8 pixels in 0..1, shape (n, 1, 8, 8), and their classes.
+    """Return scikit-learn's 1,797 digits, shape (n, 1, 8, 8) in 0..1, and classes.
 
-    Read from the file of scikit-learn's `load_digits`; to import scikit-learn would take seconds.
+    They are read from the file of `load_digits`; importing scikit-learn would take seconds.
     """
     package = find_spec("sklearn")
     if package is None or package.origin is None:
@@ -49,7 +48,7 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=0)
     options = arguments.parse_args()
     torch.manual_seed(options.seed)
-    torch.set_num_threads(1)  # a model this small is several times slower on more
+    torch.set_num_threads(1)  # more threads make a model this small several times slower
     images, targets = digits()
     train, test = torch.arange(0, 1500), torch.arange(1500, len(targets))
     model = make_model()

@@ -1,4 +1,4 @@
-"""A job that really diverges: a softmax written without care for overflow, a learning rate that doubles.
+"""A job that really diverges: an unguarded softmax, a doubling learning rate.
 
 python -m looptap.examples.diverging [--wait 30]
 looptap watch diverging "step, loss, lr(optimizer)" --on batch --when "isnan(loss)" --before 20 --after 2
@@ -14,13 +14,13 @@ from looptap.examples.digits import digits, make_model
 
 
 def naive_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean cross entropy as the textbook has it; it overflows where an output exceeds 88."""
+    """Return the textbook's mean cross entropy: it overflows for outputs above 88."""
     odds = output.exp()
     return -(odds / odds.sum(1, keepdim=True)).gather(1, target[:, None]).log().mean()
 
 
 def main() -> None:
-    """Train, the learning rate doubling every 40 steps, until 20 losses were NaN."""
+    """Train, doubling the learning rate every 40 steps, until 20 losses were NaN."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--wait", type=float, default=0.0, help="seconds to wait, at most, for a client to attach")
     options = arguments.parse_args()

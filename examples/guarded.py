@@ -1,4 +1,4 @@
-"""Eight small trainings under guard, of which three are bad: the guard ends those and says what that has saved.
+"""Eight small trainings under a guard, which ends the three bad ones.
 
 python -m looptap.examples.guarded [--steps 1500]
 """
@@ -19,7 +19,7 @@ EPOCH_STEPS = 20
 """Steps of an epoch."""
 RATES = {"rate-1": 0.03, "rate-2": 0.035, "rate-3": 0.04, "rate-4": 0.045, "rate-5": 0.05}
 BAD = {"explodes": 1e3, "stalls": 0.02, "learns-nothing": 0.0}
-"""Learning rates of the jobs; one of the last three comes to a stop at a lock that is never released."""
+"""Learning rates of the bad jobs; one of them stalls at a lock that is never released."""
 RULES = [
     looptap.Rule("isnan(loss)", on="batch", budget=math.inf, actions=["stop"]),
     looptap.Rule.stalled(minutes=4 / 60, actions=["shell: kill $LOOPTAP_PID"]),
@@ -30,14 +30,14 @@ RULES = [
 
 
 def train(name: str, rate: float, steps: int, go: Any, progress: Any) -> None:
-    """Fit a sine; ``progress`` holds the steps and the seconds that it took."""
+    """Fit a sine; ``progress`` holds the steps done and the seconds they took."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     lock = multiprocessing.Lock()
     with looptap.Agent(f"guarded-{name}") as agent:
-        while not go.wait(0.1):  # until all jobs are there, so that they are compared from the start
+        while not go.wait(0.1):  # start together, so that the jobs can be compared
             agent.emit("waiting")
         began, total = time.monotonic(), 0.0
         for step in range(1, steps + 1):
@@ -79,7 +79,7 @@ def main() -> None:
         print(f"{len(jobs)} jobs of {steps} steps, guarded by: {'; '.join(rule.name for rule in RULES)}", flush=True)
         go.set()
         shown = 0
-        while any([job.is_alive() for job in jobs.values()]) or not guard.wait(0.1):  # all are asked, and so reaped
+        while any([job.is_alive() for job in jobs.values()]) or not guard.wait(0.1):  # asks, and so reaps, each
             shown = show(guard, shown)
             time.sleep(0.1)
         show(guard, shown)

@@ -1,4 +1,4 @@
-"""Data sets: files of the server, files or tensors in memory, and tensors that are augmented where they are read."""
+"""Data sets: a server's files, files or tensors in memory, augmented tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 
 class Fetched(Dataset[tuple[Any, int]]):
-    """Item i is file i of the server, decoded, and its class. Each process has one connection, which stays open."""
+    """Files of the server as items, decoded, with classes; a connection per process."""
 
     def __init__(self, port: int, decode: Callable[[bytes], Any], targets: Sequence[int]) -> None:
         self.port, self.decode, self.targets = port, decode, targets
@@ -21,21 +21,21 @@ class Fetched(Dataset[tuple[Any, int]]):
         return len(self.targets)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """One request. Raises OSError if the server is gone."""
+        """Request one file. Raises OSError if the server is gone."""
         if self._link is None:
             self._link = http.client.HTTPConnection("127.0.0.1", self.port)
         self._link.request("GET", f"/{index}")
         return self.decode(self._link.getresponse().read()), self.targets[index]
 
     def close(self) -> None:
-        """End the connection of this process; the next item opens another one."""
+        """Close the connection of this process; the next item opens another one."""
         if self._link is not None:
             self._link.close()
             self._link = None
 
 
 class Listed(Dataset[Any]):
-    """Item i of each column; the first one may have to be decoded."""
+    """Columns as items; the first one may have to be decoded."""
 
     def __init__(self, *columns: Sequence[Any], decode: Callable[[Any], Any] | None = None) -> None:
         self.columns, self.decode = columns, decode

@@ -1,4 +1,4 @@
-"""Handwritten digits as PNG files, the distortions that make them hard, and a small CNN that learns them."""
+"""Handwritten digits as PNG files, their distortions, and a small CNN."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.nn.functional import affine_grid, grid_sample
 from looptap.examples.digits import digits
 
 SIDE = 24
-"""Pixels of a side, of a file and of what the model sees."""
+"""Pixels of a side, in files and as input of the model."""
 TRAIN = 1500
-"""Digits that are learnt; the other 297 are the test."""
+"""The number of training digits; the other 297 are the test."""
 
 
 @cache
 def files() -> tuple[tuple[bytes, ...], Tensor]:
-    """The bytes of a PNG file for each digit, and the classes, shape (1797,)."""
+    """Return a PNG file of each digit, as bytes, and the classes, shape (1797,)."""
     images, targets = digits()
     made = []
     for image in images:
@@ -32,7 +32,7 @@ def files() -> tuple[tuple[bytes, ...], Tensor]:
 
 
 def decoded(file: bytes) -> Tensor:
-    """The picture in a PNG file, 0..1, shape (1, 24, 24)."""
+    """Return the picture in a PNG file, 0..1, shape (1, 24, 24)."""
     with Image.open(io.BytesIO(file)) as picture:
         pixels = bytearray(picture.tobytes())
     return torch.frombuffer(pixels, dtype=torch.uint8).view(1, SIDE, SIDE).float() / 255
@@ -40,13 +40,13 @@ def decoded(file: bytes) -> Tensor:
 
 @cache
 def pictures() -> tuple[Tensor, Tensor]:
-    """All digits as they are decoded, shape (1797, 1, 24, 24), and their classes."""
+    """Return all decoded digits, shape (1797, 1, 24, 24), and their classes."""
     made, targets = files()
     return torch.stack([decoded(file) for file in made]), targets
 
 
 def distort(images: Tensor) -> Tensor:
-    """Each image turned, scaled, sheared and moved at random, with noise and a hole; by torch's global generator."""
+    """Distort images at random: turn, scale, shear, shift, noise, a hole."""
     many = len(images)
 
     def between(low: float, high: float) -> Tensor:
@@ -65,13 +65,13 @@ def distort(images: Tensor) -> Tensor:
 
 
 def distorted(batch: list[Tensor]) -> list[Tensor]:
-    """A batch of images and classes, its images distorted: the augmentation of the benchmark."""
+    """Return a batch with its images distorted: the augmentation of the benchmark."""
     return [distort(batch[0]), batch[1]]
 
 
 @cache
 def unseen() -> tuple[Tensor, Tensor]:
-    """The test digits, each distorted twice, always the same way."""
+    """Return the test digits, each distorted twice, always the same way."""
     images, targets = pictures()
     generator = torch.get_rng_state()
     torch.manual_seed(0)
@@ -81,7 +81,7 @@ def unseen() -> tuple[Tensor, Tensor]:
 
 
 def cnn() -> nn.Module:
-    """Two convolutions and two linear layers, 24 x 24 pixels to 10 classes; steps of some ten milliseconds."""
+    """Return a small CNN, 24 x 24 pixels to 10 classes; a step takes some ten ms."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -91,7 +91,7 @@ def cnn() -> nn.Module:
 
 
 def accuracy(model: nn.Module) -> float:
-    """The share of the distorted test digits that are classified correctly."""
+    """Return the share of the distorted test digits that are classified correctly."""
     images, targets = unseen()
     model.eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The page that is written: tables of what was measured, baselines beside it."""
+"""The written page: tables of the measurements, with baselines beside them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Found = dict[Job, Outcome]
 
 
 def kept(promises: Sequence[Promise]) -> list[str]:
-    """Lines of the promises."""
+    """Return lines on the promises."""
     made = [[p.what, p.baseline, p.measured, "yes" if p.held else "**no**"] for p in promises]
     return ["\n## Promises\n", *_table(["promise", "baseline", "measured", "held"], made)]
 
 
 def times(timed: Timed, latency: float) -> list[str]:
-    """Lines on the time to target."""
+    """Return lines on the time to target."""
     made = []
     for factor in FACTORS:
         name, every = named(factor), timed[named(factor)]
@@ -65,7 +65,7 @@ def times(timed: Timed, latency: float) -> list[str]:
 
 
 def fed(fast: Fast) -> list[str]:
-    """Lines on a loader that is faster than the loop."""
+    """Return lines on a loader that is faster than the loop."""
     made = [
         [{"bare": "bare `DataLoader`", "1": "e = 1", "auto": "`auto`"}[name],
          spread([one[name][0] * 1e3 for one in fast], ".2f")] for name in ("bare", "1", "auto")
@@ -78,7 +78,7 @@ def fed(fast: Fast) -> list[str]:
 
 
 def tables(found: Found) -> list[str]:
-    """Lines on fresh examples to the target."""
+    """Return lines on fresh examples to the target."""
     every = rows()
     lines = ["\n## Fresh examples to the target\n", _FRESH]
     lines += ["\n### By insertion point (as Fig. 3 of the paper), B = 64\n"]
@@ -107,7 +107,7 @@ def _fresh(found: Found, wanted: Sequence[Row]) -> list[str]:
 
 
 def equal(finals: Found) -> list[str]:
-    """Lines on what is learnt from equal fresh data."""
+    """Return lines on what is learnt from equal fresh data."""
     made = [[f"{e:g}", spread([value * 100 for value in final_of(finals, e)], ".1f")] for e in (1.0, 2.0, 5.0)]
     return [
         f"\n## Test accuracy after {FINAL:,} fresh examples\n",
@@ -118,7 +118,7 @@ def equal(finals: Found) -> list[str]:
 
 
 def cost(costs: Costs) -> list[str]:
-    """Lines on what the stage costs."""
+    """Return lines on what the stage costs."""
     made = [
         [f"{mode}, {workers} worker{'s' * (not workers)}", f"{plain * 1e3:.2f}", f"{ours * 1e3:.2f}", f"{off:+.1%}",
          f"{(ours - plain) / 64 * 1e6:.1f}"]
@@ -130,7 +130,7 @@ def cost(costs: Costs) -> list[str]:
 
 
 def tuned(found: Found) -> list[str]:
-    """Lines on the learning rates."""
+    """Return lines on the learning rates."""
     lines = [
         "\n## Learning rates\n",
         f"Chosen without echo on the development seeds {', '.join(map(str, DEVELOPMENT))}, by the mean of the fresh "
@@ -164,7 +164,7 @@ def _table(head: Sequence[str], made: Sequence[Sequence[str]]) -> list[str]:
 
 
 def head(seeds: Sequence[int]) -> str:
-    """How it was measured."""
+    """Return how it was measured."""
     return f"""# What echoing saves
 
 Made by `make bench-echo`. Everything is measured in one run: the factors take turns seed by seed, {len(seeds)} seeds

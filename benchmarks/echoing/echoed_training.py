@@ -20,10 +20,10 @@ from looptap.training.echoing import AFTER, BEFORE, Echo
 
 
 class Task(NamedTuple):
-    """What is learnt, and when it is learnt: when two evaluations in a row are ``target`` or more.
+    """A learning task, done when two evaluations in a row reach ``target``.
 
-    It is the mean of the weights over the last steps (decay 0.95) that is evaluated: single steps jump about, and the
-    first of them that happens to be good says little.
+    Evaluated is the mean of the weights over the last steps (decay 0.95): single steps jump about, and the first of
+    them that happens to be good says little.
     """
 
     make: Callable[[], nn.Module]
@@ -48,7 +48,7 @@ LANGUAGE = Task(language.Transformer, torch.optim.Adam, language.loss, language.
 
 
 class Outcome(NamedTuple):
-    """One training: until the target, or as far as it was let."""
+    """One training: until the target, or as far as it was allowed to run."""
 
     reached: bool
     steps: int
@@ -60,17 +60,17 @@ class Outcome(NamedTuple):
     down: float
     factor: float
     expected: dict[float, float] = {}  # noqa: RUF012 - never changed
-    """For other factors, how many times as many steps a second the loader expects."""
+    """The speed-up that the loader expects of other factors."""
 
 
 def batches(data: Dataset[Any], size: int, seed: int, workers: int = 0) -> DataLoader[Any]:
-    """The data, shuffled for each epoch, as one long stream: no worker waits for the end of an epoch."""
+    """Return the data as one long stream, shuffled by epoch: no worker waits."""
     order = RandomSampler(data, num_samples=10_000_000, generator=torch.Generator().manual_seed(seed))  # type: ignore
     return DataLoader(data, size, sampler=order, num_workers=workers)
 
 
 def pictures(mode: str = BEFORE) -> Dataset[Any]:
-    """The digits in memory; distorted where they are read, if the echo comes after that."""
+    """Return the digits in memory, distorted when read if the echo follows that."""
     images, targets = digit_files.pictures()
     data = Listed(images[: digit_files.TRAIN], targets[: digit_files.TRAIN])
     return Distorted(data, digit_files.distort) if mode == AFTER else data
@@ -86,13 +86,13 @@ def digits_echo(
     buffer: int = 300,
     workers: int = 0,
 ) -> Echo:
-    """An echoed loader of digits; distorted after the buffer, before batches are echoed, or where they are read."""
+    """Return an echoed loader of digits, which are distorted where ``mode`` says."""
     return Echo(batches(data, size, seed, workers), factor, mode, buffer=buffer, seed=seed,
                 augment_batch=None if mode == AFTER else digit_files.distorted)  # fmt: skip
 
 
 def language_echo(seed: int, factor: float, mode: str, *, size: int, buffer: int) -> Echo:
-    """An echoed loader of sequences, each of which is read once."""
+    """Return an echoed loader of sequences, each of which is read once."""
     return Echo(batches(Listed(language.corpus()), size, seed), factor, mode, buffer=buffer, seed=seed)
 
 
@@ -108,9 +108,10 @@ def train(
     decay: bool = False,
     later: bool = False,
 ) -> Outcome:
-    """Train until the target, so many steps, or so much fresh data; ``decay``: the rate falls to 0 until then.
+    """Train until the target, for ``steps`` steps, or for ``fresh`` examples.
 
-    ``later``: all the steps are done, and only then is it looked for the first one that was at the target.
+    ``decay``: the rate falls to 0 until then. ``later``: all steps are done before the first one at the target is
+    looked for.
     """
     torch.manual_seed(seed)
     model = task.make()
@@ -154,7 +155,7 @@ def train(
 
 
 class Mark(NamedTuple):
-    """Where a training was, and with what weights."""
+    """The position of a training, and its weights there."""
 
     seconds: float
     step: int

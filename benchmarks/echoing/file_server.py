@@ -1,4 +1,4 @@
-"""A local HTTP server that hands out files, each after a latency."""
+"""A local HTTP server that sends files, each after a latency."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Server:
 
     @property
     def latency(self) -> float:
-        """Seconds that each answer takes before it is sent; several may be under way at once."""
+        """Seconds before each answer is sent; several may be under way at once."""
         return self._latency.value
 
     @latency.setter
@@ -29,7 +29,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(files: Sequence[bytes], latency: float = 0.0) -> Iterator[Server]:
-    """The files as ``/0``, ``/1``, … on a free port of this machine, until the block ends."""
+    """Serve the files as ``/0``, ``/1``, … on a free local port until the block ends."""
     context = multiprocessing.get_context("spawn")
     shared = context.Value("d", latency)
     mine, others = context.Pipe()
@@ -50,7 +50,7 @@ def _serve(files: tuple[bytes, ...], latency: Synchronized[float], told: Connect
         disable_nagle_algorithm = True
 
         def handle(self) -> None:
-            """GET, and nothing else of HTTP/1.1: http.server takes longer to parse a request than all the rest."""
+            """Serve GET only: http.server's parser takes longer than all the rest."""
             while line := self.rfile.readline():
                 while self.rfile.readline() not in (b"\r\n", b""):
                     pass

@@ -1,4 +1,4 @@
-"""Fresh examples until the target, and what is learnt from equal fresh data: no clock, no server, all processors."""
+"""Fresh examples until the target, and what equal fresh data teaches."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rich.progress import track
 from looptap.training.echoing import AFTER, BATCH, BEFORE, SHUFFLED
 
 SEEDS, DEVELOPMENT = tuple(range(5)), (100, 101)
-"""What is reported, and the seeds with which the learning rates were chosen."""
+"""The reported seeds, and those with which the learning rates were chosen."""
 FEW = 3
-"""Seeds of the tables that nothing else is made from."""
+"""The number of seeds of tables that nothing else is derived from."""
 RATES = {
     ("digits", 64): (0.035, 0.05, 0.07), ("digits", 256): (0.07, 0.1, 0.14),
     ("language", 32): (0.006, 0.012, 0.024), ("language", 256): (0.012, 0.024, 0.048),
 }  # fmt: skip
 SIZES = {"digits": (64, 256), "language": (32, 256)}
 LIMITS = {("digits", 64): 2000, ("digits", 256): 1000, ("language", 32): 3000, ("language", 256): 600}
-"""Steps after which a run is given up."""
+"""The most steps of a run."""
 FINAL = 30_000
-"""Examples of the comparison at equal fresh data."""
+"""The number of examples in the comparison at equal fresh data."""
 
 
 class Job(NamedTuple):
-    """One training in memory; ``seed`` is that of data, model and echo."""
+    """One training in memory; data, model and echo share ``seed``."""
 
     task: str
     size: int
@@ -46,7 +46,7 @@ class Job(NamedTuple):
 
 
 def done(job: Job) -> Outcome:
-    """Do it."""
+    """Run a job."""
     digits = job.task == "digits"
     if digits:
         loader = digits_echo(
@@ -61,7 +61,7 @@ def done(job: Job) -> Outcome:
 
 
 def all_done(jobs: Iterable[Job], what: str) -> dict[Job, Outcome]:
-    """All of them, as many at once as there are processors."""
+    """Run all jobs, as many at once as there are processors."""
     jobs = list(dict.fromkeys(jobs))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), context, _begun) as pool:
@@ -69,7 +69,7 @@ def all_done(jobs: Iterable[Job], what: str) -> dict[Job, Outcome]:
 
 
 def _begun() -> None:
-    """One thread each; and a process whose parent was ended does not stay behind."""
+    """Use one thread, and end with the parent process."""
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -82,7 +82,7 @@ def _begun() -> None:
 
 
 def grid() -> dict[Job, Outcome]:
-    """Every rate for every task and batch size without echo, on development seeds."""
+    """Run every rate for every task and batch size without echo."""
     jobs = [
         Job(task, size, BEFORE if task == "digits" else AFTER, 1.0, _usual(task, size), rate, seed)
         for (task, size), rates in RATES.items() for rate in rates for seed in DEVELOPMENT
@@ -91,18 +91,18 @@ def grid() -> dict[Job, Outcome]:
 
 
 def best(found: dict[Job, Outcome], task: str, size: int) -> float:
-    """The rate that needs least fresh data, on average over the seeds."""
+    """Return the rate that needs least fresh data, on average over the seeds."""
     return min(RATES[task, size], key=lambda rate: needed(found, task, size, rate))
 
 
 def needed(found: dict[Job, Outcome], task: str, size: int, rate: float) -> float:
-    """Fresh examples of that rate, mean over the development seeds; infinite if one did not get there."""
+    """Return the mean fresh examples of a rate; infinite if a seed did not arrive."""
     every = [fresh(one) for job, one in found.items() if (job.task, job.size, job.rate) == (task, size, rate)]
     return sum(every) / len(every)
 
 
 def fresh(outcome: Outcome) -> float:
-    """Fresh examples until the target; infinite if it was not reached."""
+    """Return the fresh examples until the target; infinite if it was not reached."""
     return outcome.fresh if outcome.reached else math.inf
 
 
@@ -121,7 +121,7 @@ def _usual(task: str, size: int) -> int:
 
 
 def rows() -> dict[str, list[Row]]:
-    """The tables: by insertion point (Fig. 3 of the paper), batch size (Fig. 6) and buffer (Fig. 7); large factors."""
+    """Return the tables: by insertion point, batch size and buffer (Fig. 3, 6, 7)."""
     points = [Row("digits", 64, BEFORE, e, 300) for e in (2.0, 4.0, 5.0, 8.0)]
     points += [Row("digits", 64, mode, e, 300) for mode in (AFTER, SHUFFLED, BATCH) for e in (2.0, 4.0)]
     large = [Row("digits", 256, mode, e, 300) for mode, e in ((BEFORE, 4.0), (BATCH, 4.0))]
@@ -138,12 +138,12 @@ def rows() -> dict[str, list[Row]]:
 
 
 def base(row: Row) -> Row:
-    """The same without echo."""
+    """Return the same row without echo."""
     return Row(row.task, row.size, BEFORE if row.task == "digits" else AFTER, 1.0, _usual(row.task, row.size))
 
 
 def jobs(every: Iterable[Row], rates: dict[tuple[str, int], float], seeds: Sequence[int] = SEEDS) -> list[Job]:
-    """All seeds of the rows and of their baselines; the first few where no run is timed, nor the figure drawn."""
+    """Return the jobs of the rows and baselines, with fewer seeds where few do."""
     wanted = dict.fromkeys(one for row in every for one in (base(row), row))
     return [
         Job(*row, rates[row.task, row.size], seed) for row in wanted
@@ -152,12 +152,12 @@ def jobs(every: Iterable[Row], rates: dict[tuple[str, int], float], seeds: Seque
 
 
 def fresh_of(found: dict[Job, Outcome], row: Row) -> list[float]:
-    """Fresh examples to the target, seed by seed."""
+    """Return the fresh examples to the target, seed by seed."""
     return [fresh(one) for job, one in found.items() if Row(*job[:5]) == row and not job.final]
 
 
 def steps_of(found: dict[Job, Outcome], factor: float | str, seed: int) -> int:
-    """Steps in which the digits are learnt with a factor; no run with "auto" is the same, so plenty are allowed."""
+    """Return the steps to learn the digits with a factor; for "auto" plenty."""
     needs = {
         job.factor: outcome.steps for job, outcome in found.items()
         if Row(*job[:5]) == Row("digits", 64, BEFORE, job.factor, 300) and job.seed == seed and not job.final
@@ -166,7 +166,7 @@ def steps_of(found: dict[Job, Outcome], factor: float | str, seed: int) -> int:
 
 
 def fewer(found: dict[Job, Outcome], row: Row) -> tuple[float, float, float]:
-    """How many times less fresh data than without echo: ratio of medians, least and most of a seed."""
+    """Return how many times less fresh data it takes: ratio of medians, and range."""
     after = fresh_of(found, row)
     before = fresh_of(found, base(row))[: len(after)]
     each = [one / two for one, two in zip(before, after, strict=True)]
@@ -174,6 +174,6 @@ def fewer(found: dict[Job, Outcome], row: Row) -> tuple[float, float, float]:
 
 
 def finals(rate: float, seeds: Sequence[int] = SEEDS) -> dict[Job, Outcome]:
-    """The digits from equal fresh data, a rate that falls to nothing, echoed and not."""
+    """Train on equal fresh data, echoed and not, with a rate that falls to 0."""
     wanted = [Job("digits", 64, BEFORE, e, 300, rate, seed, True) for e in (1.0, 2.0, 5.0) for seed in seeds]
     return all_done(wanted, "equal fresh data")

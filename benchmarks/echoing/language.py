@@ -1,4 +1,4 @@
-"""Sequences of an invented language, never seen twice, and a small transformer that learns to tell the next token."""
+"""Sequences of an invented language, and a small transformer that learns it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy
 
 TOKENS, LENGTH = 12, 16
 FRESH = 60_000
-"""Sequences that there are; a run takes less."""
+"""The number of sequences; a run takes fewer."""
 
 
 def sequences(many: int, seed: int) -> Tensor:
-    """Tokens, shape (many, 17): two at random, then each as the two before it say, or in a tenth of cases any."""
+    """Return tokens, shape (many, 17): each follows from two, a tenth at random."""
     table = torch.randint(TOKENS, (TOKENS, TOKENS), generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(seed)
     found = torch.randint(TOKENS, (many, LENGTH + 1), generator=generator)
@@ -26,13 +26,13 @@ def sequences(many: int, seed: int) -> Tensor:
 
 @cache
 def corpus() -> Tensor:
-    """What is learnt from."""
+    """Return the training data."""
     return sequences(FRESH, 1)
 
 
 @cache
 def unseen() -> Tensor:
-    """What the loss is measured on."""
+    """Return the test data."""
     return sequences(500, 2)
 
 
@@ -47,18 +47,18 @@ class Transformer(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the token after each, shape (batch, 16, 12), for (batch, 16) tokens."""
+        """Return logits (batch, 16, 12) of the token after each of (batch, 16) tokens."""
         found: Tensor = self.out(self.layers(self.embedding(tokens) + self.place, mask=self.mask, is_causal=True))
         return found
 
 
 def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
-    """Mean cross entropy of the next token, in nats."""
+    """Return the mean cross entropy of the next token, in nats."""
     found: Tensor = cross_entropy(model(batch[0][:, :-1]).flatten(0, 1), batch[0][:, 1:].flatten())
     return found
 
 
 def score(model: nn.Module) -> float:
-    """Minus the loss on unseen sequences; the language itself has about -0.63."""
+    """Return minus the loss on unseen sequences; the language itself has about -0.63."""
     with torch.no_grad():
         return -loss(model, [unseen()]).item()

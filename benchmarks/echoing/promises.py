@@ -1,4 +1,4 @@
-"""What was promised of echoing, what was measured, and whether it holds: computed, whichever way it comes out."""
+"""What was promised of echoing, what was measured, and whether it holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Costs = dict[tuple[str, int], tuple[float, float, float]]
 
 
 class Promise(NamedTuple):
-    """One row: what is promised, beside what baseline, what was measured, and whether that keeps it."""
+    """One row: promise, baseline, measured figure, and whether it is kept."""
 
     what: str
     baseline: str
@@ -26,7 +26,7 @@ class Promise(NamedTuple):
 
 
 def promises(timed: Timed, fast: Fast, finals: dict[Job, Outcome], waiting: Waiting, costs: Costs) -> list[Promise]:
-    """All of them."""
+    """Return all promises."""
     rest = [_foretold(timed, False), _foretold(timed, True), _waits(waiting), _cost(costs)]
     return [*_sooner(timed), _automatic(timed), _fed(fast), *_finals(finals), *rest]
 
@@ -61,7 +61,7 @@ def _fed(fast: Fast) -> Promise:
 
 
 def final_of(finals: dict[Job, Outcome], factor: float) -> list[float]:
-    """Test accuracy after equal fresh data, seed by seed."""
+    """Return the test accuracy after equal fresh data, seed by seed."""
     return [outcome.scores[-1][1] for job, outcome in finals.items() if job.factor == factor]
 
 
@@ -100,12 +100,12 @@ def _cost(costs: Costs) -> Promise:
 
 
 def times(ratio: float, low: float, high: float) -> str:
-    """How many times less, and the range of it, as text."""
+    """Return a ratio and its range as text."""
     return f"{ratio:.2f}× ({low:.2f}–{high:.2f})" if math.isfinite(ratio) and ratio else "–"
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """Median and range, as text."""
+    """Return median and range as text."""
     if math.isinf(median(values)):
         return "not reached"
     return f"{median(values):{form}} ({min(values):{form}}–{max(values):{form}})"

@@ -1,6 +1,7 @@
-"""What does echoing save? `make bench-echo`: a slow server, digits, a transformer; less than half an hour on two cores.
+"""What does echoing save? `make bench-echo`, half an hour on two cores.
 
-Writes docs/echoing-benchmarks.md and .json, and the figure beside them. ``--seeds 1`` is a quick look.
+Measures a slow server, digits and a transformer. Writes docs/echoing-benchmarks.md and .json, and the figure beside
+them. ``--seeds 1`` is a quick look.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def main() -> None:
-    """Measure all, write the page."""
+    """Measure everything, and write the page."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seeds", type=int, default=len(fresh_to_target.SEEDS))
     arguments.add_argument("--into", type=Path, default=DOCS)
@@ -61,7 +62,7 @@ def main() -> None:
 def _timed(
     rate: float, seeds: tuple[int, ...], fresh: dict[Job, Outcome]
 ) -> tuple[time_to_target.Timed, Waiting, float]:
-    """All factors in turn, seed by seed, each seed from another one on; as many steps as they took in memory."""
+    """Train with all factors in turn, seed by seed, starting with another each time."""
     timed: time_to_target.Timed = {time_to_target.named(factor): [] for factor in time_to_target.FACTORS}
     console = Console()
     with serving(digit_files.files()[0]) as server:

@@ -1,4 +1,4 @@
-"""What the stage costs a loop at a factor of 1: its steps and those of a bare loader in turn, nothing throttled."""
+"""The cost of the stage to a loop at a factor of 1, nothing throttled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIRS, WARM = 240, 20
 
 
 def costs() -> dict[tuple[str, int], tuple[float, float, float]]:
-    """For each insertion point and number of workers: the cost over a bare step, the seconds of a bare one and of ours.
+    """Return cost, bare and echoed seconds per step, by mode and workers.
 
     They are medians of steps in turn. Without workers all that reading and packing take is in the step, too.
     """

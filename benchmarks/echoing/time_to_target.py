@@ -1,4 +1,4 @@
-"""Seconds until the digits are learnt from a slow server: factors in turn, seed by seed, on one clock."""
+"""Seconds until the digits are learnt from a slow server, on one clock."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torch.utils.data import Dataset
 FIXED = (1.0, 2.0, 4.0, 5.0, 8.0)
 FACTORS: tuple[float | str, ...] = (*FIXED, "auto")
 RATIO = 6.0
-"""R that the latency of the server is set for."""
+"""The ratio R that the latency of the server is set for."""
 WORKERS = 2
 
 
 def files(port: int) -> Dataset[Any]:
-    """The training digits behind the server."""
+    """Return the training digits behind the server."""
     return Fetched(port, digit_files.decoded, digit_files.files()[1][: digit_files.TRAIN].tolist())
 
 
 def calibrate(server: Server, rate: float) -> tuple[float, float]:
-    """Set the latency so that a fresh batch takes `RATIO` times a step; seconds of a fresh batch, and of a step.
+    """Set the latency so that a fresh batch takes `RATIO` times a step; return both.
 
     The step is measured while the reader works beside it, as it does later.
     """
@@ -38,14 +38,14 @@ def calibrate(server: Server, rate: float) -> tuple[float, float]:
 
 
 def run(server: Server, factor: float | str, rate: float, seed: int, *, steps: int, target: bool = False) -> Outcome:
-    """One training from the server of so many steps; with a target it is said afterwards when that was reached."""
+    """Train from the server for so many steps; evaluate ``target`` afterwards."""
     loader = digits_echo(files(server.port), seed, factor, workers=WORKERS)
     outcome = train(DIGITS, loader, rate, seed, steps=steps, target=target, later=True)
     return outcome._replace(expected={other: loader.speed_up(other) for other in FIXED})
 
 
 def waiting(server: Server, rate: float, seed: int, steps: int = 64) -> tuple[float, float]:
-    """Seconds a step from the server, of a bare loader and of an echoed one with factor 1, the start left out."""
+    """Return the seconds per step from the server, bare and with factor 1."""
     data, found = files(server.port), {}
     for echoed in (seed % 2 == 0, seed % 2 == 1):
         loader = digits_echo(data, seed, 1.0, workers=WORKERS) if echoed else Bare(data, seed)
@@ -54,7 +54,7 @@ def waiting(server: Server, rate: float, seed: int, steps: int = 64) -> tuple[fl
 
 
 def fast(rate: float, seed: int, steps: int = 150) -> dict[str, tuple[float, float]]:
-    """Where R < 1, the same files without a server: seconds a step of a bare loader, of factor 1 and of auto, and R."""
+    """Return seconds per step, and R, without a server: bare, factor 1, auto."""
     found = {}
     for name, factor in (("bare", None), ("1", 1.0), ("auto", "auto"))[:: 1 if seed % 2 else -1]:
         made, targets = digit_files.files()
@@ -66,7 +66,7 @@ def fast(rate: float, seed: int, steps: int = 150) -> dict[str, tuple[float, flo
 
 
 class Bare:
-    """The loader as it is; its batches are distorted in the loop, if nothing before does that."""
+    """The loader without echo; its batches are distorted in the loop if need be."""
 
     fresh, up, down, factor = 0, math.nan, math.nan, 1.0
 
@@ -78,37 +78,37 @@ class Bare:
 
 
 Timed = dict[str, list[Outcome]]
-"""The runs of each factor, seed by seed; the name of a factor is as `named` says."""
+"""The runs of each factor, seed by seed; `named` gives the keys."""
 
 
 def named(factor: float | str) -> str:
-    """ "2", "auto"."""
+    """Return the name of a factor: "2", "auto"."""
     return factor if isinstance(factor, str) else f"{factor:g}"
 
 
 def speed_up(found: Timed, name: str, what: Callable[[Outcome], float]) -> tuple[float, float, float]:
-    """How many times less of something there is than with factor 1: ratio of medians, least and most of a seed."""
+    """Return how many times less than with factor 1: ratio of medians, and range."""
     base, other = ([what(one) for one in found[key]] for key in ("1", name))
     each = [one / two for one, two in zip(base, other, strict=True)]
     return median(base) / median(other), min(each), max(each)
 
 
 def seconds(outcome: Outcome) -> float:
-    """Seconds to the target; infinite if it was not reached."""
+    """Return the seconds to the target; infinite if it was not reached."""
     return outcome.seconds if outcome.reached else math.inf
 
 
 def pace(outcome: Outcome) -> float:
-    """Seconds a step, from the first evaluation to the last: the start of the workers is left out."""
+    """Return the seconds per step between the first evaluation and the last."""
     (first, _), (last, _) = outcome.scores[0], outcome.scores[-1]
     return (last - first) / max(1, len(outcome.scores) - 1) / DIGITS.every
 
 
 def expected(found: Timed, factor: float, during: float = 1.0) -> float:
-    """Steps a second over those with factor 1, as `Echo.speed_up` predicted at the end of the runs with another one."""
+    """Return the speed-up that `Echo.speed_up` predicted during other runs."""
     return median(one.expected[factor] for one in found[named(during)])
 
 
 def before(factor: float) -> float:
-    """The factor below; 1 is the least."""
+    """Return the factor below; 1 is the least."""
     return FIXED[max(0, FIXED.index(factor) - 1)]

@@ -1,4 +1,4 @@
-"""The estimators that are compared, and the runs on which they are."""
+"""The estimators under comparison, and the runs they are compared on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROCESSORS_COST = 40_000  # C of the paper, for one CPU and one GPU
 
 
 class Case(NamedTuple):
-    """A run and what groups it belongs to; ``earlier`` are curves of other runs of the same job."""
+    """A run and its groups; ``earlier`` are curves of other runs of the job."""
 
     run: Run
     group: str
@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 
 def simulated(seeds: Sequence[int]) -> Iterator[Case]:
-    """Synthetic runs: each seed with each kind of curve, the loads in turn."""
+    """Yield synthetic runs: each seed with each kind of curve, the loads in turn."""
     for seed in seeds:
         for index, kind in enumerate(KINDS):
             load = LOADS[(seed + index) % len(LOADS)]
@@ -42,7 +42,7 @@ def simulated(seeds: Sequence[int]) -> Iterator[Case]:
 
 
 def recorded(seeds: Sequence[int]) -> Iterator[Case]:
-    """Recorded curves, with the pace of synthetic runs; those of the combination with smaller seeds are history."""
+    """Yield recorded curves at the pace of synthetic runs; smaller seeds are earlier."""
     curves = json.loads(CURVES.read_text())
     for index, curve in enumerate(curves):
         if curve["seed"] not in seeds:
@@ -59,18 +59,18 @@ def recorded(seeds: Sequence[int]) -> Iterator[Case]:
 
 
 def _job(curve: dict[str, Any]) -> tuple[object, ...]:
-    """Runs of one job differ in their seed alone; pictures of even seeds and of odd ones are different data."""
+    """Return the key of a job; even and odd seeds have different pictures."""
     tokens = curve["optimizer"].startswith(("transformer", "LSTM"))
     return curve["optimizer"], curve["schedule"], 0 if tokens else curve["seed"] % 2
 
 
 def stop_of(run: Run) -> int:
-    """The raw point at which the run ends."""
+    """Return the raw point at which the run ends."""
     return RULE.stops(run.errors) or run.last
 
 
 def verdicts(case: Case, which: Sequence[str] = ESTIMATORS) -> dict[str, Verdict]:
-    """What each of the estimators is worth on a run; that of the paper has validations inserted, as published."""
+    """Return the verdict on each estimator; the paper's has validations inserted."""
     return {name: _verdict(case, name) for name in which}
 
 
@@ -100,5 +100,5 @@ def _verdict(case: Case, name: str) -> Verdict:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, NaN of nothing."""
+    """Return the mean, or NaN of nothing."""
     return float(np.mean(values)) if len(values) else math.nan

@@ -1,4 +1,4 @@
-"""Predicted and true remaining time over a run, for one recorded curve of each sort, like the paper's Fig. 9-11."""
+"""Predicted and true remaining time over some runs, like the paper's Fig. 9-11."""
 
 from __future__ import annotations
 

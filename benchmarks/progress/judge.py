@@ -1,6 +1,7 @@
-"""How wrong is an estimator over a whole run? The area between predicted and true remaining time, over the true one's.
+"""How wrong is an estimator over a whole run?
 
-Source: Dong & Luo 2024, V.B.
+The measure is the area between predicted and true remaining time, over that of the true one. Source: Dong & Luo 2024,
+V.B.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from looptap.training.progress.estimate import Estimate, Estimator
 
 
 class Verdict(NamedTuple):
-    """The average prediction error, in which share of the time the band held the truth, and the first estimates.
+    """Average prediction error, coverage of the band, and the first error.
 
-    ``first`` is how wrong those of the first tenth of the run are, over the length of the run.
+    ``first`` is the error over the first tenth of the run, over the length of the run.
     """
 
     error: float
@@ -32,7 +33,7 @@ LOOKS = 150
 def follow(
     happened: Sequence[Stretch], make: Callable[[Ledger], Estimator], looks: int = LOOKS
 ) -> Iterator[tuple[float, Estimate]]:
-    """Play a run to an estimator, and look at its estimate at equal steps of the time: when, and what it says."""
+    """Play a run to an estimator; return its estimates at equal steps of time."""
     clock = [0.0]
     estimator = make(Ledger(lambda: clock[0]))
     total = sum(stretch.seconds for stretch in happened)
@@ -55,7 +56,7 @@ def follow(
 
 
 def judge(happened: Sequence[Stretch], make: Callable[[Ledger], Estimator], *, looks: int = LOOKS) -> Verdict:
-    """How wrong the estimates of a whole run are."""
+    """Return how wrong the estimates of a whole run are."""
     total = sum(stretch.seconds for stretch in happened)
     times, estimates = zip(*follow(happened, make, looks), strict=True)
     at, rest = np.array(times), total - np.array(times)

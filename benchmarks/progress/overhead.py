@@ -1,4 +1,4 @@
-"""What estimating costs a loop: passive, with validations inserted, and for one forecast. Like the paper's Table 3."""
+"""The cost of estimating to a loop, like the paper's Table 3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPOCH = 2  # seconds, about
 
 
 def overheads() -> list[str]:
-    """Lines of the page."""
+    """Return lines of the page."""
     torch.set_num_threads(1)
     (small, asked, short), (usual, _, long) = _passive(64, 1200), _passive(640, 200)
     inserted, forecasts = _inserted(), _forecasts()
@@ -43,7 +43,7 @@ def _job(data: DataLoader[tuple[torch.Tensor, ...]]) -> tuple[nn.Module, torch.o
 
 
 def _passive(batch: int, count: int, epochs: int = 8) -> tuple[float, float, float]:
-    """The share of all that a `Progress` does in a loop, the seconds of it in one step, and those of a bare step.
+    """Return the share of a `Progress` in a loop, and its and a bare step's seconds.
 
     Bare epochs and wrapped ones take turns; what is between two steps is timed by itself, since the steps scatter by
     more than that. Its caches are as cold as a step leaves them.

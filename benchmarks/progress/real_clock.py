@@ -1,4 +1,4 @@
-"""Torch jobs on a real clock, with a competitor for the processor from halfway on: the estimates side by side."""
+"""Torch jobs on a real clock, with a competitor from halfway on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
 
 
 def jobs(short: bool = False) -> list[str]:
-    """Lines of the page."""
+    """Return lines of the page."""
     names, seeds = list(_JOBS)[: 1 if short else 3], _SEEDS[: 1 if short else 3]
     columns = [*_METHODS, "ours, stop known"]
     found: dict[str, list[tuple[int, float, list[float]]]] = {name: [] for name in names}
@@ -81,7 +81,7 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 
 def _job(workers: dict[str, object], seed: int) -> tuple[int, float, list[float]]:
-    """Where a run stops, in how many seconds, and the errors of all estimates."""
+    """Return where a run stops, in how many seconds, and the errors of all estimates."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     images, targets = pictures(1)
@@ -126,13 +126,13 @@ def _job(workers: dict[str, object], seed: int) -> tuple[int, float, list[float]
 
 
 def _ahead(progress: Progress) -> tuple[float, float]:
-    """Where a run is, and where it is taken to stop, in validations."""
+    """Return where a run is, and where it is expected to stop, in validations."""
     plan, found = progress.estimator.plan, progress.estimate()
     return plan.done + plan.since / plan.point, found.stop if found else float(_LAST)
 
 
 def _through(all_of_them, how, loader):  # type: ignore[no-untyped-def]
-    """The loader, counted by each of them."""
+    """Return the loader, counted by each of them."""
     for progress in all_of_them:
         loader = getattr(progress, how)(loader)
     return loader

@@ -1,7 +1,7 @@
-"""Real learning curves, recorded: small torch models, 14 combinations of optimizer and learning rate, several seeds.
+"""Records learning curves of small torch models: 14 jobs, several seeds.
 
-python benchmarks/progress/record.py [SECONDS]    writes curves.json beside this file, where it is not yet complete,
-and begins no run after so many seconds
+python benchmarks/progress/record.py [SECONDS]    writes curves.json beside this file, where it is not yet complete, and
+begins no run after so many seconds
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPTIMIZERS = {"SGD": (torch.optim.SGD, 0.02), "Adam": (torch.optim.Adam, 4e-4), 
               "AdaGrad": (torch.optim.Adagrad, 4e-3)}  # fmt: skip
 SCHEDULES = ("constant", "exponential", "step")
 DEVELOPMENT, HELD_OUT = (*range(15), *range(20, 27)), tuple(range(30, 54))
-"""Seeds: the method was tuned on the first, and is reported on the others."""
+"""The seeds on which the method was tuned, and those reported."""
 
 
 class Bidirectional(nn.Module):
@@ -42,7 +42,7 @@ class Bidirectional(nn.Module):
         self.out = nn.Linear(48, 4)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of four classes for (batch, length) tokens."""
+        """Return logits of four classes for (batch, length) tokens."""
         found: Tensor = self.out(self.lstm(self.embedding(tokens))[0].mean(1))
         return found
 
@@ -57,13 +57,13 @@ class Transformer(nn.Module):
         self.layers, self.out = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(32, 4)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of four classes for (batch, length) tokens."""
+        """Return logits of four classes for (batch, length) tokens."""
         found: Tensor = self.out(self.layers(self.embedding(tokens) + self.place).mean(1))
         return found
 
 
 def cnn() -> nn.Module:
-    """A small convolutional net for pictures of 8 x 8."""
+    """Return a small convolutional net for pictures of 8 x 8."""
     return nn.Sequential(
         nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(12, 24, 3, padding=1), nn.ReLU(),
         nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(96, 10),
@@ -71,7 +71,7 @@ def cnn() -> nn.Module:
 
 
 def pictures(seed: int) -> tuple[Tensor, Tensor]:
-    """Handwritten digits for even seeds, for odd ones pictures made of ten noisy patterns: (n, 1, 8, 8), classes."""
+    """Return digits for even seeds, else ten noisy patterns: (n, 1, 8, 8), classes."""
     if seed % 2 == 0:
         return digits()
     rng = torch.Generator().manual_seed(100 + seed)
@@ -83,7 +83,7 @@ def pictures(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def sequences(seed: int) -> tuple[Tensor, Tensor]:
-    """Sequences of 24 tokens out of 20, whose class is the commonest of four groups of tokens."""
+    """Return sequences of 24 tokens, and the commonest of four groups as class."""
     rng = torch.Generator().manual_seed(200 + seed)
     tokens = torch.randint(20, (3000, 24), generator=rng)
     groups = torch.stack([((tokens % 4) == k).sum(1) for k in range(4)], 1).float()
@@ -91,7 +91,7 @@ def sequences(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def jobs() -> Iterator[tuple[str, str]]:
-    """The combinations: optimizer and schedule, or model."""
+    """Yield the combinations: optimizer and schedule, or model."""
     for optimizer in OPTIMIZERS:
         for schedule in SCHEDULES:
             yield optimizer, schedule
@@ -100,7 +100,7 @@ def jobs() -> Iterator[tuple[str, str]]:
 
 
 def train(optimizer: str, schedule: str, seed: int) -> dict[str, object]:
-    """One run until early stopping: the validation error after each epoch, and the first learning rate."""
+    """Train until early stopping; return validation errors and the first rate."""
     torch.manual_seed(seed)
     tokens = optimizer.startswith(("transformer", "LSTM"))
     inputs, targets = sequences(seed) if tokens else pictures(seed)
@@ -141,7 +141,7 @@ def train(optimizer: str, schedule: str, seed: int) -> dict[str, object]:
 
 
 def rates(schedule: str, first: float) -> list[float]:
-    """The learning rate before each validation of a run to the last epoch."""
+    """Return the learning rate before each validation of a run to the last epoch."""
     falls = {"constant": (1.0, 1), "exponential": (0.95, 1), "step": (0.3, 15)}
     factor, every = falls[schedule]
     return [first * factor ** (epoch // every) for epoch in range(EPOCHS)]

@@ -1,7 +1,7 @@
-"""How good are the estimates? `make bench-progress`: synthetic runs, recorded curves, real jobs; under twenty minutes.
+"""How good are the estimates? `make bench-progress`, under twenty minutes.
 
-Writes docs/progress-benchmarks.md and .json, and the figures beside them. The method was tuned on development seeds;
-what is reported are others.
+Measures synthetic runs, recorded curves and real jobs. Writes docs/progress-benchmarks.md and .json, and the figures
+beside them. The method was tuned on development seeds; what is reported are others.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from looptap.training.progress.forecast.stopping_rules import Never
 from looptap.training.progress.plan import TrainingPlan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-SEEDS = range(200, 226)  # 26 seeds of five kinds: 130 runs; those below were looked at while the method was made
+SEEDS = range(200, 226)  # 26 seeds of five kinds: 130 runs; smaller seeds were used in development
 OURS = "ours"
 _WORSE = 1.05  # times the paper's error
 _RESAMPLED = 300
 
 
 def main() -> None:
-    """Measure all, write the page."""
+    """Measure everything, and write the page."""
     begun = time.monotonic()
     parts = {
         "Synthetic runs": _measured(list(simulated(SEEDS)), "synthetic runs"),
@@ -105,7 +105,7 @@ def _part(title: str, found: Found) -> list[str]:
 
 
 def _combinations(found: Found) -> list[str]:
-    """Where ours is worse than the paper's by more than 5 %, and how often chance alone would make it seem so."""
+    """Return lines on where ours is more than 5 % worse, and how likely by chance."""
     cells: dict[str, list[dict[str, Verdict]]] = defaultdict(list)
     for case, verdict in found:
         cells[f"{case.group}, {case.load}"].append(verdict)
@@ -130,7 +130,7 @@ def _combinations(found: Found) -> list[str]:
 
 
 def _within(verdicts: Sequence[dict[str, Verdict]]) -> str:
-    """The ratio to the paper's method, and where it lies in 90 % of draws of as many runs out of these."""
+    """Return the ratio to the paper's method, and its range in 90 % of resamples."""
     rng, count = np.random.default_rng(0), len(verdicts)
     drawn = [_ratio([verdicts[i] for i in rng.integers(count, size=count)]) for _ in range(_RESAMPLED)]
     low, high = np.quantile(drawn, [0.05, 0.95])
@@ -138,7 +138,7 @@ def _within(verdicts: Sequence[dict[str, Verdict]]) -> str:
 
 
 def _exact() -> list[str]:
-    """Runs without early stopping on steady machines, where the estimate has to be right."""
+    """Return lines on runs on steady machines, where the estimate has to be right."""
     errors = []
     for seed in SEEDS:
         run = make(seed, "power", "steady")

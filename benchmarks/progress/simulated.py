@@ -1,4 +1,4 @@
-"""Training runs made up from a seed: a curve of errors, and how long each stretch of work took.
+"""Synthetic training runs from a seed: errors, and the times of all work.
 
 The families, lengths, noises and loads are those of METHODS 1.5.
 """
@@ -17,9 +17,10 @@ _CHUNKS = 20  # stretches between two raw points
 
 
 class Stretch(NamedTuple):
-    """Seconds in which so many instances were trained (phase 0), validated (1), or neither (2); ``x`` in raw points.
+    """A stretch of work: seconds, phase, instances, and its end ``x`` in raw points.
 
-    ``error`` is there at the end of a validation, with its known ``variance`` if it was an inserted one.
+    ``phase`` is training (0), validation (1), or neither (2). ``error`` is there at the end of a validation, with its
+    known ``variance`` if it was an inserted one.
     """
 
     phase: int
@@ -32,7 +33,7 @@ class Stretch(NamedTuple):
 
 @dataclass
 class Run:
-    """A run: its curve at all raw points, its plan, and its pace. ``rates`` are learning rates before raw points."""
+    """A run: its curve at all raw points, its plan, its pace and learning rates."""
 
     kind: str
     load: str
@@ -50,7 +51,7 @@ class Run:
 
 
 def make(seed: int, kind: str, load: str) -> Run:
-    """The run of a ``seed``, of a kind of curve and of load."""
+    """Return the run of a ``seed``, of a kind of curve and of load."""
     rng = np.random.default_rng([seed, KINDS.index(kind), LOADS.index(load)])
     halves = bool(rng.integers(2))
     last, point = (50, 25_000.0) if halves else (100, 50_000.0)
@@ -93,7 +94,7 @@ def make(seed: int, kind: str, load: str) -> Run:
 
 
 def stretches(run: Run, stop: int, ahead: list[int] | None = None, subset: int = 0) -> list[Stretch]:
-    """All that happens until raw point ``stop``, with validations inserted before point j + 1 as in ``ahead[j]``."""
+    """Return all work until raw point ``stop``; ``ahead`` inserts validations."""
     rng = np.random.default_rng([run.seed, 77])
     found: list[Stretch] = []
     train, validate = run.point / run.pace, run.validation / run.pace / run.ratio
