@@ -40,7 +40,7 @@ def test_what_is_called_off_is_never_done_and_everybody_is_told():
     assert "called off by" in outcome.error
     assert run.cancel(id).outcome == "cancelled"
     with pytest.raises(CommandCancelled, match=r"called off by .*pid.*: nothing is done"):
-        other.result(5)
+        other.result(60)
     for ask in (lambda: run.outcome(id), lambda: run.trigger("evaluate", on="epoch", id=id)):
         with pytest.raises(CommandCancelled, match="nothing is done"):
             ask()

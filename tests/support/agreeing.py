@@ -57,7 +57,7 @@ CLIENT = """
     for kind in range(3):
         id = f"killed-{sys.argv[1]}-{kind}"
         prepare = lambda asks: asks.send(m.Call(asks.number(), id, m.Code("1"), "batch", False, 2))
-        answers = [prepare(run.ranks[rank].session.requests).result(5) for rank in (0, 1)]
+        answers = [prepare(run.ranks[rank].session.requests).result(60) for rank in (0, 1)]
         if kind:  # it is named to one rank only, or to none
             number = max(answer.number for answer in answers) + 1
             requests = run.ranks[kind - 1].session.requests
