@@ -31,41 +31,41 @@ class LinkError(LooptapError):
 
 
 class NoSuchRun(LinkError):
-    """No run with that name, id or pattern is advertised."""
+    """A name, id or pattern that matches no advertised run."""
 
 
 class SeveralRuns(LinkError):
-    """More than one run matches; the message lists them."""
+    """A name, id or pattern that matches several runs; the message lists them."""
 
 
 class RunEnded(LinkError):
-    """The run has ended or its process is gone."""
+    """A run that has ended, or whose process is gone."""
 
     started = 0.0
     """When the run began, in seconds since the epoch; 0 if that is not known."""
 
 
 class NoAnswer(LinkError):
-    """The endpoint did not answer in time."""
+    """An endpoint that did not answer in time."""
 
     unsent = False
     """True for a request that was never sent, since the link was lost, and so has no effect."""
 
 
 class NotLooptap(LinkError):
-    """The endpoint answers, but does not speak looptap's protocol."""
+    """An endpoint that answers, but does not speak looptap's protocol."""
 
 
 class WrongServer(LinkError):
-    """The server at the endpoint does not hold the key in the connection file."""
+    """A server without the key that the connection file names."""
 
 
 class RefusedKey(LinkError):
-    """The agent does not admit this client's key."""
+    """A client's key that the agent does not admit."""
 
 
 class VersionMismatch(LinkError):
-    """The two sides speak different major versions of the protocol."""
+    """Different major versions of the protocol on the two sides."""
 
 
 class UnsafeFile(LinkError):
@@ -73,11 +73,11 @@ class UnsafeFile(LinkError):
 
 
 class NoDirectory(LinkError):
-    """The directory of connection files does not exist."""
+    """A directory of connection files that does not exist."""
 
 
 class NotAllowed(LinkError):
-    """The client's role does not permit this; viewers only read exported streams."""
+    """A request that the client's role forbids; viewers only read exported streams."""
 
 
 class MessageError(LinkError):
@@ -85,11 +85,11 @@ class MessageError(LinkError):
 
 
 class LimitReached(LinkError):
-    """A bound of `Limits` is reached; the message names it."""
+    """A bound of `Limits` that is reached; the message names it."""
 
 
 class EndpointError(LinkError):
-    """An agent cannot listen at the requested endpoint."""
+    """An endpoint at which an agent cannot listen."""
 
 
 class BadEndpoint(EndpointError):
@@ -97,7 +97,7 @@ class BadEndpoint(EndpointError):
 
 
 class EndpointBusy(EndpointError):
-    """Something is already at the endpoint."""
+    """An endpoint that is already in use."""
 
 
 class RemoteError(LinkError):

@@ -350,7 +350,7 @@ class Status(Message, tag="status", frozen=True):
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """Heartbeat, each second: events by type, seconds since the last, and of pause.
+    """Heartbeat each second: events by type, seconds since the last and of a pause.
 
     With ``confirm`` it is answered at once with `Got`. ``ages`` are the seconds since the last event of each type;
     ``inside`` names the query or command that the loop has been running for long.

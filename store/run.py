@@ -81,12 +81,12 @@ class StoredRun:
 
     @property
     def started(self) -> float | None:
-        """When it began to store, in seconds since 1970."""
+        """Time at which it began to store, in seconds since 1970."""
         return self._time("started")
 
     @property
     def ended(self) -> float | None:
-        """When it ended, in seconds since 1970; None if it lives or was killed."""
+        """Time at which it ended, in seconds since 1970; None if alive or killed."""
         return self._time("ended")
 
     def _time(self, name: str) -> float | None:

@@ -24,7 +24,7 @@ CALLS = {
 
 
 class MissingObservable(QueryError, AttributeError):
-    """A query read a name that this event lacks; the message lists its names."""
+    """A name that an event lacks; the message lists the names that it has."""
 
 
 lazies: list[bool] = []

@@ -101,5 +101,5 @@ def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[st
 
 
 def tensor_type() -> Any:
-    """torch.Tensor, if torch is loaded."""
+    """Return torch.Tensor, or None if torch is not loaded."""
     return getattr(sys.modules.get("torch"), "Tensor", None)

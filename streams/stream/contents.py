@@ -130,7 +130,7 @@ class StreamContents:
 
     @property
     def seams(self) -> list[RunSeam]:
-        """Where the values of the next run begin, for a stream that follows a name."""
+        """The changes of run, for a stream that follows a name."""
         with self.feed.changed:
             return list(self.feed.seams)
 

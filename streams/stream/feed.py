@@ -175,7 +175,7 @@ class Feed:
             return self.wait_until(lambda: self.newest >= number, timeout)
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
-        """Return up to ``limit`` items from ``position`` (None at the end), and the next."""
+        """Return up to ``limit`` items (None at the end) and the next position."""
         with self.changed:
             return self.buffer.part(position, limit)
 

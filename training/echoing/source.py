@@ -16,7 +16,7 @@ Key = tuple[int, int, int]
 
 
 class Copies:
-    """Random numbers of a worker's copies; the factor is 1 if copied elsewhere."""
+    """A random draw of the copies that a worker makes; 1 if made elsewhere."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator, self.factor = generator, 1.0

@@ -17,7 +17,7 @@ _FRACTION_HYSTERESIS = 0.02  # drops smaller than this are not shown
 
 
 class ProgressObservables(Noted, LoopObserver):
-    """The part of a `Progress` that clients read and notify of commands and pauses."""
+    """The part of a `Progress` that clients read; observes commands and pauses."""
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
         self.ledger = ledger

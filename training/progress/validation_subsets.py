@@ -72,7 +72,7 @@ class Inserting:
         self._buffers: list[Any] | None = None
 
     def begin(self, batches: int | None, batch: float, validation: float) -> None:
-        """Plan for ``batches`` of size ``batch`` between validations, else ValueError."""
+        """Plan for ``batches`` between validations. Raises ValueError if it is unknown."""
         if not batches:
             raise ValueError(
                 "Validations are inserted at steps that are planned, and how many batches lie between two of the "
@@ -118,7 +118,7 @@ class Inserting:
         return min(self._since / self._batches, 0.999)
 
     def run(self) -> tuple[float, float, float] | None:
-        """Validate on a new subset; return metric, variance for a loss, size, or None."""
+        """Validate a new subset; return (metric, variance, size), or None if it fails."""
         from torch.utils.data import DataLoader, Subset
 
         begun = time.perf_counter()

@@ -78,7 +78,7 @@ def _metric(name: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class Paper(StopRule):
-    """A stop when none of ``patience`` points improved on the one before them.
+    """The rule to stop when none of ``patience`` points improved on the one before.
 
     Point k stops if the error of point k - patience is less than ``min_delta`` above each one since. Source: Dong &
     Luo, progress estimation (2024), section II.
@@ -107,13 +107,14 @@ class Paper(StopRule):
 
 @dataclass(frozen=True)
 class Patience(StopRule):
-    """A stop after ``patience`` validations without an improvement by ``min_delta``.
+    """The rule to stop after ``patience`` validations without an improvement.
 
-    ``like`` selects the trainer to imitate: "keras" (3; the first point never stops), "lightning" (2; a metric that is
-    not finite stops at once unless ``check_finite`` is False) or "huggingface" (its callback compares with a best that
-    any improvement moves). ``warm_up`` points are ignored (Keras: start_from_epoch). ``baseline`` is a metric that an
-    improvement has to beat, too (Keras); ``good`` and ``diverged`` are metrics at which to stop at once (Lightning:
-    stopping_threshold and divergence_threshold). Raises ValueError for values out of range.
+    An improvement is larger than ``min_delta``. ``like`` selects the trainer to imitate: "keras" (3; the first point
+    never stops), "lightning" (2; a metric that is not finite stops at once unless ``check_finite`` is False) or
+    "huggingface" (its callback compares with a best that any improvement moves). ``warm_up`` points are ignored
+    (Keras: start_from_epoch). ``baseline`` is a metric that an improvement has to beat, too (Keras); ``good`` and
+    ``diverged`` are metrics at which to stop at once (Lightning: stopping_threshold and divergence_threshold). Raises
+    ValueError for values out of range.
     """
 
     patience: int
@@ -180,7 +181,7 @@ class Patience(StopRule):
 
 @dataclass(frozen=True)
 class Threshold(StopRule):
-    """A stop as soon as the error is below ``error``."""
+    """The rule to stop as soon as the error is below ``error``."""
 
     error: float
 
@@ -198,7 +199,7 @@ class Threshold(StopRule):
 
 @dataclass(frozen=True)
 class Never(StopRule):
-    """No early stopping: train to the last epoch."""
+    """The rule that never stops early."""
 
     def begin(self, paths: int) -> State:
         """See `StopRule.begin`."""
@@ -211,7 +212,10 @@ class Never(StopRule):
 
 @dataclass(frozen=True)
 class Function(StopRule):
-    """A stop when ``function(history)`` is true for all errors so far: a slow path."""
+    """The rule to stop when ``function(history)`` is true for all errors so far.
+
+    It is called for a few of the paths only, since it is slow.
+    """
 
     function: Callable[[list[float]], object]
 
