@@ -53,7 +53,7 @@ class Box:
 
 
 FRAMES = [
-    Box("training", A + 6, 0.05, 256, "", 88),
+    Box("training", A + 6, 0.05, 256, "", 104),
     Box("agent", A + 6, 1.45, 532, "", 542),
     Box("cli", C + 6, 0.05, 320, "", 88),
     Box("visualizers", C + 6, 1.45, 320, "", 170),
@@ -64,8 +64,10 @@ FRAMES = [
 ]
 """The rooms, around their packages."""
 BOXES = [
-    Box("training.progress", A + 14, 0.32, 116, "when the loop will be done"),
-    Box("training.echoing", A + 138, 0.32, 116, "slow data, used several times"),
+    Box("training.progress", A + 14, 0.3, 116, "the time left", 38),
+    Box("training.echoing", A + 138, 0.3, 116, "data, used again", 38),
+    Box("training.selection", A + 14, 0.83, 116, "what to train on", 38),
+    Box("training.sampling", A + 138, 0.83, 116, "order and losses", 38),
     Box("agent", A + 14, 1.72, 240, "Agent: emit, expose, stream, control; opening and closing"),
     Box("agent.control", A + 14, 2.85, 240, "commands: validated on the I/O thread, applied inside emit"),
     Box("agent.queries", A + 14, 3.98, 240, "code of clients, compiled and attached to event types"),
