@@ -1,1 +1,1 @@
-"""Drawing instances: their order, what is known of each, and their losses one by one."""
+"""Drawing instances: their order, what is known of each, losses of single ones."""

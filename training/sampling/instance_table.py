@@ -1,4 +1,4 @@
-"""`InstanceTable`: what is known of each instance of a data set, and how each was drawn."""
+"""`InstanceTable`: the loss, score and draws of each instance of a data set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAVED = ("loss", "score", "label", "seen", "last", "probability", "weight", "un
 
 
 class InstanceTable:
-    """Arrays with one element an instance, about 40 bytes in all.
+    """Arrays with one element per instance, about 40 bytes in all.
 
     >>> table = InstanceTable(3)
     >>> table.observed(np.array([2]), np.array([0.5]), np.array([0.25]), step=7)
@@ -27,19 +27,19 @@ class InstanceTable:
         self.score = np.full(size, np.nan, np.float32)
         """The newest gradient norm; NaN if there is none."""
         self.label = np.full(size, -1, np.int32)
-        """Its class, as it was in the targets; -1: not known."""
+        """Its class in the targets; -1 if unknown."""
         self.seen = np.zeros(size, np.int32)
-        """How often it was trained on."""
+        """Number of times it was trained on."""
         self.last = np.full(size, -1, np.int64)
         """The step at which it was trained last; -1: never."""
         self.probability = np.ones(size, np.float32)
-        """With which it was accepted when it was drawn last."""
+        """The probability with which it was accepted when last drawn."""
         self.weight = np.ones(size, np.float32)
         """The weight of its loss since then."""
         self.uniform = np.ones(size, np.bool_)
-        """Whether it would have been accepted then with any score: those make a uniform sample."""
+        """True if it would have been accepted with any score: such instances are a uniform sample."""
         self.prediction = np.full(size, np.nan, np.float32)
-        """How important it was thought to be then; NaN: nothing was known of it."""
+        """Its predicted importance when last drawn; NaN if unknown."""
         self._sums = np.zeros(4)  # losses and scores that are known: sums and counts
 
     @property
@@ -53,7 +53,7 @@ class InstanceTable:
         return float(self._sums[2] / self._sums[3]) if self._sums[3] else float("nan")
 
     def drawn(self, found: Accepted, weights: Floats, prediction: Floats) -> None:
-        """Note how instances were drawn."""
+        """Record how instances were drawn."""
         self.probability[found.indices], self.uniform[found.indices] = found.probability, found.uniform
         self.weight[found.indices], self.prediction[found.indices] = weights, prediction
 
@@ -63,23 +63,23 @@ class InstanceTable:
         self.last[indices] = step
 
     def observed(self, indices: Ints, losses: Any, scores: Any | None, *, step: int) -> None:
-        """Keep the newest losses and scores of distinct ``indices``."""
+        """Store the newest losses and scores of distinct ``indices``."""
         self._replace(self.loss, 0, indices, losses)
         if scores is not None:
             self._replace(self.score, 2, indices, scores)
         self.trained(indices, step)
 
     def recount(self) -> None:
-        """Compute the sums again: float errors do not add up over epochs."""
+        """Compute the sums again, so that float errors do not accumulate."""
         for place, values in ((0, self.loss), (2, self.score)):
             self._sums[place : place + 2] = np.nansum(values, dtype=np.float64), np.count_nonzero(values == values)
 
     def state_dict(self, ids: Ints) -> dict[str, Any]:
-        """Return what is known of ``ids``, with themselves."""
+        """Return what is known of ``ids``, with the ids."""
         return {"ids": ids.copy()} | {name: getattr(self, name)[ids] for name in _SAVED}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what is known of the ids of ``state``."""
+        """Restore what is known of the ids in ``state``."""
         for name in _SAVED:
             getattr(self, name)[state["ids"]] = state[name]
         self.recount()

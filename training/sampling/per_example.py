@@ -1,4 +1,4 @@
-"""Losses and gradient norms of single examples, for the common losses, from what the model returned."""
+"""Losses and gradient norms of single examples, from the model's outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class PerExample(NamedTuple):
-    """What a batch says of each of its examples: tensors of shape (n,), on the device of the outputs."""
+    """Losses and scores of a batch's examples: tensors (n,) on the outputs' device."""
 
     losses: Any
     scores: Any
@@ -15,17 +15,18 @@ class PerExample(NamedTuple):
 
 
 class Criterion(Protocol):
-    """Computes the losses and scores of single examples."""
+    """A function that computes the losses and scores of single examples."""
 
     def __call__(self, outputs: Any, targets: Any) -> PerExample:
-        """Return them; raises ValueError for shapes that do not fit."""
+        """Return them. Raises ValueError for shapes that do not match."""
 
 
 class CrossEntropy:
-    """Cross-entropy of logits (n, classes) or (n, classes, ...) with class indices, or with probabilities as targets.
+    """Cross-entropy of logits with class indices, or with probabilities, as targets.
 
-    ``ignore_index`` marks padding. A loss is the mean over the tokens of an example that are not padding; its score is
-    the root of the mean of ``|softmax(z) - y|**2`` over them, y with the smoothing in it.
+    Logits are (n, classes) or (n, classes, ...). ``ignore_index`` marks padding. A loss is the mean over the tokens of
+    an example that are not padding; its score is the root of the mean of ``|softmax(z) - y|**2`` over them, y with the
+    smoothing in it.
 
     >>> import torch
     >>> found = CrossEntropy()(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
@@ -113,13 +114,13 @@ class SquaredError:
 
 
 NAMES = ("cross_entropy", "bce", "mse")
-"""The criteria that a name stands for."""
+"""The criteria with a name."""
 
 
 def criterion_of(loss: Any) -> Criterion:
-    """Return the criterion for a name, a loss module of torch, or a function of outputs and targets.
+    """Return the criterion for a name, a torch loss module, or a function.
 
-    Raises ValueError, TypeError for what is none of them.
+    The function takes outputs and targets. Raises ValueError or TypeError for anything else.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""`PermutationWalk`: walks a shard of the data in random order, and accepts each instance with a probability."""
+"""`PermutationWalk`: offers a shard in random order, accepted by probability."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Acceptance(NamedTuple):
-    """With which probability each of some instances is accepted."""
+    """The probability with which each of some instances is accepted."""
 
     probability: Floats
     floor: float
-    """The part of it that all of them have in common."""
+    """The part of the probability common to all of them."""
 
 
 class Accepted(NamedTuple):
-    """Instances that were accepted in one go."""
+    """Instances that were accepted together."""
 
     indices: Ints
     probability: Floats
@@ -35,13 +35,13 @@ def everything(indices: Ints) -> Acceptance:
     return Acceptance(np.ones(len(indices), np.float32), 1.0)
 
 
-_MAX_VAIN_PERMUTATIONS = 2  # after which what a method rejects altogether is accepted: a loop must not stand still
+_MAX_VAIN_PERMUTATIONS = 2  # after which all is accepted: a loop must not hang if a method rejects everything
 
 
 class PermutationWalk:
-    """Walks permutations of ``shard``, one after the other; no instance is left out of one.
+    """A walk over permutations of ``shard``, one after the other, each complete.
 
-    The order, and what is accepted, come from a generator of its own, seeded with ``seed``.
+    The order and the acceptance come from its own generator, seeded with ``seed``.
 
     >>> walk = PermutationWalk(np.arange(4), seed=0)
     >>> sorted(walk.take(4, everything).indices.tolist()), walk.walked
@@ -52,17 +52,17 @@ class PermutationWalk:
         self.shard, self._rng = shard, np.random.default_rng(seed)
         self._order, self._place = shard[:0], 0
         self.walked = 0
-        """Instances that were offered, in all."""
+        """Number of instances offered so far."""
 
     @property
     def rest(self) -> Ints:
-        """The instances of this permutation that were not offered yet, in their order."""
+        """The instances of this permutation not offered yet, in their order."""
         return self._order[self._place :]
 
     def take(self, count: int, acceptance: Callable[[Ints], Acceptance], *, ahead: int = 0) -> Accepted:
-        """PermutationWalk until ``count`` instances are accepted; return them in order.
+        """Walk until ``count`` instances are accepted; return them in order.
 
-        ``ahead`` is how many instances are offered to ``acceptance`` at once at least.
+        At least ``ahead`` instances are offered to ``acceptance`` at once.
         """
         found: list[Accepted] = []
         missing, rate, vain = count, 1.0, 0
@@ -93,7 +93,7 @@ class PermutationWalk:
         return Accepted(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def _permute(self, found: list[Accepted]) -> None:
-        """Begin the next permutation, with those that were ``found`` for this batch already at its end."""
+        """Begin the next permutation; those ``found`` for this batch come last in it."""
         order = self._rng.permutation(self.shard)
         if found:
             again = np.isin(order, np.concatenate([part.indices for part in found]))
@@ -101,10 +101,10 @@ class PermutationWalk:
         self._order, self._place = order, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the walk is, as plain data and arrays."""
+        """Return the position of the walk as plain data and arrays."""
         return {"rng": self._rng.bit_generator.state, "rest": self.rest.copy(), "walked": self.walked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Continue from the result of `state_dict`."""
         self._rng.bit_generator.state = state["rng"]
         self._order, self._place, self.walked = np.asarray(state["rest"]), 0, state["walked"]
