@@ -166,7 +166,7 @@ def test_both_do_it_at_the_event_that_was_named(both):
     assert [run.outcome("x").number for run in both.runs] == [5, 5]
 
 
-def test_no_rank_does_what_one_had_passed_and_nobody_waits_long(both):
+def test_no_rank_runs_a_command_whose_event_one_had_passed(both):
     both.emit(3, 6)
     both.prepare("x")
     outcomes = both.agree("x", 5)
@@ -218,7 +218,7 @@ def test_what_is_prepared_and_not_named_expires(both, monkeypatch):
     assert both.values == [{"a": 0}, {"a": 0}]
 
 
-def test_where_the_store_fails_after_the_count_it_is_in_doubt_and_said_so(both):
+def test_where_the_store_fails_after_the_vote_the_outcome_is_in_doubt(both):
     both.emit(1, 1)
     both.prepare("x")
     failing = [parts_of(agent).dispatcher.commands.agreement for agent in both.agents]
@@ -309,7 +309,7 @@ def test_an_event_looks_at_nothing_of_this_once_no_command_waits(both):
     assert (len(tap.commands), tap.has_work) == (0, False)
 
 
-def test_a_job_without_a_process_group_is_told_so():
+def test_a_job_without_a_process_group_refuses_commands_for_all_ranks():
     agent, run = pair()
     agent.control("a", lambda: 0, lambda x: None)
     command = m.Command(run.session.requests.number(), "x", "set", "a", m.msgspec.Raw(b"\x01"), ranks=2)
@@ -320,7 +320,7 @@ def test_a_job_without_a_process_group_is_told_so():
 # ---------------------------------------------------------------- called off
 
 
-def test_what_is_called_off_before_its_event_is_done_on_no_rank(both):
+def test_a_command_cancelled_before_its_event_runs_on_no_rank(both):
     both.emit(3, 3)
     both.prepare("x")
     outcomes = both.agree("x", 5)
@@ -333,7 +333,7 @@ def test_what_is_called_off_before_its_event_is_done_on_no_rank(both):
     assert [run.commands[-1]["outcome"] for run in both.runs] == ["cancelled"] * 2
 
 
-def test_what_is_called_off_on_one_rank_is_done_on_none_and_nobody_waits_for_it(monkeypatch):
+def test_a_command_cancelled_on_one_rank_runs_on_none_without_a_wait(monkeypatch):
     both = Ranks(monkeypatch, patience=30.0)
     both.emit(3, 3)
     both.prepare("x")
@@ -354,7 +354,7 @@ def test_what_is_called_off_on_one_rank_is_done_on_none_and_nobody_waits_for_it(
         agent.close()
 
 
-def test_what_is_called_off_before_its_event_is_named_is_not_done_either(both):
+def test_a_command_cancelled_before_its_event_is_named_does_not_run(both):
     both.emit(3, 3)
     both.prepare("x")
     assert both.runs[0].cancel("x").outcome == "cancelled"
@@ -367,7 +367,7 @@ def test_what_is_called_off_before_its_event_is_named_is_not_done_either(both):
     assert both.values == [{"a": 0}, {"a": 0}]
 
 
-def test_on_real_ranks_a_command_is_called_off_on_all(directory):
+def test_on_real_ranks_a_command_is_cancelled_on_all(directory):
     with job(directory, PAUSE=0.001) as (children, run):
         with pytest.raises(looptap.CommandPending) as pending:
             run.set("lr", 0.5, on="never", timeout=0.3)

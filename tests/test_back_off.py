@@ -60,7 +60,7 @@ def test_a_client_without_room_is_tried_again_after_a_while_and_a_viewer_ever_la
     assert viewer.full_until == pytest.approx(clock.now + VIEWER_RETRY_DELAY_SECONDS)
 
 
-def test_a_client_that_has_not_said_to_have_taken_in_what_was_sent_is_sent_no_more():
+def test_a_client_that_confirms_nothing_is_sent_no_more_values():
     client = ClientSession(b"o", OPERATOR, "o", sent_bytes=100, got_bytes=1)
     assert not client.is_stalled(0.0, 100)
     client.got_bytes = 0

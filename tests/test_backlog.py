@@ -117,7 +117,7 @@ def test_every_third_event_is_every_third(run, query):
     assert stream.values == list(range(3, 100, 3))
 
 
-def test_a_loop_that_pauses_need_not_go_on_for_its_last_values_to_come(run):
+def test_the_last_values_of_a_resting_loop_arrive(run):
     agent, client = run
     stream = client.stream("step", on="batch")
     for step in range(5):
@@ -140,7 +140,7 @@ def test_what_waits_is_bounded_by_work(run):
     assert stream.values == [(20 * MAX_PENDING_EVENTS - 1) / 2]
 
 
-def test_whoever_comes_and_goes_sees_each_event_of_his_time_once_and_in_order(run):
+def test_clients_that_come_and_go_see_each_event_once_and_in_order(run):
     agent, client = run
     over = threading.Event()
     total = 0
@@ -182,7 +182,7 @@ def test_whoever_comes_and_goes_sees_each_event_of_his_time_once_and_in_order(ru
         assert partial or first % 500 == 0
 
 
-def test_arithmetic_that_turns_out_to_be_dear_is_left_to_the_budget(run):
+def test_arithmetic_that_turns_out_to_be_expensive_is_left_to_the_budget(run):
     agent, client = run
     stream = client.stream("sum(range(int(step) * 0 + 100_000))", on="batch")
     deadline = time.monotonic() + 60

@@ -325,7 +325,7 @@ def raising(event):
     raise Unsayable("\ud800 went wrong")
 
 
-def test_an_error_whose_text_cannot_be_sent_is_told_nevertheless():
+def test_an_error_whose_text_cannot_be_sent_is_reported_nevertheless():
     agent, run = pair("odd")
     stream, others = run.stream(raising, on="batch"), run.stream("n", on="batch")
     for n in range(3):
@@ -379,7 +379,7 @@ def test_odd_columns_are_written_as_parquet(values, tmp_path):
         assert run.stream("s").to_parquet(tmp_path / "s.parquet") == len(values)
 
 
-def test_a_fact_that_cannot_be_written_is_told_in_its_place(tmp_path):
+def test_a_fact_that_cannot_be_written_is_replaced_by_the_reason(tmp_path):
     writer = Writer(tmp_path / "run.looptap", {"odd": BIG})
     writer.append(writer.stream("s"), Batch(1, array("q", [1, 2]), array("d", [0, 1]), [BIG, 1]))
     assert writer.close(60)

@@ -172,7 +172,7 @@ def evaluated(costs, events, step, meter):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread has waited")
 @pytest.mark.parametrize("waits", [0, 1], ids=["preempted", "deprived of the lock"])
-def test_that_others_had_the_cpu_or_the_lock_is_no_query_s_fault(waits):
+def test_a_query_is_not_charged_while_others_have_the_cpu_or_the_lock(waits):
     def costs(n):  # 15 µs, and in every 4 ms of that somebody else has 4 ms, or in every 6 ms the lock
         others = n % round((1.2 * SWITCH_SECONDS if waits else 4e-3) / 15e-6) == 0
         return (4e-3, 15e-6, waits) if others else (15e-6, 15e-6, 0)
@@ -181,7 +181,7 @@ def test_that_others_had_the_cpu_or_the_lock_is_no_query_s_fault(waits):
 
 
 @pytest.mark.parametrize("limits", ["computes", "sleeps", "sleeps now and then"])
-def test_whoever_computes_or_sleeps_is_found_out(limits):
+def test_a_query_that_computes_or_sleeps_is_detected(limits):
     def costs(n):
         match limits:
             case "computes":
@@ -203,7 +203,7 @@ def test_a_query_whose_time_on_the_cpu_is_within_its_share_is_limited_for_the_ti
 
 
 @pytest.mark.parametrize("cost", [3e-5, 1e-4, 1.9e-4])
-def test_a_query_that_is_a_little_too_dear_is_kept_to_its_share_for_good(cost):
+def test_a_slightly_too_expensive_query_is_kept_to_its_share(cost):
     seen = evaluated(lambda n: (cost, cost, 0), 20_000, 1e-3, CostMeter(OverheadBudget(0.03)))
     late = [event for event in seen if event > 2_000]  # after it was judged, and watched
     share = 0.03 * SPENDABLE_SHARE
@@ -212,7 +212,7 @@ def test_a_query_that_is_a_little_too_dear_is_kept_to_its_share_for_good(cost):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread has waited")
-def test_the_kernel_tells_how_often_a_thread_has_waited():
+def test_the_kernel_counts_how_often_a_thread_has_waited():
     cpu, waits = thread_usage()
     for _ in range(3):
         time.sleep(0.001)
@@ -270,7 +270,7 @@ def test_the_events_of_a_suspended_query_are_withheld_and_its_windows_have_the_o
     assert query["evaluated"] + query["withheld"] == 200
 
 
-def test_a_suspended_query_is_tried_again_later_and_goes_on_if_it_is_cheap_by_then(limited, monkeypatch):
+def test_a_suspended_query_is_retried_later_and_resumes_if_it_is_cheap(limited, monkeypatch):
     agent, run = limited
     costs = [10 * SLOW]
     agent.expose(work=lambda: time.sleep(costs[0]) if costs[0] else None)
@@ -333,7 +333,7 @@ def test_no_wakeup_is_sent_while_a_query_is_measured(limited, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the schedule of another thread")
-def test_the_time_that_the_io_thread_has_is_not_a_query_s_cost():
+def test_a_query_is_not_charged_for_the_time_of_the_io_thread():
     budget = OverheadBudget(0.03)
     meter = CostMeter(budget)
     for _ in range(20):  # more waits than are excused
@@ -364,7 +364,7 @@ def test_the_time_that_the_io_thread_has_is_not_a_query_s_cost():
     soon(lambda: schedule.seconds() == 0.0, 60)  # it is no more
 
 
-def test_one_pause_of_the_machine_limits_nobody():
+def test_one_pause_of_the_machine_limits_no_query():
     meter = CostMeter(OverheadBudget(0.03))
     cost = [60e-6 if n % 50 == 0 else 3e-5 for n in range(2_000)]
     cost[1_200] = 50e-3  # all on the CPU: another query, the collector of garbage, a page that was swapped out
@@ -414,7 +414,7 @@ def test_what_a_small_demand_takes_is_not_handed_out_once_more():
     assert budget.share() == pytest.approx(0.0175)
 
 
-def test_a_few_dear_evaluations_are_not_judged_before_they_have_lasted():
+def test_a_few_expensive_evaluations_are_not_judged_too_early():
     meter = CostMeter(OverheadBudget(0.03))
     for i in range(101, 108):  # 100 µs each, in 8 ms, after a hundred cheap ones
         meter.charge(100e-6, STEP, i * 100e-6, i, 100 + i * STEP)

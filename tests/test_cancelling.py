@@ -26,7 +26,7 @@ def waiting(ask, *arguments, **how):
     return pending.value.id
 
 
-def test_what_is_called_off_is_never_done_and_everybody_is_told():
+def test_a_cancelled_command_never_runs_and_every_client_learns_of_it():
     agent, run = pair()
     calls = []
     agent.trigger("evaluate", lambda: calls.append(1))
@@ -55,7 +55,7 @@ def test_what_is_called_off_is_never_done_and_everybody_is_told():
 
 
 @pytest.mark.parametrize("what", ["set", "checkpoint", "stop", "pause", "call"])
-def test_each_kind_of_command_can_be_called_off(what):
+def test_each_kind_of_command_can_be_cancelled(what):
     agent, run = pair(may_pause=60)
     agent.control("a", lambda: 1, lambda value: 1 / 0)
     agent.checkpoint(lambda: 1 / 0)
@@ -66,7 +66,7 @@ def test_each_kind_of_command_can_be_called_off(what):
     assert (agent.stop_requested, run.commands[-1]["outcome"]) == (False, "cancelled")
 
 
-def test_what_has_run_is_too_late_to_call_off_and_its_outcome_is_told():
+def test_cancelling_a_finished_command_returns_its_outcome():
     agent, run = pair()
     agent.trigger("good", lambda: 0.75)
     agent.trigger("bad", lambda: 1 / 0)
@@ -97,7 +97,7 @@ def test_commands_that_wait_are_bounded_and_outlast_those_that_are_over():
     assert parts_of(agent).dispatcher.commands.commands.remembered <= 1001
 
 
-def test_what_has_begun_is_not_called_off(directory):
+def test_a_command_that_has_begun_is_not_cancelled(directory):
     begun, go = threading.Event(), threading.Event()
     with looptap.Agent("begun") as agent, looptap.attach("begun") as run:
         agent.trigger("long", lambda: begun.set() or go.wait(60))
@@ -113,7 +113,7 @@ def test_what_has_begun_is_not_called_off(directory):
         assert run.cancel(id).outcome == "done"
 
 
-def test_in_a_fast_loop_each_command_is_either_done_once_or_called_off(directory):
+def test_in_a_fast_loop_each_command_is_either_done_once_or_cancelled(directory):
     done, over = [], threading.Event()
 
     def train():
@@ -137,7 +137,7 @@ def test_in_a_fast_loop_each_command_is_either_done_once_or_called_off(directory
     assert len(done) == len(set(done))
 
 
-def test_calling_off_is_kept_in_the_file_and_not_replayed(tmp_path, directory):
+def test_a_cancelled_command_is_stored_and_not_replayed(tmp_path, directory):
     with looptap.Agent("kept", store=str(tmp_path)) as agent, looptap.attach("kept") as run:
         agent.trigger("evaluate", lambda: 1)
         run.cancel(waiting(run.trigger, "evaluate", on="never"))
@@ -174,7 +174,7 @@ def interrupt(agent):
     return thread
 
 
-def test_who_presses_ctrl_c_meanwhile_is_told_how_to_go_on(idle, capsys):
+def test_ctrl_c_during_a_wait_says_how_to_continue(idle, capsys):
     thread = interrupt(idle)
     with looptap.attach("idle") as run:
         with pytest.raises(KeyboardInterrupt) as pressed:
@@ -189,7 +189,7 @@ def test_who_presses_ctrl_c_meanwhile_is_told_how_to_go_on(idle, capsys):
         assert run.cancel(record["id"]).outcome == "cancelled"
 
 
-def test_the_shell_calls_off_what_it_has_asked_for(idle, here):
+def test_the_shell_cancels_its_own_command(idle, here):
     code, _, err = here("set", "idle", "a", "2", "--timeout", "0.1")
     id = parts_of(idle).dispatcher.commands.commands.records[-1].id
     assert (code, f"looptap cancel idle {id}" in err) == (1, True), err

@@ -241,13 +241,13 @@ def test_a_pull_takes_in_what_is_new_and_says_whether_there_was_anything():
     assert (chart.draw().x.title, chart.draw().y.title) == ("step", "loss")
 
 
-def test_what_does_not_fit_becomes_a_badge_and_the_rest_goes_on():
+def test_a_value_that_does_not_fit_becomes_a_badge_and_the_rest_is_drawn():
     picture = drawn([(1, 0.5), *["oops"] * 12, (2, 0.25)])
     assert picture.badges == ("loss: 12 values skipped: expected (number, number), got str",)
     assert picture.marks[0].y.tolist() == [0.5, 0.25]
 
 
-def test_gaps_errors_and_forgotten_values_are_told():
+def test_gaps_errors_and_forgotten_values_are_reported():
     stream = Stream("loss", buffer=10)
     push(stream, [0.5, "boom"], flags=bytes([0, ERROR]))
     chart = make(chosen(stream))
@@ -271,7 +271,7 @@ def test_nan_and_infinities_are_gaps_that_are_marked():
     assert "loss: 2 numbers are NaN or infinite" in drawn([1.0, float("nan"), float("inf"), 4.0]).badges
 
 
-def test_a_paused_chart_stands_while_its_stream_goes_on():
+def test_a_paused_chart_stays_while_its_stream_continues():
     stream = Stream("loss")
     push(stream, [1.0])
     plot = Plot(stream)
@@ -400,7 +400,7 @@ def test_a_line_is_drawn_over_what_is_asked_for(x, numbers, title):
     assert (picture.x.title, picture.x.time) == (title, x == "wall")
 
 
-def test_what_the_values_do_not_have_is_the_number_of_the_event_and_told():
+def test_a_column_that_values_lack_becomes_the_event_number_and_is_reported():
     picture = drawn([0.5, 0.25], draw={"x": "epoch"})
     assert picture.marks[0].x.tolist() == [1, 2]
     assert picture.badges == ("loss: has no 'epoch': it is drawn over the number of its event",)
@@ -441,7 +441,7 @@ def test_commands_stand_where_their_events_do():
     assert [(rule.x, rule.text) for rule in chart.draw().rules] == [(20, "lr 0.1 → 0.01"), (40, "stop (failed)")]
 
 
-def test_a_live_run_and_a_stored_one_of_its_name_are_told_apart_by_what_both_say():
+def test_a_live_run_and_a_stored_one_of_its_name_are_distinguished():
     live, stored = Stream("loss"), Stream("loss")
     live.run = types.SimpleNamespace(name="toy", id="toy-b", info=types.SimpleNamespace(started=86_400.0, host="vm"))
     facts = {"directory": "/runs/toy", "started": 43_200.0, "host": "vm"}
@@ -667,7 +667,7 @@ def test_the_samples_that_a_query_picks_are_images_with_what_is_known_of_them():
     assert len(images.images) == 2
 
 
-def test_a_field_or_an_axis_that_there_is_not_is_told():
+def test_an_unknown_field_or_axis_is_named():
     stream = stream_of([(1, 2)], name="s", fields=("step", "loss"))
     chart = make(chosen(stream))
     with pytest.raises(ValueError, match="axis='top' must be 'left' or 'right'"):
@@ -732,7 +732,7 @@ def test_a_chart_may_be_fed_drawn_and_changed_from_several_threads():
     assert chart.draw().marks[0].x[-1] == 6001
 
 
-def test_values_are_told_apart_while_another_thread_imports_torch(monkeypatch):
+def test_values_are_recognized_while_another_thread_imports_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as it is at the start of its import
     monkeypatch.setattr("looptap.streams.values.snapshots._copiers", {})
     assert drawn([np.arange(3.0)]).marks[0].y.tolist() == [0, 1, 2]
@@ -741,7 +741,7 @@ def test_values_are_told_apart_while_another_thread_imports_torch(monkeypatch):
     assert pack(frozenset({1}))
 
 
-def test_png_that_is_none_is_a_badge():
+def test_an_invalid_png_is_a_badge():
     from looptap.streams.values.snapshots import Image
 
     picture = drawn([Image(b"no png", 4, 4)])

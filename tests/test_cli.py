@@ -188,7 +188,7 @@ def test_a_mistake_is_answered_by_one_sentence_on_stderr(job, here, arguments, c
 # ---------------------------------------------------------------- ls
 
 
-def test_ls_tells_who_runs_where_and_what_is_asked_at_what_cost(job, place, run):
+def test_ls_lists_runs_with_their_hosts_queries_and_costs(job, place, run):
     with looptap.attach("small", directory=place) as mine:
         stream = mine.stream("step, loss")  # one that nobody holds is detached
         stream.wait(3)
@@ -243,7 +243,7 @@ def test_watch_as_json_numbers_what_it_prints_and_writes_nan_as_text(job, run):
     assert (end["state"], end["values"], end["missing"], end["errors"]) == ("ended", 3, 0, 0)
 
 
-def test_watch_as_json_tells_the_queries_of_a_command_apart_though_they_are_the_same(job, here):
+def test_watch_as_json_distinguishes_equal_queries_of_a_command(job, here):
     _, out, _ = here("watch", "small", "step", "step", "1 / 0", "--timeout", "1", "--json")
     items = objects(out)
     assert {(item["index"], item["query"]) for item in items} == {(0, "step"), (1, "step"), (2, "1 / 0")}
@@ -278,7 +278,7 @@ def test_watch_marks_the_losses_in_its_lines(job, here):
     assert "values are missing here --" in out
 
 
-def test_watch_goes_on_with_the_other_queries_when_one_fails(job, run):
+def test_watch_continues_with_the_other_queries_when_one_fails(job, run):
     code, out, err = run("watch", "small", "1 / 0", "step", "--count", "150", "--json")
     ends = {item["query"]: item for item in objects(out) if "state" in item}
     assert code == 1
@@ -403,7 +403,7 @@ def test_a_stream_that_a_run_declares_a_little_after_its_start_is_read_from_its_
     ], err  # fmt: skip
 
 
-def test_watch_ends_at_ctrl_c_with_its_summary_and_the_job_goes_on(job, command):
+def test_watch_ends_at_ctrl_c_with_its_summary_and_the_job_continues(job, command):
     watching = command("watch", "small", "step", "mean(e.loss for e in events)")
     assert watching.stdout.readline()
     watching.send_signal(signal.SIGINT)
@@ -414,7 +414,7 @@ def test_watch_ends_at_ctrl_c_with_its_summary_and_the_job_goes_on(job, command)
     assert job.poll() is None
 
 
-def test_watch_is_quiet_when_nobody_reads_on(job, command):
+def test_watch_is_quiet_when_its_pipe_closes(job, command):
     watching = command("watch", "small", "step")
     assert watching.stdout.readline()
     watching.stdout.close()
@@ -464,7 +464,7 @@ def test_call_prints_the_traceback_of_the_command_and_fails(job, here):
     assert json.loads(out)["error"] == "ZeroDivisionError: division by zero"
 
 
-def test_call_tells_the_id_by_which_to_ask_again(job, here):
+def test_a_pending_call_prints_its_id(job, here):
     code, _, err = here("call", "small", "1", "--on", "never", "--timeout", "0.3")
     assert code == 1
     assert "it never runs twice" in err

@@ -38,7 +38,7 @@ def job(directory):
         thread.join(60)
 
 
-def test_a_stranger_lists_sets_and_reads_what_was_done(job, here, tmp_path):
+def test_controls_are_listed_set_and_logged_from_the_shell(job, here, tmp_path):
     code, out, _ = here("controls", "small")
     assert (code, out) == (0, "echo.factor = 2  (int; 1 to 16; how often a batch is used)\n")
     code, out, _ = here("set", "small", "echo.factor", "3", "--checkpoint", "--json")

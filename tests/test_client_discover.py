@@ -34,7 +34,7 @@ from looptap.protocol.messages import RunInfo
 from looptap.protocol.process_identity import Process
 
 
-def test_a_stored_run_in_the_place_of_a_live_one_is_said_to_be_one(directory, monkeypatch):
+def test_a_stored_run_in_place_of_a_live_one_is_reported_as_stored(directory, monkeypatch):
     monkeypatch.setenv("LOOPTAP_STORE", "kept runs")
     monkeypatch.chdir(directory)
     with looptap.Agent("fl") as agent:
@@ -186,13 +186,13 @@ def test_several_runs_of_a_name_are_listed_by_id(start):
     assert all(id in str(caught.value) for id in ids)
 
 
-def test_a_name_that_nobody_has_says_who_is_there(start):
+def test_an_unknown_name_lists_the_runs(start):
     run = start("digits")
     with pytest.raises(NoSuchRun, match=f"'mnist'; alive: {run.id}"):
         attach("mnist")
 
 
-def test_a_misspelt_name_is_told_the_nearest(start):
+def test_a_misspelt_name_is_answered_by_the_nearest(start):
     start("digits-cnn")
     with pytest.raises(NoSuchRun, match=r"'digit-cnn'; alive: .*\. Did you mean 'digits-cnn'\?"):
         attach("digit-cnn")
@@ -203,7 +203,7 @@ def test_an_empty_directory_says_how_a_run_announces_itself(directory):
         attach()
 
 
-def test_a_run_whose_process_is_gone_has_ended(start, directory):
+def test_a_run_whose_process_has_died_has_ended(start, directory):
     ended(directory)
     with pytest.raises(RunEnded, match="gone-1 has ended: its process 1 is gone"):
         attach("gone")
@@ -274,7 +274,7 @@ def test_a_run_without_a_listener_has_ended(directory):
         attach(announced(directory))
 
 
-def test_who_follows_a_name_waits_for_its_first_run_and_is_told(directory, caplog):
+def test_following_a_name_waits_for_its_first_run_and_logs_that(directory, caplog):
     with pytest.raises(NoSuchRun):
         attach("late", follow=True, timeout=0.05)
     assert "No run matches 'late'" in caplog.text
@@ -311,7 +311,7 @@ def test_twenty_killed_agents_are_listed_as_dead_without_asking_them(directory, 
     assert Process.this().alive()
 
 
-def test_a_live_run_that_is_stored_here_and_announced_elsewhere_is_not_said_to_have_ended(directory, monkeypatch):
+def test_a_live_run_stored_here_and_announced_elsewhere_has_not_ended(directory, monkeypatch):
     elsewhere = directory / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     monkeypatch.setenv("LOOPTAP_STORE", str(directory / "kept"))
@@ -334,7 +334,7 @@ def test_a_live_run_that_is_stored_here_and_announced_elsewhere_is_not_said_to_h
         attach("far")
 
 
-def test_a_job_is_waited_for_as_long_as_asked_which_is_said_now_and_then(directory, caplog, monkeypatch):
+def test_attach_waits_as_long_as_asked_and_logs_that_it_waits(directory, caplog, monkeypatch):
     monkeypatch.setattr("looptap.client.directory.wait_for_run.SAY_AGAIN_SECONDS", 0.1)
     began = time.monotonic()
     with pytest.raises(NoSuchRun):
@@ -376,7 +376,7 @@ def test_a_job_that_lives_while_it_is_waited_for_but_not_long_enough_is_found_as
     job.join()
 
 
-def test_the_list_of_what_has_ended_is_bounded_and_believes_no_stranger(directory):
+def test_the_list_of_ended_runs_is_bounded_private_and_ignores_garbage(directory):
     run = Ended("x-1", "x", 0, 1.0, 2.0, "y" * 1000)
     for _ in range(300):
         note(run, directory)

@@ -156,7 +156,7 @@ def test_closing_ends_the_thread_and_may_be_done_twice(agent):
     soon(lambda: not client_threads(), detail="the thread of the link ends")
 
 
-def test_a_receiver_that_fails_is_counted_and_hears_the_next_frame(agent):
+def test_a_failing_receiver_is_counted_and_gets_the_next_frame(agent):
     class Clumsy(Ear):
         def on_frame(self, frame):
             super().on_frame(frame)
@@ -271,7 +271,7 @@ def test_another_server_key_is_a_wrong_server(agent):
     assert "another run took its place" in str(error)
 
 
-def test_nobody_at_the_port_means_that_the_run_has_ended(agent):
+def test_a_closed_port_means_that_the_run_has_ended(agent):
     agent.stop()
     error = refusal(client(agent))
     assert type(error) is RunEnded

@@ -94,7 +94,7 @@ def test_a_mapped_query_yields_a_named_row_at_each_event(run):
     assert [b.step - a.step for a, b in pairwise(rows)] == [1] * (len(rows) - 1)
 
 
-def test_a_record_tells_the_event_and_when_it_was(run):
+def test_a_record_has_the_event_and_its_time(run):
     stream = run.stream("step", on="batch")
     stream.wait(3)
     record = stream.records[1]
@@ -189,14 +189,14 @@ def test_closing_a_stream_brings_what_it_still_had_to_say(run, job):
     assert run.stats()["queries"] == []
 
 
-def test_a_stream_that_nobody_holds_any_more_is_detached(run):
+def test_a_dropped_stream_is_detached(run):
     run.stream("step", on="batch").wait(1)
     gc.collect()
     soon(lambda: run.stats()["queries"] == [])
     assert run.attached == []
 
 
-def test_a_run_that_is_dropped_is_held_by_none_of_its_parts(job):
+def test_no_part_keeps_a_dropped_run_alive(job):
     run = looptap.attach("job")
     dropped, parts = weakref.ref(run), (run.controls, run.ranks, run.shares, run.session)
     list(parts[0])
@@ -241,7 +241,7 @@ def test_a_callback_may_take_its_time_and_ask_the_run(run):
     assert all(isinstance(answer, int) for answer in answers)
 
 
-def test_many_streams_go_on_at_the_same_time(run):
+def test_many_streams_run_at_the_same_time(run):
     streams = [run.stream(f"step * {n}", on="batch") for n in range(20)]
     assert [stream.wait(5)[0] % max(n, 1) for n, stream in enumerate(streams)] == [0] * 20
 
@@ -340,7 +340,7 @@ def test_a_run_shows_its_events_and_how_long_ago_the_last_one_was(job, run):
     assert run.alive
 
 
-def test_a_wait_that_is_in_vain_says_what_the_loop_does(job, run):
+def test_a_wait_that_times_out_says_what_the_loop_does(job, run):
     stream = run.stream("1", on="nothing")
     with pytest.raises(TimeoutError, match="has raised no 'nothing' event yet; event types so far"):
         stream.wait(1, timeout=0.05)
@@ -379,7 +379,7 @@ def test_closing_a_run_ends_its_streams_and_its_threads(job):
     soon(lambda: not job.agent.stats()["clients"])
 
 
-def test_a_run_that_nobody_holds_any_more_hangs_up(job):
+def test_a_dropped_run_disconnects(job):
     looptap.attach("job")
     gc.collect()
     soon(lambda: not job.agent.stats()["clients"])
@@ -424,7 +424,7 @@ print("done")
 """
 
 
-def test_a_script_that_ends_takes_leave_and_does_not_hang(job):
+def test_a_script_that_ends_says_goodbye_and_does_not_hang(job):
     done = warm.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("done\n", "")
     soon(lambda: not job.agent.stats()["clients"])
@@ -458,7 +458,7 @@ def test_a_run_whose_process_is_killed_fails_with_the_reason(directory):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops a process")
-def test_a_stopped_process_is_told_apart_from_a_stalled_loop_and_taken_up_again(directory):
+def test_a_stopped_process_is_distinguished_from_a_stalled_loop_and_resumes(directory):
     with warm.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout.readline() == "ready\n"
         try:
@@ -492,7 +492,7 @@ def far_job(directory):
     job.end()
 
 
-def test_streams_go_on_after_a_cut_and_the_gap_is_exactly_the_events_in_between(far_job):
+def test_streams_continue_after_a_cut_and_the_gap_is_exact(far_job):
     _, run, proxy = far_job
     stream = run.stream("step", on="batch")
     for _ in range(5):
@@ -508,7 +508,7 @@ def test_streams_go_on_after_a_cut_and_the_gap_is_exactly_the_events_in_between(
     assert stream.dropped == records[-1].number - len(records)
 
 
-def test_a_reduction_goes_on_over_a_cut(far_job):
+def test_a_reduction_continues_over_a_cut(far_job):
     _, run, proxy = far_job
     stream = run.stream("len(events)", on="batch")
     stream.wait(3)
@@ -653,7 +653,7 @@ def test_what_an_agent_says_is_kept_within_bounds():
     assert len(repr(stream)) < 2000
 
 
-def test_an_agent_that_has_forgotten_a_client_is_greeted_anew():
+def test_a_client_that_was_forgotten_says_hello_again():
     agent = Scripted()
     run = Run(agent)
     stream = run.stream("step")
@@ -664,7 +664,7 @@ def test_an_agent_that_has_forgotten_a_client_is_greeted_anew():
     assert (run.state, stream.values, stream.gaps) == ("live", [7, 8, 11], [Gap(2, 2)])
 
 
-def test_an_agent_that_has_forgotten_a_client_says_so_of_each_message_that_was_on_its_way():
+def test_an_agent_refuses_each_message_of_a_client_it_has_forgotten():
     agent = Scripted()
     run = Run(agent)
     welcome, agent.welcome = agent.welcome, ...  # the new hello has not arrived yet
@@ -704,7 +704,7 @@ def test_an_agent_that_refuses_a_second_hello_is_believed():
     assert (run.state, "16 clients" in run.reason) == ("failed", True)
 
 
-def test_an_answer_to_a_question_that_nobody_asked_is_ignored():
+def test_a_reply_to_no_request_is_ignored():
     agent = Scripted()
     run = Run(agent)
     agent.put(m.Done(999))
@@ -712,7 +712,7 @@ def test_an_answer_to_a_question_that_nobody_asked_is_ignored():
     assert run.alive
 
 
-def test_ten_thousand_mutated_replies_hurt_nobody():
+def test_ten_thousand_mutated_replies_are_harmless():
     dice, malformed = random.Random(7), 0
     info = m.RunInfo("id", "name", "host", 1, 0.0)
     templates = [

@@ -68,7 +68,7 @@ def test_so_many_commands_may_wait_for_their_events(log, commands):
     assert log.waiting("id9") is None
 
 
-def test_an_id_that_came_before_is_known_and_who_asks_hears_of_it(log, commands):
+def test_a_known_id_gets_the_outcome_of_its_command(log, commands):
     assert not log.known("x", ASKER)
     command = log.accept(commands())
     assert log.known("x", ASKER)
@@ -139,7 +139,7 @@ def test_a_command_is_on_record_once_however_often_it_is_noted(log, commands):
     assert (ids(log), log.remembered, command.error) == (["x"], 1, "")  # and what the loop has begun is left to it
 
 
-def test_the_oldest_results_are_let_go_of_beyond_their_bytes(monkeypatch, commands):
+def test_the_oldest_results_are_dropped_beyond_their_bytes(monkeypatch, commands):
     monkeypatch.setattr(command_log, "MAX_RECORD_BYTES", 100)
     log, made = CommandLog(10), [commands(f"id{n}", size=40) for n in range(5)]
     for n, command in enumerate(made):
@@ -164,7 +164,7 @@ def test_the_oldest_results_are_let_go_of_beyond_their_bytes(monkeypatch, comman
     assert [command.size for command in made] == [50, 50]
 
 
-def test_the_oldest_records_are_let_go_of_beyond_the_bytes_of_their_code(monkeypatch, commands):
+def test_the_oldest_records_are_dropped_beyond_the_bytes_of_their_code(monkeypatch, commands):
     monkeypatch.setattr(command_log, "MAX_RECORD_BYTES", 100)
     log = CommandLog(10)
     for n in range(3):

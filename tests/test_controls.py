@@ -87,7 +87,7 @@ def test_a_declaration_that_cannot_be_met_is_refused():
         Control(int, default=9, maximum=3)
 
 
-def test_a_control_is_found_on_an_exposed_object_and_told_with_all_that_is_known(job):
+def test_a_control_of_an_exposed_object_is_found_and_fully_described(job):
     _, run = job
     info = run.controls["echo.factor"]
     assert (info.value, info.minimum, info.maximum, info.unit, info.version) == (2, 1, 16, "times", 0)
@@ -100,7 +100,7 @@ def test_a_control_is_found_on_an_exposed_object_and_told_with_all_that_is_known
         run.controls["echo.facto"]
 
 
-def test_a_change_is_made_at_the_next_safe_event_and_its_outcome_tells_where(job):
+def test_a_change_is_made_at_the_next_safe_event_and_its_outcome_says_where(job):
     agent, run = job
     agent.emit("batch", step=0)
     before = time.time()
@@ -266,7 +266,7 @@ def to(value, name="optimizer.lr", **how):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("groups", [1, 2])
-def test_a_scaled_schedule_goes_on_from_the_new_value_by_the_same_factor(name, groups):
+def test_a_scaled_schedule_continues_from_the_new_value_by_the_same_factor(name, groups):
     bare = rates(SCHEDULES[name], groups)
     lr = "optimizer.lr" if groups == 1 else "optimizer.lr[1]"
     steered = rates(SCHEDULES[name], groups, [(6, to(0.7, lr, schedule="scale"))])
@@ -282,7 +282,7 @@ def test_a_scaled_schedule_goes_on_from_the_new_value_by_the_same_factor(name, g
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_frozen_rate_stays_and_the_schedule_is_taken_up_where_it_would_be(name):
+def test_a_frozen_rate_stays_and_the_schedule_resumes_where_it_would_be(name):
     bare = rates(SCHEDULES[name])
     steered = rates(SCHEDULES[name], 1, [(6, to(0.7, schedule="freeze")), (20, to(0.3, schedule="scale"))])
     assert set(steered[6:20, 0]) == {0.7}
@@ -294,7 +294,7 @@ def test_without_a_scheduler_the_rate_is_set_and_both_words_mean_the_same():
         assert set(rates(None, 1, [(3, to(0.5, schedule=schedule))])[3:, 0]) == {0.5}
 
 
-def test_who_sets_a_driven_rate_has_to_say_what_becomes_of_the_schedule(job):
+def test_setting_a_driven_rate_needs_a_choice_for_the_schedule(job):
     agent, run = job
     optimizer = optimizer_of()
     scheduler = schedulers.LambdaLR(optimizer, lambda epoch: float(epoch))
@@ -563,7 +563,7 @@ def test_names_and_values_beyond_their_bounds_are_refused_and_keep_no_memory(job
     assert run.commands == []
 
 
-def test_what_was_done_is_remembered_though_its_result_is_let_go_of(job, monkeypatch):
+def test_a_command_is_remembered_after_its_result_is_dropped(job, monkeypatch):
     agent, run = job
     monkeypatch.setattr("looptap.agent.control.command_log.MAX_RECORD_BYTES", 25_000)
     calls = []
@@ -579,7 +579,7 @@ def test_what_was_done_is_remembered_though_its_result_is_let_go_of(job, monkeyp
     assert len(calls) == 4
 
 
-def test_a_result_that_has_not_been_sent_yet_is_not_let_go_of(monkeypatch):
+def test_a_result_that_has_not_been_sent_yet_is_kept(monkeypatch):
     monkeypatch.setattr("looptap.agent.control.command_log.MAX_RECORD_BYTES", 100)
     log, commands = CommandLog(10), []
     for n, requesters in enumerate(([object()], [], [])):

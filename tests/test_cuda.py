@@ -162,7 +162,7 @@ def test_memory_of_a_device_is_that_of_its_tensors():
 
 
 @NEEDS_CUDA
-def test_a_model_on_a_device_is_asked_and_its_random_numbers_go_on():
+def test_a_model_on_a_device_is_probed_without_changing_its_random_numbers():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5)).cuda()
     x = torch.randn(8, 4, device="cuda")
     state, mean = torch.cuda.get_rng_state(), model[1].running_mean.clone()

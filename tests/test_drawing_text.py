@@ -57,7 +57,7 @@ def test_bars_say_their_numbers_and_are_as_long_as_they_say():
     assert lines[2].endswith("nan")
 
 
-def test_curves_are_told_apart_without_colours_and_by_colours():
+def test_curves_can_be_distinguished_with_and_without_colours():
     x = np.arange(50.0)
     picture = Picture((Line(x, x, name="loss"), Line(x, x[::-1], name="error", color="#ff0000")))
     plain, colored = draw(picture, color=False), draw(picture, color=True)

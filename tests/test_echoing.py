@@ -159,7 +159,7 @@ def test_plain_batches_come_one_after_the_other_and_shuffled_ones_do_not():
     assert mixed[::2] != mixed[1::2]
 
 
-def test_an_echo_before_augmentation_is_augmented_anew_and_one_after_it_is_not():
+def test_an_echo_before_augmentation_is_augmented_again_and_one_after_it_is_not():
     for mode, different in ((BEFORE, 3), (AFTER, 1)):
         values = collections.defaultdict(set)
         for x, i in Echo(loader(workers=2), 3, mode, augment=jitter):
@@ -281,7 +281,7 @@ def test_a_batch_that_is_echoed_is_copied_to_the_device_once():
         assert len(moved) == times
 
 
-def test_a_worker_that_fails_is_told_as_by_the_loader():
+def test_a_failing_worker_is_reported_as_by_the_loader():
     for mode, workers in ((BEFORE, 1), (AFTER, 0), (BATCH, 0)):
         with pytest.raises(KeyError, match="item 7 is broken") as caught:
             list(Echo(loader(Numbers(8, bad=7), workers=workers), 2, mode, augment=jitter))
@@ -290,7 +290,7 @@ def test_a_worker_that_fails_is_told_as_by_the_loader():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [Numbers, Stream])
-def test_with_a_factor_of_one_a_batch_that_the_loop_lets_go_is_gone(mode, kind):
+def test_with_a_factor_of_one_a_batch_dropped_by_the_loop_is_freed(mode, kind):
     batches = iter(Echo(loader(kind()), 1, mode, augment=None if mode != BEFORE else jitter, buffer=1))
     for _ in range(3):
         batch = next(batches)
@@ -331,7 +331,7 @@ def test_the_buffer_keeps_no_more_memory_alive_than_it_may():
 
 
 @pytest.mark.parametrize("factor", [0.99, 0, -1, math.nan, math.inf, "3", "fast", None, True, [2], np.ones(2)])
-def test_a_factor_that_is_none_is_a_sentence(factor):
+def test_an_invalid_factor_is_refused_in_a_sentence(factor):
     with pytest.raises(
         ControlError, match=r"factor = .* must be a number from 1.0 to 64.0, a function .*, or 'auto'\."
     ):
@@ -368,7 +368,7 @@ def test_what_cannot_work_is_refused_in_a_sentence(how, sentence):
     assert sentence in str(caught.value)
 
 
-def test_a_loader_that_yields_nothing_any_more_is_told():
+def test_a_loader_that_yields_nothing_any_more_is_reported():
     class Once:
         batches = iter([torch.ones(2)])
 
@@ -542,7 +542,7 @@ def test_the_remaining_time_follows_a_factor_that_is_turned_within_the_window_of
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("generator", [True, False])
-def test_a_resumed_epoch_goes_on_bit_for_bit(mode, workers, generator):
+def test_a_resumed_epoch_continues_bit_for_bit(mode, workers, generator):
     def make():
         how = {"generator": torch.Generator().manual_seed(1)} if generator else {}
         return Echo(loader(workers=workers, **how), 2.5, mode, augment=jitter, buffer=20, seed=4)

@@ -73,7 +73,7 @@ def made_up(factor, seconds, *, reached=True):
     return Outcome(reached, 100, int(6400 / factor), seconds, scores, 0.06, 0.01, factor, expected)
 
 
-def test_what_does_not_hold_is_said():
+def test_a_missed_promise_is_reported():
     timed = {f"{e:g}": [made_up(e, 60 / min(e, 6.0))] * 3 for e in FIXED} | {"auto": [made_up(5.9, 10.2)] * 3}
     fast = [{"bare": (0.01, math.nan), "1": (0.01, 0.5), "auto": (0.0101, 0.5)}]
     finals = {Job("digits", 64, BEFORE, e, 300, 0.05, 0, True): made_up(e, 1.0) for e in (1.0, 2.0, 5.0)}

@@ -245,7 +245,7 @@ def test_a_client_that_leaves_in_between_is_sent_nothing_more(wire):
     assert len(wire.parts.sources.by_name["batch"].queries) == 1
 
 
-def test_who_is_back_over_another_link_gets_what_waited(wire):
+def test_a_client_back_over_another_link_gets_the_pending_values(wire):
     wire.client(A, token="mine")
     wire.attach(A)
     wire.deliver()
@@ -274,7 +274,7 @@ def test_a_client_without_room_is_waited_for_beside_one_that_is_away(wire):
     assert [wire.dispatcher.flush() for _ in range(4)] == [True] * 4
 
 
-def test_who_is_gone_for_good_leaves_nothing_behind(wire):
+def test_a_client_that_never_returns_leaves_nothing_behind(wire):
     ready(wire, A)
     wire.gone.add(A)
     wire.emit(1)
@@ -362,7 +362,7 @@ def test_large_values_of_several_streams_go_in_several_frames(wire):
     assert wire.counts() == [[1, 1], [1]]  # 400 kB: no third one
 
 
-def test_values_tell_the_rank_and_bytes_are_counted(monkeypatch):
+def test_values_carry_the_rank_and_bytes_are_counted(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     wire = Wire()
@@ -408,7 +408,7 @@ def test_without_room_a_client_is_tried_again_after_its_pause_and_loses_nothing(
     wire.agent.close()
 
 
-def test_a_state_for_which_there_was_no_room_is_told_once_there_is_and_once_alone(clock, wire):
+def test_a_state_without_room_is_sent_once_when_there_is_room(clock, wire):
     wire.client(A)
     wire.attach(A, 1)
     wire.attach(A, 2)
@@ -428,7 +428,7 @@ def test_a_state_for_which_there_was_no_room_is_told_once_there_is_and_once_alon
     assert wire.values(A) == wire.values(A, 2) == [1]
 
 
-def test_answers_that_are_owed_come_in_their_order_and_before_values(clock, wire):
+def test_pending_replies_come_in_order_and_before_values(clock, wire):
     (client,) = ready(wire, A)
     wire.full.add(A)
     assert wire.dispatcher.is_idle()
@@ -453,7 +453,7 @@ def test_answers_that_are_owed_come_in_their_order_and_before_values(clock, wire
     assert wire.said(to=A)[-1].request == 16
 
 
-def test_a_client_that_is_owed_answers_is_tried_with_one_at_a_time(clock, wire):
+def test_a_client_with_pending_replies_is_sent_one_at_a_time(clock, wire):
     ready(wire, A)
     wire.full.add(A)
     for request in (10, 11, 12):
@@ -471,7 +471,7 @@ def test_a_client_that_is_owed_answers_is_tried_with_one_at_a_time(clock, wire):
     assert wire.tries[A] == tries + 1
 
 
-def test_answers_that_are_owed_are_bounded_and_those_that_fit_are_kept(clock, wire):
+def test_pending_replies_are_bounded_and_those_that_fit_are_kept(clock, wire):
     (client,) = ready(wire, A)
     wire.full.add(A)
     big = encode(m.Done(1)) + bytes(MAX_IN_FLIGHT_BYTES // 2)
@@ -482,7 +482,7 @@ def test_answers_that_are_owed_are_bounded_and_those_that_fit_are_kept(clock, wi
     assert len(client.owed) == 2
 
 
-def test_who_is_owed_answers_and_goes_away_is_not_waited_for(clock, wire):
+def test_a_client_that_leaves_with_pending_replies_is_not_waited_for(clock, wire):
     client = wire.client(A, token="mine")
     wire.full.add(A)
     wire.tell(A, m.GetClock(10))
@@ -497,7 +497,7 @@ def test_who_is_owed_answers_and_goes_away_is_not_waited_for(clock, wire):
     assert wire.tries[A] == tries
 
 
-def test_who_goes_away_while_it_is_owed_answers_is_not_waited_for(clock, wire):
+def test_closing_does_not_wait_for_a_client_that_left_with_pending_replies(clock, wire):
     client = wire.client(A, token="mine")
     wire.full.add(A)
     wire.tell(A, m.GetClock(10))
@@ -584,7 +584,7 @@ def value_queues():
     return sum(type(one) is ValueQueue for one in gc.get_objects())
 
 
-def test_a_stream_that_was_handed_over_goes_with_its_last_reader_once_it_is_not_exported(wire):
+def test_a_handed_over_stream_ends_with_its_last_reader_once_hidden(wire):
     ready(wire, A)
     wire.tell(A, m.Stand(2, 1, "mine", export=True))
     wire.tell(A, m.Stand(3, 0, "mine", export=False))
@@ -596,7 +596,7 @@ def test_a_stream_that_was_handed_over_goes_with_its_last_reader_once_it_is_not_
     assert wire.parts.sources.by_name["batch"].queries == ()
 
 
-def test_nothing_holds_on_to_a_stream_that_has_ended_or_a_client_that_is_gone(wire):
+def test_nothing_keeps_an_ended_stream_or_a_lost_client_alive(wire):
     wire.agent.stream("steps", "step", on="batch")
     client = weakref.ref(wire.client(A, token="mine"))
     wire.attach(A)
@@ -639,7 +639,7 @@ def test_the_end_of_one_stream_leaves_what_waits_of_another(wire):
     assert list(wire.exporter.streams) == [two]
 
 
-def test_a_client_hears_that_its_stream_is_live_before_its_first_value(wire):
+def test_a_client_learns_that_its_stream_is_live_before_its_first_value(wire):
     wire.client(A)
     wire.attach(A)
     wire.frames.clear()
@@ -649,7 +649,7 @@ def test_a_client_hears_that_its_stream_is_live_before_its_first_value(wire):
     assert wire.said(m.Status)[0].state == "live"
 
 
-def test_a_stream_that_is_handed_over_goes_on_without_a_gap(wire):
+def test_a_stream_that_is_handed_over_continues_without_a_gap(wire):
     ready(wire, A, B)
     wire.emit(1, 2)
     wire.tell(A, m.Stand(2, 1, "mine", export=True))
@@ -671,7 +671,7 @@ def test_a_stream_that_is_handed_over_goes_on_without_a_gap(wire):
 # ---------------------------------------------------------------- heartbeats and hurry
 
 
-def test_a_heartbeat_tells_how_a_stream_is_if_anything_of_it_has_changed(wire):
+def test_a_heartbeat_sends_a_stream_state_only_if_it_changed(wire):
     ready(wire, A, B)
     wire.attach(B, 2, "step", throttle=1e9)
     wire.deliver()
@@ -693,7 +693,7 @@ def test_a_heartbeat_tells_how_a_stream_is_if_anything_of_it_has_changed(wire):
     assert wire.said(m.Status) == []
 
 
-def test_a_value_of_which_nothing_was_heard_is_sent_at_the_next_heartbeat(wire):
+def test_a_value_without_a_wakeup_is_sent_at_the_next_heartbeat(wire):
     ready(wire, A)
     wire.emit(1)
     wire.parts.queues.ready.clear()  # as when an interrupt has taken it back

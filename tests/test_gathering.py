@@ -37,7 +37,7 @@ def test_a_rank_that_has_passed_a_number_is_not_waited_for():
     assert given_out(assembly, 0.0) == [(1, [0], (1,)), (2, [0, 1], ())]
 
 
-def test_a_straggler_is_waited_for_no_longer_than_the_patience_and_its_late_values_are_counted():
+def test_a_straggler_is_waited_for_up_to_the_timeout_and_its_late_values_count():
     assembly = WindowAssembler([0, 1], 2.0)
     assembly.take(0, batch([1, 2]), 0.0)
     assembly.take(0, batch([3]), 1.5)
@@ -49,7 +49,7 @@ def test_a_straggler_is_waited_for_no_longer_than_the_patience_and_its_late_valu
     assert given_out(assembly, 2.5) == [(3, [0, 1], ())]
 
 
-def test_the_values_of_all_ranks_begin_together_and_in_each_run_anew():
+def test_the_values_of_all_ranks_begin_together_in_each_run():
     assembly = WindowAssembler([0, 1, 2], 2.0, together=True)
     assembly.take(0, batch([4, 5, 6, 7, 8]), 0.0)
     assembly.take(2, batch([5, 6, 8]), 0.0)
@@ -63,7 +63,7 @@ def test_the_values_of_all_ranks_begin_together_and_in_each_run_anew():
     assert given_out(assembly, 1.0) == [(3, [0, 1, 2], ())]
 
 
-def test_a_straggler_and_a_dead_rank_do_not_keep_the_others_from_beginning():
+def test_a_straggler_and_a_dead_rank_do_not_delay_the_start_of_the_others():
     assembly = WindowAssembler([0, 1, 2], 2.0, together=True)
     assembly.over(2)
     assembly.take(0, batch([1, 2]), 0.0)
@@ -80,7 +80,7 @@ def test_a_rank_that_is_over_is_not_waited_for_but_missed():
     assert given_out(assembly, 0.0) == [(1, [0], (1,))]
 
 
-def test_several_values_of_one_event_are_told_apart():
+def test_several_values_of_one_event_are_distinguished():
     assembly = WindowAssembler([0, 1], 2.0)
     assembly.take(0, batch([1, 1, 2]), 0.0)
     assembly.take(1, batch([1, 1, 1, 2]), 0.0)

@@ -110,7 +110,7 @@ def test_rules_of_every_kind_fire_at_the_first_event_at_which_they_are_true(dire
         }  # fmt: skip
 
 
-def test_of_ten_thousand_events_from_each_of_five_runs_none_is_missed(directory):
+def test_no_event_of_five_runs_with_ten_thousand_each_is_missed(directory):
     rule = looptap.Rule("step % 5000 == 4999", show="step", again=0.0, budget=math.inf)
     agents = [looptap.Agent(f"many-{i}") for i in range(5)]
     with looptap.guard("many-*", [rule], dry_run=True) as guard:
@@ -127,7 +127,7 @@ def test_of_ten_thousand_events_from_each_of_five_runs_none_is_missed(directory)
         )
 
 
-def test_events_at_which_a_rule_could_not_be_judged_are_told_and_end_a_row():
+def test_events_at_which_a_rule_cannot_be_judged_are_reported_and_end_a_row():
     agent, run = pair("gaps")
     judge = StreamJudge(looptap.Rule("loss > 5", lasting=3), run, None)
     for loss in (6.0, 6.0, None, 6.0, 6.0, 6.0):
@@ -142,7 +142,7 @@ def test_events_at_which_a_rule_could_not_be_judged_are_told_and_end_a_row():
     assert judge.over
 
 
-def test_a_loop_that_stands_still_is_found_and_a_pause_is_none(directory):
+def test_a_stalled_loop_is_detected_and_a_pause_is_not_a_stall(directory):
     rule = looptap.Rule.stalled(minutes=1.5 / 60)
     with looptap.Agent("still", may_pause=60.0) as agent, looptap.guard("still", [rule]) as guard:
         under_guard(guard, agent)
@@ -208,7 +208,7 @@ def test_a_run_that_comes_later_is_guarded_and_one_that_was_killed_ends(director
         assert [f.outcome for f in guard.firings] == ["exit code 0"]
 
 
-def test_what_cannot_be_a_rule_is_said_in_a_sentence():
+def test_an_invalid_rule_is_refused_in_a_sentence():
     for wrong, said in (
         (lambda: looptap.Rule("loss >"), "loss >"),
         (lambda: looptap.Rule("loss > 5", actions=["stopp"]), "'stopp' is no action"),
@@ -312,7 +312,7 @@ def test_a_loop_that_hangs_is_ended_after_a_stop_that_it_never_reads_if_that_was
     assert (kill.action, kill.outcome) == ("kill", f"SIGTERM to process {job.pid}")
 
 
-def test_nobody_is_killed_who_has_ended_or_is_elsewhere_and_none_without_being_asked():
+def test_kill_spares_processes_that_have_ended_or_are_elsewhere_and_needs_a_request():
     never, process = threading.Event(), Process.this()
     gone = msgspec.structs.replace(process, start="1")
     assert end(gone, 0.0, never) == "not needed: the process has ended"
@@ -324,7 +324,7 @@ def test_nobody_is_killed_who_has_ended_or_is_elsewhere_and_none_without_being_a
         looptap.Rule("loss > 5", kill=30)
 
 
-def test_what_was_lost_with_a_link_is_told_with_that_reason(directory, tmp_path_factory):
+def test_values_lost_with_a_link_are_reported_with_that_reason(directory, tmp_path_factory):
     far = tmp_path_factory.mktemp("far")
     far.chmod(0o700)
     rule = looptap.Rule("step < 0", budget=math.inf)

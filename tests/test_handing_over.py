@@ -107,7 +107,7 @@ def test_a_client_at_the_end_of_its_credit_gets_the_last_values_of_a_loop_that_i
             assert (stream.gaps, stream.dropped) == ([], 0)
 
 
-def test_what_is_handed_over_goes_on_without_its_client_until_nobody_wants_it():
+def test_a_handed_over_stream_outlives_its_client_while_it_is_used():
     agent, run = pair()
     run.export(run.stream("step, loss", on="batch"), name="loss")
     run.close()
@@ -180,7 +180,7 @@ def test_what_cannot_be_handed_over_says_so():
         mine.grant(0.5)
 
 
-def test_while_the_loop_is_long_inside_an_event_nothing_changes_and_a_client_is_told(directory):
+def test_while_the_loop_is_long_inside_an_event_a_client_gets_an_explanation(directory):
     with looptap.Agent("stuck") as agent, looptap.attach("stuck") as run:
         stream = run.stream("step", on="batch")
         inside, go = threading.Event(), threading.Event()
@@ -198,7 +198,7 @@ def test_while_the_loop_is_long_inside_an_event_nothing_changes_and_a_client_is_
         run.export(stream, name="steps")
 
 
-def test_a_stream_that_was_handed_over_survives_a_lost_client_and_a_taken_back_one_is_asked_anew(directory):
+def test_a_handed_over_stream_survives_a_lost_client_and_a_hidden_one_reattaches(directory):
     with looptap.Agent("links", listen="tcp") as agent, looptap.attach("links") as run:
         stream = run.stream("step", on="batch")
         run.export(stream, name="steps")

@@ -308,7 +308,7 @@ SMALL = {"collected_bytes": 25_000, "inbound_frame": 65_536}
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_a_bound_that_is_passed_by_one_is_named_and_the_agent_goes_on(bound, directory):
+def test_an_exceeded_bound_is_named_and_the_agent_continues(bound, directory):
     limits = looptap.Limits(**{bound: SMALL.get(bound, 2)})
     with looptap.Agent("bounded", budget=math.inf, limits=limits) as agent:
         with looptap.attach("bounded") as run:
@@ -324,7 +324,7 @@ def test_a_bound_that_is_passed_by_one_is_named_and_the_agent_goes_on(bound, dir
         is_served("bounded", agent)
 
 
-def test_one_client_too_many_is_told_so_and_those_before_it_go_on(directory):
+def test_one_client_too_many_is_refused_and_the_others_continue(directory):
     with looptap.Agent("full", limits=looptap.Limits(clients=2)) as agent:
         first, second = looptap.attach("full"), looptap.attach("full")
         with pytest.raises(LimitReached, match=r"Limits\.clients"):
@@ -360,7 +360,7 @@ def garbage(dice):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux only")
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=LONG)])
-def test_a_flood_of_strangers_leaves_nothing_behind_and_keeps_nobody_out(count, directory, progress):
+def test_a_flood_without_keys_leaves_nothing_behind_and_shuts_no_client_out(count, directory, progress):
     dice = random.Random(count)
     with looptap.Agent("flooded", listen="tcp", limits=looptap.Limits(handshake=0.3)) as agent:
         port = int(parts_of(agent).connection.link.endpoints[0].rpartition(":")[2])
@@ -417,7 +417,7 @@ def test_a_wall_clock_that_jumps_by_an_hour_changes_no_duration(directory, monke
 
 
 @pytest.mark.parametrize("point", ["flush", "on_heartbeat_timer", "linger", "posted"])
-def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_goes_on(
+def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_continues(
     point, directory, monkeypatch, caplog
 ):
     monkeypatch.setattr(link_module, "RESTART_DELAYS_SECONDS", (0.001, 0.001, 0.001))
@@ -451,7 +451,7 @@ def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_g
     agent.close()
 
 
-def test_a_message_that_breaks_the_brain_is_counted_and_the_others_are_served(directory, monkeypatch):
+def test_a_message_that_makes_the_handler_fail_is_counted_and_others_are_served(directory, monkeypatch):
     with looptap.Agent("fragile") as agent, looptap.attach("fragile") as run:
 
         def fragile():

@@ -76,7 +76,7 @@ def test_the_data_set_behind_it_is_reached_as_before():
     assert not hasattr(WithIndex([1, 2]), "set_epoch")
 
 
-def test_one_instance_has_one_index_and_none_outside_has_any():
+def test_only_instances_have_an_index_and_each_has_one():
     dataset = WithIndex(TensorDataset(torch.arange(4)))
     assert dataset[-1][0] == 3
     assert [index for index, _ in dataset] == [0, 1, 2, 3]  # which ends

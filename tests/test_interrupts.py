@@ -238,7 +238,7 @@ COMMANDS: dict[str, Callable[[Run], object]] = {
 
 @sweep(47)
 @pytest.mark.parametrize("kind", COMMANDS)
-def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_said_not_to_be(kind, fraction):
+def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_refused(kind, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job, acts = Job(may_pause=1.0), []
         agent, run = job.agent, job.run
@@ -356,7 +356,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
 
 
 @sweep(47)
-def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_said_not_to_be(fraction):
+def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_refused(fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job, acts = Job(), []
         service = parts_of(job.agent).dispatcher

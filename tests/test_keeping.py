@@ -112,7 +112,7 @@ FAILING = """
 """
 
 
-def test_that_a_kept_query_failed_is_told_after_kill_9(directory, file, tmp_path, capsys):
+def test_the_failure_of_a_kept_query_is_known_after_kill_9(directory, file, tmp_path, capsys):
     with warm.Popen([sys.executable, "-c", textwrap.dedent(FAILING)], stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout.readline() == "there\n"
         live = looptap.open(file())
@@ -183,7 +183,7 @@ def test_without_a_file_the_shell_lists_the_stored_runs(directory, file, capsys)
         assert any("live" in line and "; error" in line for line in lines)
 
 
-def test_a_disk_that_cannot_be_written_harms_nobody(directory, tmp_path, monkeypatch):
+def test_a_disk_that_cannot_be_written_is_harmless(directory, tmp_path, monkeypatch):
     (tmp_path / "taken").write_text("a file where the folder should be")
     monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path / "taken"))
     with looptap.Agent("kept") as agent:

@@ -266,7 +266,7 @@ def test_accumulate_restarts_with_the_window():
 
 
 @pytest.mark.parametrize("window", [0, -1, 2.5, True, "epoch", 10**9])
-def test_a_window_that_is_none_is_a_sentence(window):
+def test_an_invalid_window_is_refused_in_a_sentence(window):
     from looptap.streams.operators.windows import as_window
 
     with pytest.raises(QueryError, match="window"):

@@ -66,7 +66,7 @@ def ls():
 
 @pytest.mark.parametrize("hang", HANGS)
 @pytest.mark.usefixtures("directory")
-def test_a_loop_that_hangs_from_its_first_second_is_known_to_do_so_by_who_comes_later(hang):
+def test_a_later_client_sees_a_loop_that_hangs_from_its_first_second(hang):
     code = f"""
         with looptap.Agent("hangs", limits=limits) as agent:
             agent.emit("batch", step=0)

@@ -121,7 +121,7 @@ def split(events):
 @pytest.mark.parametrize("query", EXACT)
 @settings(max_examples=8, deadline=None)
 @given(events=EVENTS, joined=st.booleans())
-def test_events_split_over_ranks_come_to_what_one_rank_makes_of_them(query, events, joined):
+def test_events_split_over_ranks_give_the_result_of_one_rank(query, events, joined):
     parts = split(events)
     assert plain(over_ranks(query, parts, joined)) == plain(on_one(query, [one for part in parts for one in part]))
 
@@ -129,7 +129,7 @@ def test_events_split_over_ranks_come_to_what_one_rank_makes_of_them(query, even
 @pytest.mark.parametrize("query", CLOSE)
 @settings(max_examples=8, deadline=None)
 @given(events=EVENTS, joined=st.booleans())
-def test_floats_split_over_ranks_come_to_the_same_up_to_rounding(query, events, joined):
+def test_floats_split_over_ranks_give_the_same_up_to_rounding(query, events, joined):
     parts = split(events)
     found, expected = over_ranks(query, parts, joined), on_one(query, [one for part in parts for one in part])
     scale = max((abs(one[1]) for one in events), default=0.0) ** (2 if "variance" in query else 1)

@@ -32,7 +32,7 @@ def mutate():
     del sys.modules["mutate"]
 
 
-def test_each_fault_changes_one_thing_and_none_is_in_a_text_or_a_type(mutate):
+def test_each_fault_changes_one_thing_but_no_text_or_type(mutate):
     made = {fault.what: fault.text for fault in mutate.faults("a.py", SOURCE)}
     whole = ast.unparse(ast.parse(SOURCE))
     lines = {

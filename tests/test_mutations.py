@@ -62,7 +62,7 @@ def report(stream):
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_a_query_that_changes_what_it_sees_is_told_so_once(how):
+def test_a_query_that_changes_what_it_sees_is_warned_once(how):
     name, query = CHANGES[how]
     (sentence,) = report(watched(query))
     assert sentence.startswith(f"{name} changed in place at event 1, ")
@@ -70,7 +70,7 @@ def test_a_query_that_changes_what_it_sees_is_told_so_once(how):
 
 
 @pytest.mark.parametrize("how", HARMLESS)
-def test_a_query_that_changes_nothing_is_told_nothing(how):
+def test_a_query_that_changes_nothing_gets_no_warning(how):
     assert report(watched(HARMLESS[how])) == []
 
 

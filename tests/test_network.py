@@ -228,7 +228,7 @@ def test_a_standing_stream_loses_nothing_with_the_link_but_what_its_history_has_
         assert {r.number: r.value for r in little.records}.items() <= {r.number: r.value for r in whole.records}.items()
 
 
-def test_after_an_absence_too_long_the_numbers_go_on_and_the_time_nobody_looked_is_told(directory):
+def test_after_a_long_absence_the_numbers_continue_and_the_gap_is_reported(directory):
     with far_away(directory, QUICK) as (job, run, proxy):
         mapped, window = run.stream("step", on="batch"), run.stream("len(events)", on="batch", window=7)
         soon(lambda: mapped.arrived > 20 and window.arrived > 3)
@@ -281,7 +281,7 @@ def test_a_client_that_is_away_leaves_its_place_to_another_if_all_are_taken(dire
             assert [c["away"] for c in job.agent.stats()["clients"]] == [False, False]
 
 
-def test_a_loop_that_stands_still_is_told_apart_from_an_agent_that_is_not_heard(directory, monkeypatch):
+def test_a_stalled_loop_is_distinguished_from_a_silent_agent(directory, monkeypatch):
     for name, seconds in (
         ("session.vitals.STILL_SECONDS", 0.8),
         ("session.vitals.QUIET_SECONDS", 0.6),
@@ -345,7 +345,7 @@ class Memory:
         return [message.first for message in self.said if isinstance(message, m.Values)]
 
 
-def test_the_numbers_go_on_for_the_newest_64_clients_that_were_forgotten():
+def test_the_numbers_continue_for_the_newest_64_forgotten_clients():
     memory = Memory()
     for n in range(65):
         memory.attach(b"%d" % n, f"client {n}")
@@ -362,7 +362,7 @@ def test_the_numbers_go_on_for_the_newest_64_clients_that_were_forgotten():
     assert memory.numbered(0) == [11]
 
 
-def test_only_the_same_role_takes_up_the_streams_of_a_token():
+def test_only_the_same_role_resumes_the_streams_of_a_token():
     memory = Memory()
     memory.attach(b"link 1", "secret")
     (welcome,) = memory.tell(b"stranger", m.Hello(m.VERSION, token="secret", streams=(1,)), VIEWER)[:1]
@@ -402,7 +402,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops a process")
-def test_a_client_that_is_stopped_is_forgotten_with_its_queries_and_goes_on_when_it_is_continued(directory):
+def test_a_stopped_client_is_forgotten_with_its_queries_and_resumes_when_continued(directory):
     job = Job(QUICK)
     command = [sys.executable, "-c", CLIENT, str(directory)]
     with warm.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
@@ -542,7 +542,7 @@ def test_a_command_is_not_carried_over_to_the_next_run(directory):
     soon(lambda: not [t for t in threading.enumerate() if t.name == "looptap-follow"])
 
 
-def test_a_run_that_waits_for_the_next_is_let_go_when_nobody_holds_it(directory):
+def test_a_dropped_run_that_waits_for_the_next_is_released(directory):
     with child() as (job, _):
         run = looptap.attach("again", follow=True)
         job.kill()

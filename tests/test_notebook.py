@@ -48,7 +48,7 @@ def test_a_page_that_is_slow_gets_no_further_frame_until_it_has_drawn():
     assert pages.ready(5)
 
 
-def test_the_slowest_of_two_pages_decides_until_it_is_gone():
+def test_the_slower_of_two_pages_sets_the_pace_until_it_closes():
     pages = BrowserPages()
     pages.heard("quick", 0, now=0.0)
     pages.heard("slow", 0, now=0.0)
@@ -84,7 +84,7 @@ def test_a_page_that_has_drawn_all_stays_however_long_nothing_comes():
     assert not pages.there(4, now=1e6 + GONE_AFTER_SECONDS + 0.1)
 
 
-def test_nobody_sees_a_chart_that_is_scrolled_away_on_all_pages():
+def test_a_chart_scrolled_away_on_all_pages_is_not_drawn():
     pages = BrowserPages()
     pages.heard("a", 0, now=0.0, hidden=True)
     assert pages.hidden
@@ -301,7 +301,7 @@ def test_a_panel_turns_says_what_came_of_it_and_follows_others(steered):
     shown.close()
 
 
-def test_what_is_refused_is_said_and_the_control_shows_what_is(steered):
+def test_a_refused_change_is_reported_and_the_control_shows_the_real_value(steered):
     echo, run = steered
     shown = panel(run)
     row = shown.rows["echo.free"]
@@ -331,7 +331,7 @@ def test_a_run_that_is_over_says_so_on_its_panel(steered):
     assert all(row.widget.disabled for row in shown.rows.values())
 
 
-def test_an_overview_tells_of_rates_cost_and_commands_and_escapes_what_the_job_says(steered):
+def test_an_overview_shows_rates_cost_and_commands_and_escapes_texts_of_the_job(steered):
     run: Run = steered[1]
     run.set("echo.factor", 4)
     shown = overview(run)

@@ -75,7 +75,7 @@ def test_a_cell_that_makes_the_agent_can_be_run_again(directory, caplog):
     assert listing(directory) == []
 
 
-def test_who_follows_goes_on_with_the_newer_agent(directory):
+def test_a_following_client_continues_with_the_newer_agent(directory):
     Agent("followed").stream("step", "step", on="batch")
     with looptap.attach("followed", follow=True) as run:
         newer = Agent("followed")
@@ -171,7 +171,7 @@ WHYS = (
 
 
 @pytest.mark.parametrize("why", WHYS, ids=lambda why: why.__name__)
-def test_what_this_machine_does_not_allow_is_a_warning_and_the_job_goes_on(why, directory, monkeypatch, caplog):
+def test_a_machine_that_allows_no_agent_is_a_warning_and_the_job_continues(why, directory, monkeypatch, caplog):
     before, there = descriptors(), set(directory.iterdir())
     with monkeypatch.context() as patch:
         how = why(directory, patch)

@@ -62,7 +62,7 @@ def test_where_a_socket_cannot_be_or_should_not_it_is_in_the_private_directory(p
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="wants a file system that takes no sockets")
-def test_a_file_system_that_takes_no_socket_is_told_with_the_way_out(caplog):
+def test_a_file_system_without_sockets_is_reported_with_the_way_out(caplog):
     refusing = Path("/proc/self/fd")  # ours, closed to others, and nothing can be made there
     with caplog.at_level(logging.WARNING, "looptap"):
         assert place_for_sockets(refusing) == private_dir()
@@ -112,7 +112,7 @@ def test_a_socket_of_another_host_says_how_to_get_there(place):
         attach("digits")
 
 
-def test_a_port_of_another_host_that_somebody_else_has_here_says_how_to_get_there(place):
+def test_a_port_of_another_host_that_is_taken_here_says_how_to_connect(place):
     with looptap.Agent("digits", listen="tcp"), looptap.Agent("other", listen="tcp"):
         (path,) = place.glob("digits*.json")
         (taken,) = read(next(place.glob("other*.json"))).endpoints
@@ -175,7 +175,7 @@ def test_a_directory_that_vanishes_comes_back_and_clients_stay_attached(place, m
     assert [path.name for path in place.iterdir()] == ["ended.jsonl"]
 
 
-def test_a_directory_that_cannot_be_made_again_is_told_once_and_the_loop_goes_on(place, monkeypatch, caplog):
+def test_a_directory_that_cannot_be_recreated_is_logged_once_and_the_loop_continues(place, monkeypatch, caplog):
     monkeypatch.setattr(reactor, "FILE_CHECK_INTERVAL_SECONDS", 0.02)
     inner = place / "a" / "b"
     inner.mkdir(parents=True)
@@ -193,7 +193,7 @@ def test_a_directory_that_cannot_be_made_again_is_told_once_and_the_loop_goes_on
         assert caplog.text.count("cannot be made again") == 1
 
 
-def test_a_directory_that_somebody_else_made_meanwhile_gets_no_socket(place, monkeypatch, caplog):
+def test_a_directory_created_meanwhile_by_another_user_gets_no_socket(place, monkeypatch, caplog):
     monkeypatch.setattr(reactor, "FILE_CHECK_INTERVAL_SECONDS", 0.02)
     with caplog.at_level(logging.WARNING, "looptap"), looptap.Agent("digits"):
         away = place.with_name(place.name + "-away")

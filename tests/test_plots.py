@@ -223,7 +223,7 @@ def test_a_summary_escapes_what_comes_from_the_job():
     assert "&lt;script&gt;" in shown
 
 
-def test_a_run_without_the_stream_is_left_out_and_told(runs, tmp_path):
+def test_a_run_without_the_stream_is_left_out_and_named(runs, tmp_path):
     agent, _ = pair("other", store=str(tmp_path / "other.looptap"))
     agent.stream("lr", "lr", keep=True)
     agent.emit("batch", lr=1.0)
@@ -244,7 +244,7 @@ def test_a_run_without_the_stream_is_left_out_and_told(runs, tmp_path):
 # ---------------------------------------------------------------- the documentation
 
 
-def test_the_chart_of_ones_own_in_the_documentation_works():
+def test_the_custom_chart_in_the_documentation_works():
     page = (ROOT / "docs/charts.md").read_text()
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "@register" in block]
     assert len(code.splitlines()) <= 30

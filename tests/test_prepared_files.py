@@ -166,7 +166,7 @@ def test_a_tree_of_pages_that_leads_in_circles_ends(good, tmp_path):
         read(path)
 
 
-def test_pages_that_are_damaged_anywhere_are_told_in_a_sentence(good, tmp_path):
+def test_pages_damaged_anywhere_are_reported_in_a_sentence(good, tmp_path):
     data, path = good.read_bytes(), tmp_path / "damaged.looptap"
     for at in range(0, len(data), 4096 * 19 + 50):
         path.write_bytes(data[:at] + b"\xff" * 64 + data[at + 64 :])
@@ -291,7 +291,7 @@ def short(tmp_path_factory, monkeypatch):
 
 
 @pytest.mark.parametrize("make", ODD)
-def test_what_is_no_regular_file_is_no_stored_run_and_no_list_of_commands(make, short):
+def test_a_special_file_is_neither_a_stored_run_nor_a_list_of_commands(make, short):
     make(path := short / "odd.looptap")
     assert not reader.is_stored(path)
     with pytest.raises(StoreError, match=r"odd\.looptap"):
@@ -312,7 +312,7 @@ def test_what_lies_beside_a_stored_run_must_be_a_file(good, make, suffix, short)
 
 
 @pytest.mark.parametrize("make", ODD)
-def test_what_is_no_regular_file_does_not_keep_the_others_from_being_listed(good, make, short, monkeypatch, capsys):
+def test_a_special_file_does_not_keep_others_from_being_listed(good, make, short, monkeypatch, capsys):
     monkeypatch.setenv("LOOPTAP_STORE", ".")
     shutil.copy(good, short / "good.looptap")
     make(short / "odd.looptap")
@@ -329,7 +329,7 @@ def test_what_is_no_regular_file_does_not_keep_the_others_from_being_listed(good
 
 
 @pytest.mark.parametrize("make", ODD)
-def test_what_is_no_regular_file_among_connection_files_is_told(make, short):
+def test_a_special_file_among_connection_files_is_reported(make, short):
     make(short / "odd.json")
     (found,) = connections.listing(short.absolute())
     assert found.file is None
@@ -340,14 +340,14 @@ def test_what_is_no_regular_file_among_connection_files_is_told(make, short):
 
 
 @pytest.mark.parametrize("make", [fifo, listening, device, link_to_fifo])
-def test_what_is_no_regular_file_among_event_files_is_told(make, short):
+def test_a_special_file_among_event_files_is_reported(make, short):
     make(short / "events.out.tfevents.1")
     with pytest.raises(StoreError, match=r"events\.out\.tfevents\.1 cannot be read"):
         looptap.open(short)
 
 
 @pytest.mark.parametrize("make", ODD)
-def test_what_is_no_regular_file_in_gits_folder_does_not_stop_the_writer(make, short):
+def test_a_special_file_in_the_git_folder_does_not_stop_the_writer(make, short):
     (short / ".git").mkdir()
     make(short / ".git" / "HEAD")
     assert git_commit(short.absolute()) == ""

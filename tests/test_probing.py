@@ -353,7 +353,7 @@ def test_inputs_in_containers_are_copies_and_so_is_what_a_model_does_to_them():
         (Doing(lambda m, x: m.norm.running_mean.add_(0)), torch.ones(2, 4), "changed its norm.running_mean in place"),
     ],
 )
-def test_what_cannot_be_asked_is_said(model, x, said):
+def test_an_invalid_probe_is_refused(model, x, said):
     if not said:  # past the counter of versions, this is not seen
         looptap.probe(model, x)
         return
@@ -362,7 +362,7 @@ def test_what_cannot_be_asked_is_said(model, x, said):
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, StopIteration])
-def test_a_model_that_raises_is_put_back_and_the_error_is_the_querys(error):
+def test_a_model_that_raises_is_restored_and_the_query_gets_the_error(error):
     def fail(model, x):
         model.calls = 1
         torch.rand(3), np.random.rand(3), random.random()

@@ -233,7 +233,7 @@ def test_soon_after_a_command_that_made_training_slower_nothing_is_left_of_the_o
             assert median == pytest.approx(left, rel=0.1)
 
 
-def test_whoever_wants_to_know_is_told_and_cannot_hurt_the_loop():
+def test_on_update_reports_progress_and_cannot_stop_the_loop():
     clock, reported = Clock(), []
     progress = Progress(10, epochs=4, on_update=lambda p: reported.append(p.fraction), every=5, clock=clock)
     trained(progress, clock, 4)
@@ -279,7 +279,7 @@ def _inserting(**arguments):
         ({"epochs": 3, "train": iter(()), "insert": _inserting()}, "give validate_every="),
     ],
 )
-def test_bad_input_is_told_when_it_is_made(arguments, said):
+def test_bad_input_is_refused_at_construction(arguments, said):
     with pytest.raises((ValueError, TypeError), match=said):
         Progress(**{"train": 10, **arguments})
 
@@ -294,12 +294,12 @@ def test_bad_input_is_told_when_it_is_made(arguments, said):
         ({"validation": DataLoader(TensorDataset(torch.zeros(0, 1)), 4)}, "validation set is empty"),
     ],
 )
-def test_bad_input_of_inserted_validations_is_told_when_it_is_made(arguments, said):
+def test_bad_input_of_inserted_validations_is_refused_at_construction(arguments, said):
     with pytest.raises((ValueError, TypeError), match=said):
         _inserting(**arguments)
 
 
-def test_between_two_forecasts_the_time_goes_on():
+def test_between_two_forecasts_the_estimate_counts_down():
     clock = Clock()
     progress = Progress(10, epochs=100, validation=20, rule=Patience(3), clock=clock)
     trained(progress, clock, 10, error=lambda epoch: 0.3 + 0.5 / (epoch + 1))
@@ -450,7 +450,7 @@ def test_a_job_that_was_killed_and_resumed_knows_how_long_it_still_takes(tmp_pat
 # ---------------------------------------------------------------- accuracy on made-up runs
 
 
-def test_a_few_made_up_runs_are_forecast_better_than_by_the_former_method():
+def test_a_few_synthetic_runs_are_forecast_better_than_by_the_old_method():
     rule, errors = Paper(PATIENCE, DELTA), {"former": [], "ledger": []}
     for kind in ("power", "overfit", "exponential"):
         run = make(1, kind, "steady")

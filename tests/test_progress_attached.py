@@ -81,7 +81,7 @@ def test_a_change_from_outside_is_seen_at_the_next_look(job):
         run.set("progress.epochs", 0)
 
 
-def test_whoever_is_attached_is_told_by_an_event_of_its_own():
+def test_clients_can_follow_progress_by_an_event_of_its_own():
     agent, run = pair("told")
     clock = Clock()
     progress = Progress(
@@ -96,7 +96,7 @@ def test_whoever_is_attached_is_told_by_an_event_of_its_own():
     agent.close()
 
 
-def test_a_pause_that_somebody_asked_for_is_no_time_of_training():
+def test_a_requested_pause_does_not_count_as_training_time():
     agent, run = pair("paused", may_pause=30.0)
     progress = Progress(40, epochs=2)
     agent.expose(progress=progress)
@@ -128,7 +128,7 @@ class Heard(LoopObserver):
         assert not self.broken
 
 
-def test_two_agents_in_one_process_tell_each_its_own_progress_of_commands_and_pauses():
+def test_two_agents_in_one_process_notify_their_own_progress_only():
     jobs = []
     for name in ("one", "other"):
         agent, run = pair(name, may_pause=30.0)

@@ -66,6 +66,6 @@ def test_the_paper_stops_where_patience_points_brought_less_than_delta(history, 
         (lambda: Threshold("0.1"), "error='0.1'"),
     ],
 )
-def test_bad_arguments_are_told_at_once(make, said):
+def test_bad_arguments_are_refused_at_once(make, said):
     with pytest.raises(ValueError, match=said):
         make()

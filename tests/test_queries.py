@@ -102,7 +102,7 @@ def test_events_and_sliding_windows_ignore_groups(job):
 # ---------------------------------------------------------------- errors
 
 
-def test_one_bad_event_of_a_mapped_query_is_missing_and_the_query_goes_on(job):
+def test_a_mapped_query_skips_one_bad_event_and_continues(job):
     agent, run = job
     inverse = run.stream("1 / step", on="batch")
     batches(agent, 3)
@@ -144,20 +144,20 @@ def test_a_query_that_cannot_be_compiled_is_an_error_at_the_client_with_its_colu
     assert "last(e.step" in caught.value.hint
 
 
-def test_an_event_that_nobody_has_raised_is_said_at_the_attach(job):
+def test_an_event_that_was_never_raised_is_reported_at_the_attach(job):
     agent, run = job
     batches(agent, 1)
     assert any("'bacth'" in note and "batch" in note for note in run.stream("loss", on="bacth").notes)
 
 
-def test_before_the_first_event_a_note_says_that_there_was_none(job):
+def test_before_the_first_event_a_note_says_that_there_was_no_event(job):
     _, run = job
     assert run.stream("loss", on="batch").notes == ["no event of any type so far."]
     (_, note) = run.stream("latest('eval').loss", on="batch").notes
     assert note == "latest('eval') is None until there is such an event; so far there was no event of any type."
 
 
-def test_another_event_type_that_nobody_has_raised_is_said_at_the_attach(job):
+def test_another_event_type_that_was_never_raised_is_reported_at_the_attach(job):
     agent, run = job
     agent.emit("epoch", error=0.5)
     batches(agent, 1)
@@ -167,7 +167,7 @@ def test_another_event_type_that_nobody_has_raised_is_said_at_the_attach(job):
     assert run.stream("latest('epoch').error", on="batch").notes == []
 
 
-def test_a_name_that_the_other_event_does_not_have_is_said_once_it_is_raised(job):
+def test_a_name_that_the_other_event_lacks_is_reported_once_it_is_raised(job):
     agent, run = job
     agent.emit("epoch", error=0.5)
     wrong = run.stream("latest('epoch').eror", on="batch")
@@ -235,7 +235,7 @@ def test_what_cannot_leave_the_job_is_an_error_that_names_it(job):
 
 
 @pytest.mark.parametrize("refused", [(m.Values, m.Bundle), (m.Values, m.Bundle, m.Status)])
-def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_room_for_values(monkeypatch, refused):
+def test_the_end_and_losses_of_a_stream_reach_a_client_without_room_for_values(monkeypatch, refused):
     monkeypatch.setattr("looptap.agent.server.request_dispatcher.LAST_VALUES_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(
         "looptap.agent.server.request_dispatcher.LAST_STATUS_TIMEOUT_SECONDS", 60.0
@@ -261,7 +261,7 @@ def test_how_a_stream_ended_and_what_it_lost_is_told_though_its_client_has_no_ro
     assert (stream.state, stream.reason, stream.dropped) == ("ended", "the job is done", 5)
 
 
-def test_an_answer_for_which_there_was_no_room_comes_later_and_before_the_values(directory):
+def test_a_reply_without_room_comes_later_and_before_the_values(directory):
     with looptap.Agent("full") as agent, looptap.attach("full") as run:
         tries, link = [], parts_of(agent).dispatcher.send
 
@@ -280,7 +280,7 @@ def test_an_answer_for_which_there_was_no_room_comes_later_and_before_the_values
         assert stream.values == [0, 1, 2]
 
 
-def test_a_client_that_takes_no_answer_is_owed_a_bounded_number_of_bytes(job):
+def test_replies_pending_for_a_client_that_does_not_read_are_bounded_in_bytes(job):
     agent, _ = job
     parts_of(agent).dispatcher.send = lambda peer, frame: SendResult.FULL
     (client,) = parts_of(agent).dispatcher.clients.values()
@@ -476,7 +476,7 @@ def test_a_call_runs_once_at_the_next_event_and_returns_its_result():
     agent.close()
 
 
-def test_a_client_without_room_holds_up_nobody_and_gets_what_waits_later(job, monkeypatch):
+def test_a_client_without_room_delays_no_other_and_gets_its_values_later(job, monkeypatch):
     agent, run = job
     step = run.stream("step", on="batch")
     with monkeypatch.context() as patched:
@@ -504,7 +504,7 @@ def whole(events):
         "sum(events['lss']) / len(events)", whole,
     ],
 )  # fmt: skip
-def test_a_mistyped_name_in_a_reduction_is_said_at_the_first_event(job, query):
+def test_a_mistyped_name_in_a_reduction_is_reported_at_the_first_event(job, query):
     agent, run = job
     stream = run.stream(query, on="batch", window=1000)
     batches(agent, 1)

@@ -326,7 +326,7 @@ def light(directory):
         child.wait()
 
 
-def test_a_straggler_is_waited_for_so_long_and_told(light):
+def test_a_straggler_is_waited_for_up_to_the_timeout_and_named(light):
     with attach("light") as run:
         stream = run.stream("step", ranks="all", combine="list", patience=0.3)
         soon(lambda: complete(stream), detail="values of both ranks come")
@@ -363,7 +363,7 @@ def test_without_combine_late_values_are_there_and_counted(light):
         assert stream.dropped == 0
 
 
-def test_a_rank_that_dies_is_told_apart_and_the_rest_goes_on(light):
+def test_a_dead_rank_is_named_and_the_rest_continue(light):
     with attach("light") as run:
         stream = run.stream("step", ranks="all", combine="list")
         merged = run.stream("len(events)", combine="merge", window=10)

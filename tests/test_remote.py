@@ -105,13 +105,13 @@ def test_all_of_a_run_is_there_behind_a_command_and_ends_with_close(agent):
     soon(lambda: not bridges())
 
 
-def test_the_socket_of_a_connection_is_gone_as_soon_as_it_stands(agent):
+def test_the_socket_of_a_connection_is_removed_once_connected(agent):
     before = set(private_dir().glob("bridge-*.sock"))
     with attach(BRIDGE):
         soon(lambda: set(private_dir().glob("bridge-*.sock")) <= before)
 
 
-def test_a_run_that_nobody_holds_any_more_ends_its_command(agent):
+def test_a_dropped_run_ends_its_command(agent):
     run = attach(BRIDGE)
     assert len(bridges()) == 1
     del run
@@ -145,13 +145,13 @@ def test_a_bridge_shows_no_keys_to_a_person(agent):
     assert "with a program, not with a person" in done.stderr
 
 
-def test_a_shell_that_greets_and_lines_that_end_otherwise_do_no_harm(agent):
+def test_a_shell_greeting_and_other_line_endings_are_harmless(agent):
     greeting = f"command:sh -c {shlex.quote(f'echo Welcome to node7; echo; exec {LOOPTAP} bridge digits')}"
     with attach(greeting) as run:
         works(run)
 
 
-def test_a_lost_connection_is_restored_by_starting_the_command_anew(agent):
+def test_a_lost_connection_is_restored_by_starting_the_command_again(agent):
     with attach(BRIDGE) as run:
         stream = works(run)
         for _ in range(2):
@@ -261,12 +261,12 @@ def test_a_command_that_says_nothing_is_given_up_and_ended(place):
     assert not sleeping()
 
 
-def test_another_rank_has_to_be_said_in_the_command(agent):
+def test_another_rank_has_to_be_named_in_the_command(agent):
     with pytest.raises(NoSuchRun, match="looptap bridge --rank 1"):
         attach(BRIDGE, rank=1)
 
 
-def test_bytes_pass_as_lines_unchanged_and_a_line_that_is_none_ends_it():
+def test_bytes_pass_as_lines_unchanged_and_a_malformed_line_ends_it():
     payload = os.urandom(300_000) + b"\n\r\0" * 1000
     ours, theirs = socket.socketpair()
     reader, writer = os.pipe()
@@ -308,7 +308,7 @@ def test_an_ssh_name_is_short_for_a_command(name, rank, command):
 @pytest.mark.parametrize(
     "name", ["ssh://", "ssh:///run", "ssh://-oProxyCommand=x/run", "ssh://a b/run", "ssh://a//run"]
 )
-def test_an_ssh_name_that_is_none_is_refused(name):
+def test_a_malformed_ssh_name_is_refused(name):
     with pytest.raises(NoSuchRun, match="is no way to a run"):
         command_of(name)
 

@@ -107,7 +107,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(directory):
     ]
 
 
-def test_the_file_is_yaml_that_says_what_it_said(tmp_path):
+def test_the_yaml_file_round_trips(tmp_path):
     agent, run = pair("saved")
     values = [0.0, 0, False, "", 0.1 + 0.2, 1e-05, -1e300, 5e-324, 12345678901234567, "ü: #\n- 1e5", True, float("inf")]
     agent.control("number", lambda: 0.0, lambda value: None)
@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_replayed_is_a_sentence_with_its_line(tmp_path, li
         command_file.load(tmp_path / "nothing")
 
 
-def test_what_cannot_be_done_again_is_on_record_and_logged_and_the_loop_goes_on(tmp_path, caplog):
+def test_a_command_that_cannot_be_replayed_is_recorded_and_the_loop_continues(tmp_path, caplog):
     path = tmp_path / "c.yaml"
     path.write_text(
         '- {"event": "batch", "number": 2, "what": "set", "name": "gone", "value": 1}\n'

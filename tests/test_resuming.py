@@ -67,7 +67,7 @@ def stored(store):
     return 0
 
 
-def test_a_killed_job_goes_on_from_its_checkpoint_and_what_is_done_anew_is_marked(directory, tmp_path):
+def test_a_killed_job_resumes_from_its_checkpoint_and_marks_repeated_events(directory, tmp_path):
     store = tmp_path / "store"
     command = [sys.executable, "-c", textwrap.dedent(JOB), str(tmp_path / "checkpoint.pt"), str(store)]
     with warm.Popen(command) as job:
@@ -120,7 +120,7 @@ def test_a_killed_job_goes_on_from_its_checkpoint_and_what_is_done_anew_is_marke
         assert new.events()["batch"] == kept.records[-1].event
 
 
-def test_what_is_done_anew_is_marked_from_its_first_value_however_busy_the_thread_that_sends_it(directory, tmp_path):
+def test_repeated_events_are_marked_from_the_first_value_even_if_the_sender_is_busy(directory, tmp_path):
     store = tmp_path / "store"
     with looptap.Agent("first", store=store) as agent:
         agent.stream("loss", "loss", on="batch", keep=True)
@@ -145,7 +145,7 @@ def test_what_is_done_anew_is_marked_from_its_first_value_however_busy_the_threa
     assert anew == [(number, True) for number in range(2, 202)]
 
 
-def test_an_agent_that_goes_back_in_its_own_process_marks_what_it_does_anew():
+def test_an_agent_that_goes_back_in_its_own_process_marks_repeated_events():
     agent, run = pair()
     loss, mean = run.stream("loss", on="batch"), run.stream("mean(e.loss for e in events)", on="batch")
     for step in range(5):

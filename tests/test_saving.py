@@ -66,7 +66,7 @@ def test_frames_follow_each_other_in_a_gif(tmp_path):
         assert image.info["duration"] == 500
 
 
-def test_what_cannot_be_written_is_said(tmp_path):
+def test_a_picture_that_cannot_be_saved_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"'loss\.doc' does not say what to write; end it with one of \.png, .*\."):
         save(LOSS, tmp_path / "loss.doc")
     with pytest.raises(FileNotFoundError, match=r"The directory .*nowhere does not exist"):
@@ -78,7 +78,7 @@ def test_what_cannot_be_written_is_said(tmp_path):
 @pytest.mark.parametrize(("suffix", "package", "extra"), [
     (".html", "plotly", "html"), (".png", "matplotlib", "window"), (".txt", "plotext", "terminal"),
 ])  # fmt: skip
-def test_a_library_that_is_missing_is_said_with_what_installs_it(suffix, package, extra, tmp_path):
+def test_a_missing_library_is_reported_with_the_install_command(suffix, package, extra, tmp_path):
     code = (
         "import sys, numpy as np\n"
         "sys.modules[sys.argv[2]] = None\n"

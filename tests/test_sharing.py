@@ -165,7 +165,7 @@ def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, d
     assert parts_of(agent).connection.link.faults == 0
 
 
-def test_a_viewer_sees_what_is_exported_and_is_told_of_nothing_else(job):
+def test_a_viewer_sees_exported_streams_and_learns_of_nothing_else(job):
     agent, run = job
     share = run.share()
     with looptap.attach(share.path) as viewer:
@@ -197,7 +197,7 @@ def test_a_viewer_sees_what_is_exported_and_is_told_of_nothing_else(job):
         assert viewer.alive
 
 
-def test_what_is_hidden_again_is_gone_at_once_and_stays_for_operators(job):
+def test_a_hidden_stream_disappears_at_once_but_not_for_operators(job):
     agent, run = job
     with looptap.attach(run.share().path) as viewer, looptap.attach("shared") as other:
         seen, mine = viewer.stream("loss"), other.stream("loss")
@@ -224,7 +224,7 @@ def test_of_an_error_a_viewer_gets_a_line_and_not_the_code_around_it(job):
         assert "\n" not in broken.errors[0].error + broken.traceback
 
 
-def test_a_key_that_is_revoked_while_connected_gets_nothing_from_then_on_and_others_go_on(job, dial):
+def test_a_key_revoked_while_connected_gets_nothing_more_and_others_continue(job, dial):
     agent, run = job
     mine, other = run.share(), run.share()
     viewer = dial(mine.path)
@@ -255,7 +255,7 @@ def test_a_key_that_is_revoked_while_connected_gets_nothing_from_then_on_and_oth
 OWN = "step, loss * 100"
 
 
-def test_each_share_shows_its_own_streams_and_what_is_exported_to_all_shows_in_none_of_them(job):
+def test_each_share_shows_its_own_streams_and_not_those_exported_to_all(job):
     agent, run = job
     mine = run.stream(OWN, on="batch", name="own")
     first, second, third = run.share(streams=["private"]), run.share(streams=mine), run.share()
@@ -404,7 +404,7 @@ def test_what_cannot_be_shared_says_so(job):
         pair()[1].share()
 
 
-def test_a_share_that_was_ended_or_is_of_elsewhere_is_told_apart(job, tmp_path):
+def test_attaching_to_an_ended_or_remote_share_says_which(job, tmp_path):
     _, run = job
     share = run.share(endpoint="tcp")
     assert "through ssh" in share.reach
@@ -446,7 +446,7 @@ def test_viewers_shares_and_their_streams_have_bounds_of_their_own(directory, mo
 BLOB = b"x" * 10_000
 
 
-def test_viewers_that_flood_and_never_read_harm_neither_the_job_nor_an_operator(job, dial):
+def test_viewers_that_flood_or_never_read_affect_neither_job_nor_operator(job, dial):
     agent, run = job
     agent.stream("blob", "step, blob", on="big", history=100)
     run.export("blob")
@@ -572,7 +572,7 @@ OPERATOR = """
 """
 
 
-def test_what_an_operator_exports_goes_on_when_he_is_killed_while_a_viewer_reads(job):
+def test_an_exported_stream_outlives_its_killed_operator_while_a_viewer_reads(job):
     agent, _ = job
     command = [sys.executable, "-c", textwrap.dedent(OPERATOR)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as operator:

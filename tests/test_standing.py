@@ -126,7 +126,7 @@ def test_an_inert_or_closed_agent_takes_the_calls_and_does_nothing():
         assert agent.stats()["streams"] == []
 
 
-def test_a_query_that_fails_never_reaches_the_loop_and_every_reader_is_told():
+def test_a_failing_query_never_reaches_the_loop_and_every_reader_learns_of_it():
     agent, run = pair()
     agent.stream("broken", "loss.nothing")
     early = run.stream("broken")
@@ -170,7 +170,7 @@ def test_log_never_raises(caplog):
     assert any("is a stream of a query" in r.message for r in caplog.records)
 
 
-def test_logged_values_come_from_any_thread_and_none_is_lost():
+def test_values_logged_from_any_thread_all_arrive():
     agent, run = pair()
     threads = [threading.Thread(target=lambda: [agent.log(x=i) for i in range(500)]) for _ in range(4)]
     for thread in threads:
@@ -217,7 +217,7 @@ def test_readers_that_join_and_leave_at_any_moment_see_no_gap_and_no_duplicate(d
             assert (reader.dropped, reader.gaps) == (0, [])
 
 
-def test_a_reader_that_the_ring_overtakes_is_told_exactly_what_it_lost():
+def test_an_overtaken_reader_learns_exactly_what_it_lost():
     history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring, chance = history.open(100), random.Random(1)
     readers = [(Cursor(ring), []) for _ in range(5)]
@@ -309,7 +309,7 @@ def test_a_reader_passes_over_values_that_there_never_were_however_many_and_coun
     assert (seen, reader.dropped) == ([1, 2, 38], 35)
 
 
-def test_without_readers_nothing_rings_and_only_the_first_value_hurries():
+def test_without_readers_there_is_no_wakeup_and_only_the_first_value_hurries():
     rung, hurried = [], []
     history = History(QueueSet(1 << 20, lambda: rung.append(1), lambda: hurried.append(1)), 1 << 20, 1 << 20)
     ring = history.open(100)
@@ -385,7 +385,7 @@ def test_a_history_of_numbers_takes_no_more_memory_than_is_counted():
 # ---------------------------------------------------------------- when nobody reads
 
 
-def test_nobody_is_woken_while_nobody_reads_and_a_reader_wakes_as_ever(directory):
+def test_without_readers_there_is_no_wakeup_and_with_one_there_is(directory):
     with Agent("quiet") as agent:
         agent.stream("later", "step, loss")
         agent.stream("at once", "norm(loss)")

@@ -250,7 +250,7 @@ def written(content):
         (lambda file, tmp: changed(file, tmp, "DROP TABLE run"), "no such table: run"),
     ],
 )
-def test_what_cannot_be_opened_is_told_in_one_sentence(make, says, file, tmp_path):
+def test_a_file_that_cannot_be_opened_is_one_sentence(make, says, file, tmp_path):
     with pytest.raises(looptap.StoreError, match=says) as caught:
         looptap.open(make(file, tmp_path))
     assert len(str(caught.value).splitlines()) == 1
@@ -265,7 +265,7 @@ def test_what_cannot_be_opened_is_told_in_one_sentence(make, says, file, tmp_pat
         "UPDATE items SET event = 'x'",
     ],
 )  # fmt: skip
-def test_a_value_that_nobody_stored_is_a_store_error(change, file, tmp_path):
+def test_a_value_that_was_never_stored_is_a_store_error(change, file, tmp_path):
     path = Path(shutil.copy(file, tmp_path / "changed.looptap"))
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
@@ -309,7 +309,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_was_half_written_on_a_network_file_system_is_undone_by_the_next_who_reads(file, tmp_path):
+def test_a_half_written_file_on_a_network_file_system_is_undone_by_the_next_reader(file, tmp_path):
     path = Path(shutil.copy(file, tmp_path))
     warm.run([sys.executable, "-c", KILLED_IN_A_COMMIT, str(path)])
     assert path.with_name(path.name + "-journal").stat().st_size
@@ -328,7 +328,7 @@ def test_nan_is_nan_again(tmp_path):
     assert math.isnan(second[1])
 
 
-def test_a_name_in_place_of_a_path_is_told_the_file(tmp_path, monkeypatch):
+def test_a_name_in_place_of_a_path_is_answered_by_the_file(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path))
     (tmp_path / "digits-20260102.looptap").touch()
     with pytest.raises(looptap.StoreError, match=r"Did you mean .*digits-20260102\.looptap\?"):

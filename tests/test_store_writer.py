@@ -97,7 +97,7 @@ def test_a_value_that_cannot_be_packed_is_kept_as_an_error_and_costs_no_other(ma
         assert "builtins.object" in run.stream("s").errors[0].error
 
 
-def test_what_sqlite_cannot_take_is_refused_counted_and_told_and_the_next_values_are_kept(made):
+def test_a_value_that_sqlite_refuses_is_counted_and_reported_and_the_next_are_kept(made):
     kept = made()
     stream = kept.stream("s")
     for number in range(1, 10):
@@ -257,7 +257,7 @@ def slow(monkeypatch):
     Slow.go.set()
 
 
-def test_nobody_waits_for_a_commit_that_takes_long_and_what_does_not_fit_is_counted(made, slow):
+def test_a_slow_commit_blocks_no_caller_and_dropped_values_are_counted(made, slow):
     kept = made(limit=1_000_000)
     stream = kept.stream("s")
     kept.append(stream, batch(1, [0.0]))
@@ -300,7 +300,7 @@ def test_what_is_written_beside_what_is_refused_stays_in_its_order(made, slow):
         slow.waits.clear()
 
 
-def test_what_waits_counts_with_the_bytes_that_it_is_said_to_have(made, slow):
+def test_pending_items_count_with_their_stated_bytes(made, slow):
     kept = made(limit=20_000)
     stream = kept.stream("s")
     kept.append(stream, batch(1, [0.0]))
@@ -319,7 +319,7 @@ def test_close_leaves_a_stuck_disk_behind_in_time(made, slow):
     assert not kept.close(0.1)  # the disk is stuck until the test is over
 
 
-def test_a_place_that_cannot_be_written_is_told_and_tried_again(made, tmp_path):
+def test_an_unwritable_path_is_reported_and_retried(made, tmp_path):
     (tmp_path / "runs").write_text("in the way")
     kept = made(tmp_path / "runs" / "run.looptap")
     kept.append(kept.stream("s"), batch(1, [1]))

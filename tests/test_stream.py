@@ -119,7 +119,7 @@ def test_a_batch_larger_than_the_buffer_leaves_its_newest_values():
     assert stream.records[0].number == 401
 
 
-def test_rows_get_the_names_of_their_elements_when_they_are_read_whoever_read_before():
+def test_rows_get_element_names_however_they_were_read_before():
     stream = fed(batch([(1, 0.5), (2, 0.25)]), fields=("step", "loss"))
     assert [type(value) for value in stream.columns(plain=True).values] == [tuple, tuple]
     assert [value.loss for value in stream.values] == [0.5, 0.25]
@@ -358,7 +358,7 @@ def test_following_with_a_timeout_does_not_wait_for_ever():
         list(fed(batch([1])).follow(timeout=0.05))
 
 
-def test_a_reader_that_falls_behind_goes_on_with_the_oldest_value_that_is_kept():
+def test_a_reader_that_falls_behind_continues_with_the_oldest_kept_value():
     stream = fed(batch([1, 2]), buffer=2)
     reader = iter(stream)
     assert next(reader) == 1
@@ -452,7 +452,7 @@ def test_a_callback_may_take_itself_off():
     assert seen == [1]
 
 
-def test_an_exception_in_a_callback_is_warned_of_once_and_hurts_nobody_else():
+def test_an_exception_in_a_callback_warns_once_and_affects_no_other():
     stream, seen = Stream(), []
     stream.on_value(lambda value: 1 / 0)
     stream.on_value(seen.append)
@@ -463,14 +463,14 @@ def test_an_exception_in_a_callback_is_warned_of_once_and_hurts_nobody_else():
     assert isinstance(stream.callback_error, ZeroDivisionError)
 
 
-def test_an_exception_in_a_callback_reaches_nobody_where_warnings_are_errors():
+def test_an_exception_in_a_callback_stays_inside_where_warnings_are_errors():
     stream = Stream()
     stream.on_value(lambda value: 1 / 0)
     stream.publish(batch([1]))
     assert isinstance(stream.callback_error, ZeroDivisionError)
 
 
-def test_each_callback_gets_all_values_once_and_in_order_whoever_feeds():
+def test_each_callback_gets_all_values_once_and_in_order_from_any_thread():
     stream, seen, numbers = Stream(), [], iter(range(1, 10_001))
     lock = threading.Lock()
     stream.on_value(seen.append)
@@ -568,7 +568,7 @@ def test_a_window_that_lost_values_is_flagged_partial():
     assert total.dropped == 6
 
 
-def test_a_derived_query_that_fails_at_one_value_goes_on():
+def test_a_derived_query_continues_after_an_error_at_one_value():
     stream = fed(batch([1, 0, 2]))
     inverse = stream.query("lambda v: 1 / v")
     assert inverse.values == [1.0, 0.5]

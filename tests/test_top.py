@@ -225,7 +225,7 @@ def test_hostile_names_and_values_are_shown_as_text(job):
     screen(scenario, queries=["[step, float('nan'), float('inf'), 10 ** 400]", "-1e308 if step % 2 else 1e308"])
 
 
-def test_a_lost_link_is_said_and_comes_back(directory):
+def test_a_lost_link_is_reported_and_restored(directory):
     with looptap.Agent("far", listen="tcp") as agent:
         agent.stream("loss", "step")
         (path,) = directory.glob("*.json")
@@ -250,7 +250,7 @@ def test_a_lost_link_is_said_and_comes_back(directory):
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-def test_a_run_that_ends_is_said_and_the_screen_left_by_a_key(job, key):
+def test_a_run_that_ends_is_reported_and_a_key_leaves_the_screen(job, key):
     async def scenario(app, pilot):
         await until(pilot, lambda: "live" in shown(app), "the run")
         job.close("all epochs are done")
@@ -265,7 +265,7 @@ def test_a_run_that_ends_is_said_and_the_screen_left_by_a_key(job, key):
 # ---------------------------------------------------------------- in a real terminal, and in none
 
 
-def test_in_tmux_it_starts_tells_of_a_job_that_dies_and_gives_the_terminal_back(directory, tmp_path):
+def test_in_tmux_it_starts_reports_a_killed_job_and_restores_the_terminal(directory, tmp_path):
     if shutil.which("tmux") is None:
         pytest.skip("LOOPTAP TOP IS NOT TESTED IN A TERMINAL: there is no tmux (Debian: apt install tmux)")
     job = warm.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
@@ -322,7 +322,7 @@ def test_without_a_terminal_it_prints_how_the_run_is_now(job, capsys):
     assert seen["events"][0]["rate"] > 1
 
 
-def test_a_viewer_sees_what_is_exported_and_why_nothing_else(job, directory, capsys):
+def test_a_viewer_sees_exported_streams_and_why_nothing_else(job, directory, capsys):
     job.stream("hidden", "step")
     with looptap.attach("small") as run:
         run.export("loss")

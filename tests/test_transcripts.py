@@ -88,12 +88,12 @@ def steps(version):
     return found
 
 
-def test_there_is_a_transcript_of_the_version_of_today():
+def test_there_is_a_transcript_of_the_present_version():
     assert TODAY in VERSIONS
 
 
 @pytest.mark.parametrize("version", FORMER)
-def test_a_client_of_a_former_major_is_refused_with_both_versions(version):
+def test_a_client_of_an_older_major_is_refused_with_both_versions(version):
     kind, hello, _ = steps(version)[0]
     answer = heard(bytes.fromhex(hello))
     assert (kind, type(answer)) == (">", m.Refused)
@@ -103,7 +103,7 @@ def test_a_client_of_a_former_major_is_refused_with_both_versions(version):
 
 
 @pytest.mark.parametrize("version", FORMER)
-def test_a_client_of_a_former_major_that_goes_on_all_the_same_is_refused_and_never_served(version, record):
+def test_a_client_of_an_older_major_that_continues_anyway_is_never_served(version, record):
     agent, said = record.agent_in_memory(), []
 
     class Ear:
@@ -121,7 +121,7 @@ def test_a_client_of_a_former_major_that_goes_on_all_the_same_is_refused_and_nev
 
 
 @pytest.mark.parametrize("version", FORMER)
-def test_an_agent_of_a_former_major_is_an_error_with_both_versions(version):
+def test_an_agent_of_an_older_major_is_an_error_with_both_versions(version):
     _, _, answers = steps(version)[0]
     with pytest.raises(VersionMismatch) as caught:
         Run(Answer(answers[0]), timeout=5)
@@ -131,7 +131,7 @@ def test_an_agent_of_a_former_major_is_an_error_with_both_versions(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_agent_of_today_answers_a_client_of_then_as_the_agent_of_then(version, record):
+def test_this_agent_answers_recorded_clients_as_recorded(version, record):
     agent, said = record.agent_in_memory(), []
 
     class Ear:
@@ -191,7 +191,7 @@ class Player:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_client_of_today_makes_of_an_agent_of_then_what_the_client_of_then_did(version, record):
+def test_this_client_reads_recorded_agents_as_recorded(version, record):
     player = Player(version)
     run = Run(player, run=record.RUN)
     made = record.converse(run, player.happen, player.sent)

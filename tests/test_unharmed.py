@@ -71,7 +71,7 @@ class Nasty:
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("kind", EXCEPTIONS, ids=lambda k: k.__name__)
-def test_whatever_a_query_raises_the_loop_goes_on(stage, kind):
+def test_the_loop_continues_whatever_a_query_raises(stage, kind):
     def boom():
         raise kind("boom")
 
@@ -469,7 +469,7 @@ def test_what_the_job_has_not_loaded_is_not_loaded_at_an_event():
 # ---------------------------------------------------------------- CUDA graphs
 
 
-def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monkeypatch, caplog):
+def test_inside_a_cuda_graph_an_event_is_only_counted_with_one_warning(monkeypatch, caplog):
     """Here the device is a fake; tests/test_cuda.py captures a real graph."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -489,7 +489,7 @@ def test_inside_a_cuda_graph_an_event_is_only_counted_and_that_is_said_once(monk
     agent.close()
 
 
-def test_without_queries_nobody_asks_about_cuda_graphs(monkeypatch):
+def test_without_queries_cuda_graphs_are_not_checked(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(graph_capture, "capturing", lambda: asked.append(True))

@@ -117,7 +117,7 @@ def test_s_saves_all_that_is_to_be_seen(window, tmp_path):
     assert "cannot be written" in said[-1]
 
 
-def test_frames_are_gone_through_by_keys_and_by_the_bar(window, monkeypatch):
+def test_keys_and_the_bar_move_through_frames(window, monkeypatch):
     rows, late = Fed("rows"), Fed("late")
     for number in range(10):
         rows.add(np.full(8, float(number)))
@@ -202,7 +202,7 @@ def test_a_closed_window_does_nothing_more(window):
     assert shown.frames == frames
 
 
-def test_hostile_names_and_values_are_drawn_or_told_of(window):
+def test_hostile_names_and_values_are_drawn_or_reported(window):
     evil = Fed("$\\frac{<script>\x1b[2J", on="\n$")
     evil.add(1.0, float("nan"), float("inf"), -1e308, 10**400, "text", None)
     shown = window(evil, title="$\\frac{\x1b]0;title", status=lambda: "\x07 lost")

@@ -188,7 +188,7 @@ def test_a_toolkit_that_fails_is_passed_over_with_its_own_words(bare, monkeypatc
     assert str(choose()).startswith("the terminal, because matplotlib is not installed (pip install")
 
 
-def test_what_matplotlib_was_told_comes_first(bare, monkeypatch, screen):
+def test_settings_of_matplotlib_come_first(bare, monkeypatch, screen):
     matplotlib.rcParams._set("backend", "svg")
     assert str(choose()).startswith("the terminal, because matplotlib is set to use svg; there is no display")
     matplotlib.rcParams._set("backend", "gtk3agg")

@@ -61,7 +61,7 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(300)]
         pytest.param("forkserver", 2, 5, marks=LONG),
     ],
 )
-def test_an_agent_in_a_worker_is_inert_and_the_stream_goes_on(method, workers, epochs, tmp_path, monkeypatch):
+def test_an_agent_in_a_worker_is_inert_and_the_stream_continues(method, workers, epochs, tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir(mode=0o700)
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "runs"))
     program = tmp_path / "loading.py"
@@ -99,7 +99,7 @@ ORPHANING = """
 
 
 @pytest.mark.parametrize("listen", ["", "tcp"])
-def test_a_killed_job_is_told_dead_at_once_although_a_worker_lives_on(listen, directory):
+def test_a_killed_job_is_reported_dead_at_once_although_a_worker_survives(listen, directory):
     command = [sys.executable, "-c", textwrap.dedent(ORPHANING), listen]
     with warm.Popen(command, stdout=subprocess.PIPE, text=True) as job:
         worker = int(job.stdout.readline())

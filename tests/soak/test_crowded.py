@@ -48,7 +48,7 @@ def taking(seconds):
     ("query", "limited"), [("sum(range(few))", False), ("sum(range(many))", True), ("slow() or step", True)],
     ids=["cheap", "dear", "sleeping"],
 )  # fmt: skip
-def test_that_others_have_the_cpu_is_no_query_s_fault(directory, crowded, query, limited):
+def test_a_query_is_not_charged_while_others_have_the_cpu(directory, crowded, query, limited):
     with looptap.Agent("budget", budget=0.03) as agent:
         agent.expose(few=taking(9e-6), many=taking(SLOW), slow=lambda: time.sleep(SLOW))
         watch = [sys.executable, "-m", "looptap.cli", "watch", "budget", query]

@@ -109,7 +109,7 @@ def test_the_ranks_of_a_torchrun_job_on_another_host_are_asked_and_changed_as_he
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_a_rank_on_another_host_that_is_killed_is_told_and_the_rest_goes_on(far):
+def test_a_killed_rank_on_another_host_is_reported_and_the_rest_continue(far):
     (far / "job.py").write_text(APART)
     reported = "WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=29532 TORCHELASTIC_RUN_ID=none"
     jobs = [there(f"RANK={rank} {reported} exec {far}/far/python {far}/job.py") for rank in range(3)]

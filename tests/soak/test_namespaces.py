@@ -104,7 +104,7 @@ def child(space, code):
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("end", ["the job's", "the client's"])
-def test_streams_go_on_within_two_seconds_of_the_cable_being_back_and_the_numbers_add_up(end, cable, directory):
+def test_streams_continue_within_two_seconds_of_the_restored_cable_and_add_up(end, cable, directory):
     if end == "the job's":
         pull = cable
     else:

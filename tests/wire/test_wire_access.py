@@ -128,7 +128,7 @@ def strangers(wire):
 
 @pytest.mark.parametrize("endpoint", [None, "tcp"], ids=["ipc", "tcp"])
 @pytest.mark.parametrize("kind", ["NULL", "PLAIN", "unknown key", "wrong server", "public half only"])
-def test_of_a_stranger_not_one_frame_is_heard(wire, kind, endpoint):
+def test_no_frame_without_a_key_is_handled(wire, kind, endpoint):
     wire.open(endpoint)
     for _ in range(20):
         assert wire.knock(wire.link.endpoints[0], **strangers(wire)[kind])
@@ -166,7 +166,7 @@ def test_every_server_socket_of_an_agent_demands_keys_in_an_enforced_domain(wire
         assert server.zap_domain
 
 
-def test_without_a_doorman_nobody_comes_in_with_the_right_key(wire):
+def test_without_an_authenticator_no_client_is_admitted(wire):
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         secure(router, wire.keys.server, Limits())
         router.bind("tcp://127.0.0.1:*")
@@ -179,7 +179,7 @@ def test_without_a_doorman_nobody_comes_in_with_the_right_key(wire):
         assert not router.poll(0)
 
 
-def test_random_questions_to_the_doorman_are_all_refused_and_harm_nobody(wire):
+def test_the_authenticator_refuses_all_random_requests(wire):
     wire.open()
     rng = random.Random(3)
     good = [b"1.0", b"1", authenticator.DOMAIN, b"", b"", b"CURVE", b"k" * 32]
@@ -255,7 +255,7 @@ def test_a_handshake_is_answered_as_rfc_27_says_with_the_key_as_user_id(doorman)
     assert doorman.role("no key of ours \udcff") is None
 
 
-def test_a_doorman_that_has_closed_answers_nobody_and_can_be_closed_again():
+def test_a_closed_authenticator_answers_nothing_and_can_be_closed_again():
     doorman = authenticator.Authenticator()
     with zmq.Context() as context:
         door = doorman.open(context)
@@ -333,7 +333,7 @@ def test_a_client_cannot_choose_its_role_by_metadata(wire):
     assert {role for role, _ in wire.brain.heard} == {"viewer"}
 
 
-def test_a_key_revoked_while_connected_is_heard_no_more(wire):
+def test_a_message_with_a_revoked_key_is_ignored(wire):
     wire.open()
     client = wire.dial()
     client.send(b"one")
@@ -408,7 +408,7 @@ def test_a_message_of_several_frames_ends_its_peers_state(wire):
     assert [frame for _, frame in wire.brain.heard] == [b"hello", b"again"]
 
 
-def test_a_frame_over_the_bound_is_not_heard_and_the_link_goes_on(wire):
+def test_a_frame_over_the_bound_is_dropped_and_the_link_continues(wire):
     wire.open(limits=Limits(inbound_frame=1000))
     client = wire.dial()
     assert wire.is_turned_away(client, lambda: client.send(b"x" * 1001))

@@ -82,7 +82,7 @@ def test_nothing_is_bound_over_what_is_there(wire, what, said):
         kept.close()
 
 
-def test_a_path_that_is_too_long_is_told_before_anything_is_made(wire):
+def test_a_path_that_is_too_long_is_refused_before_anything_is_made(wire):
     deep = wire.directory / ("d" * 100)
     deep.mkdir()
     with pytest.raises(BadEndpoint, match=r"longer than the 107 bytes .* endpoint 'tcp'"):
@@ -90,7 +90,7 @@ def test_a_path_that_is_too_long_is_told_before_anything_is_made(wire):
     assert list(deep.iterdir()) == []
 
 
-def test_a_directory_that_is_missing_is_told(wire):
+def test_a_missing_directory_is_reported(wire):
     with pytest.raises(BadEndpoint, match="No such file or directory"):
         wire.open(directory=wire.directory / "missing")
 
@@ -208,7 +208,7 @@ print("fine")
 
 
 @pytest.mark.parametrize("endpoint", ["", "tcp"], ids=["ipc", "tcp"])
-def test_a_forked_child_is_inert_and_its_parent_goes_on(directory, endpoint):
+def test_a_forked_child_is_inert_and_its_parent_continues(directory, endpoint):
     command = [sys.executable, "-W", "error", "-c", INERT, str(directory), endpoint]
     out = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (out.stdout, out.stderr, out.returncode) == ("fine\n", "", 0)

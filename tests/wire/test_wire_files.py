@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_trusted_is_refused_with_the_command_that_mends_it
     assert (found.file, found.alive, found.problem) == (None, None, str(caught.value))
 
 
-def test_the_refusals_tell_the_cases_apart(directory):
+def test_each_refusal_names_its_case(directory):
     said = set()
     for spoil in VARIANTS[2:6]:
         path = publish(connection(), directory)
@@ -211,7 +211,7 @@ def test_the_refusals_tell_the_cases_apart(directory):
     assert len(said) == 4
 
 
-def test_another_major_version_is_told_with_both_versions(directory):
+def test_another_major_version_is_an_error_with_both_versions(directory):
     path = publish(connection(version=(VERSION[0] + 1, 3)), directory)
     with pytest.raises(VersionMismatch, match=rf"version {VERSION[0] + 1}\.3, this looptap speaks {VERSION[0]}\."):
         read(path)
@@ -247,7 +247,7 @@ sys.stdin.read()
 """
 
 
-def test_killed_runs_are_told_from_living_ones_and_swept_with_their_sockets(directory):
+def test_killed_runs_are_distinguished_and_removed_with_their_sockets(directory):
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PUBLISH, str(directory), f"run{i}"],

@@ -40,7 +40,7 @@ def test_values_that_come_within_the_linger_leave_in_one_flush(wire):
     assert wire.link.wakes == 1
 
 
-def test_while_values_keep_coming_the_thread_is_not_woken_anew(wire):
+def test_while_values_keep_coming_the_thread_is_not_woken_again(wire):
     wire.open()
     client = attach(wire)
 
@@ -134,7 +134,7 @@ def test_no_signal_handler_is_installed(wire):
 # ---------------------------------------------------------------- fairness
 
 
-def test_a_client_that_never_reads_is_told_to_be_full_and_the_others_lose_nothing(wire):
+def test_a_client_that_never_reads_is_reported_as_full_and_the_others_lose_nothing(wire):
     wire.brain.echoes = False
     wire.brain.pause = 0.001
     wire.open(limits=Limits(high_water_mark=4))
@@ -196,7 +196,7 @@ def test_what_a_slow_client_could_not_take_comes_later_without_another_wake_up(w
     assert wire.link.full > 0
 
 
-def test_a_client_that_went_away_is_told_to_be_gone(wire):
+def test_a_client_that_disconnected_is_reported_as_gone(wire):
     wire.open()
     attach(wire).close()
 
@@ -286,7 +286,7 @@ def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire,
     assert list(wire.directory.iterdir()) == []
 
 
-def test_a_message_that_breaks_the_brain_costs_its_sender_only(wire):
+def test_a_message_that_makes_the_handler_fail_harms_its_sender_only(wire):
     wire.open()
     friend, foe = attach(wire), attach(wire)
     receive = wire.brain.receive
