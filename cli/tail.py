@@ -82,7 +82,7 @@ class Tail:
 
 
 class Display(Protocol):
-    """A place that shows new items."""
+    """Where new items are shown: on a terminal, as lines or as JSON."""
 
     def show(self, tail: Tail, news: Sequence[TailItem]) -> None:
         """Show the new items of one stream."""

@@ -103,7 +103,7 @@ class Plot:
         self.cells[:] = [cell for cell in self.cells if cell.streams]
 
     def marks(self, source: Any) -> None:
-        """Mark the commands of ``source`` on all charts, besides those of the runs."""
+        """Draw the commands of ``source``, in addition to those of the streams' runs."""
         for cell in self.cells:
             cell.marks(source)
 
@@ -224,7 +224,7 @@ def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:
 
 
 def _of_runs(runs: Sequence[Any], name: str) -> tuple[list[Stream], dict[str, str]]:
-    """Return each run's stream ``name`` and why others have none, or raise that."""
+    """Return the streams ``name`` of runs, and why runs lack it. Raises if all do."""
     found: list[Stream] = []
     without: dict[str, str] = {}
     for run in runs:

@@ -67,7 +67,7 @@ class Digits:
         say(f"The job {'was stopped here' if cut else 'has ended'}. The last that it said: {said}")
 
     def ask(self, run: Run) -> None:
-        """Attach the five queries; the job is already running and unprepared for them."""
+        """Attach the five queries to the running job, which was not prepared for them."""
         self.loss = run.stream(LOSS, on="batch")
         self.mean = run.stream(MEAN, on="batch")
         self.norms = run.stream(NORMS, on="batch", every=20)

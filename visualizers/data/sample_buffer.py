@@ -81,7 +81,7 @@ class SampleBuffer:
 
 
 def thinned(y: Floats, drawn: int = MAX_DRAWN_POINTS) -> NDArray[np.intp]:
-    """Return about ``drawn`` indices at most that keep a line's look and gaps.
+    """Return at most about ``drawn`` indices that keep a line's look and gaps.
 
     Gaps are NaN or inf. By position, not by x: MinMaxLTTB of tsdownsample panics where all x are equal.
     """

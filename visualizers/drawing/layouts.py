@@ -145,7 +145,7 @@ def time_words(seconds: float) -> str:
 
 
 def named(marks: Sequence[Mark], picture: Picture) -> list[Line | Band | Points | Bars]:
-    """Return the marks of a legend, each name once; none if a title says it all."""
+    """Return the marks of a legend, each name once; none if a title has the only one."""
     found: dict[str, Line | Band | Points | Bars] = {}
     for mark in marks:
         if isinstance(mark, Line | Band | Points | Bars) and mark.name and (mark.name not in found):

@@ -262,7 +262,7 @@ class ChartWindow:
             self.bar.show(*framed[0].picture.frame)
 
     def go_to(self, index: int | None) -> None:
-        """Show frame ``index`` (None: the newest) of the chart with most, others alike."""
+        """Show frame ``index`` of the chart with the most frames, None for the newest."""
         framed = self._framed()
         for part in framed:
             back = 0 if index is None else framed[0].frames - 1 - index

@@ -18,9 +18,9 @@ def main(
     file: Annotated[str, Argument(metavar="FILE", help="What `looptap commands --yaml` printed, or a stored run.")],
     job: Annotated[list[str], Argument(metavar="COMMAND...", help="How to start the job, with its arguments.")],
 ) -> int:
-    """Start a job in which recorded commands are done again.
+    """Start a job that repeats recorded commands.
 
-    They are done at the same events as in the run that they were given to.
+    They are applied at the same events as in the recorded run.
 
     \b
       looptap replay commands.yaml python train.py --seed 0

@@ -42,9 +42,9 @@ def main(
     wait: Wait = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each report.")] = False,
 ) -> int:
-    """Show when a run will be done, with its band.
+    """Show when a run will be done, and how certain that is.
 
-    It says how much is done, how long the rest will take, and where early stopping will end it.
+    It shows how much is done, how long the rest will take, and where early stopping will end it.
 
     \b
       looptap progress digits-cnn
@@ -130,7 +130,7 @@ def _looked(
 
 
 def _still(run: Run) -> str:
-    """Return that the loop does not move, and why if known; "" while it moves."""
+    """Return a note if the loop does not move, with the reason if known; else ""."""
     if run.state != "live":
         return run.reason
     if run.paused or run.idle <= _STILL_SECONDS:
@@ -141,7 +141,7 @@ def _still(run: Run) -> str:
 
 
 def _nothing(run: Run, name: str, stream: LiveStream) -> str:
-    """Return that the run has no progress of that name, and how to get it."""
+    """Return the error for a run without progress of that name, and how to add it."""
     why = re.sub(r"^[\w.]+: ", "", (stream.traceback.strip().splitlines() or ["the value is of another kind"])[-1])
     return (
         f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}). The job shows it by "

@@ -61,7 +61,7 @@ def main(
     wait: Wait = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each value.")] = False,
 ) -> int:
-    """Ask a run queries and show what they yield as it comes.
+    """Query a run and show the values as they come.
 
     It ends with the run, or when you press Ctrl-C; the job continues. A query is a Python expression. One over what an
     event carries yields a value at each event; one that reduces `events` yields a value when the window closes, and
@@ -182,7 +182,7 @@ _EVERY = re.compile(r"(?<=evaluated at every ).*")
 
 
 class Lines:
-    """Output of a line for each value to stdout, with notes to stderr."""
+    """Text output: a line per value to stdout, notes to stderr."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._tails = tails
@@ -233,7 +233,7 @@ class Lines:
 
 
 class Json:
-    """Output of a JSON object per item, and one for the end of each stream."""
+    """JSON output: an object per item, and one for the end of each stream."""
 
     def __init__(self, tails: Sequence[Tail]) -> None:
         self._tails = tails

@@ -15,7 +15,7 @@ ODD = "×"
 
 
 def sparkline(numbers: Sequence[float | None], width: int = 60) -> str:
-    """Draw a curve of up to ``width`` characters; None is a gap, × contains NaN.
+    """Draw a curve of up to ``width`` characters; None is a gap, × a part with NaN.
 
     Each character is the mean of its share of ``numbers``. Of many gaps the newest are shown.
 

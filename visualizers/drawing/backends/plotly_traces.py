@@ -69,7 +69,7 @@ class Spot:
         return "" if self.number == 1 else str(self.number)
 
     def inside(self, left: float, bottom: float, right: float, top: float) -> tuple[list[float], list[float]]:
-        """Return the two domains without margins given in pixels of a figure 900 wide."""
+        """Return the two domains less margins, in pixels of a figure that is 900 wide."""
         across, up = (self.x[1] - self.x[0]), (self.y[1] - self.y[0])
         left, right, bottom, top = left / 900, right / 900, bottom / self.height, top / self.height
         shrink, squeeze = min(1.0, 0.7 * across / (left + right or 1)), min(1.0, 0.7 * up / (bottom + top or 1))
@@ -82,7 +82,7 @@ class Spot:
 
 
 def escaped(text: str) -> str:
-    """Return text without tags, entities, formulas or templates for plotly."""
+    """Escape text for plotly: no tags, entities, formulas or templates."""
     return html.escape(text, quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
 
 
@@ -165,7 +165,7 @@ def _rules(picture: Picture, shown: Limits | None, width: float, refs: dict[str,
 
 
 def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis, size: tuple[float, float]) -> list[dict[str, Any]]:
-    """Return the traces of a mark in the plane, as many for the same structure."""
+    """Return the traces of a mark in the plane, equally many for equal structures."""
     match mark:
         case Line():
             style = {"color": mark.color, "dash": mark.dash, "width": 1.6}
