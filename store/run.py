@@ -62,7 +62,7 @@ class StoredRun:
         if self.state == LIVE:
             threading.Thread(target=_watch, args=(weakref.ref(self),), name="looptap-stored", daemon=True).start()
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ properties
 
     @property
     def id(self) -> str:

@@ -81,7 +81,7 @@ class Writer:
         self._pid = os.getpid()
         self._made, self._complete = False, True
 
-    # ------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------ input
 
     def stream(
         self,
@@ -162,7 +162,7 @@ class Writer:
             self._full.set()
         return True
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ output
 
     def stats(self) -> RecordingStats:
         """Return state, reason, queue sizes, and the values kept and dropped."""

@@ -61,7 +61,7 @@ class Control:
         self.choices = tuple(self.checked(choice, "choices", self._typed) for choice in self.choices)
         self.default = default if default is None else self.checked(default, "default")
 
-    # ------------------------------------------------------------ as an attribute
+    # ------------------------------------------------------------ descriptor
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class Control:
     def __set__(self, instance: Any, value: Any) -> None:
         instance.__dict__[self.name] = self.checked(value, self.name)
 
-    # ------------------------------------------------------------ what it admits
+    # ------------------------------------------------------------ validation
 
     def checked(self, value: Any, name: str = "", check: Any = None) -> Any:
         """Return ``value`` converted to the type. Raises ControlError with the range."""

@@ -203,7 +203,7 @@ class FineGrid:
         self.counts += np.bincount(cells, minlength=self.counts.size)
 
     def _cover(self, lowest: float, highest: float, exponent: int) -> None:
-        """Double the width until the cells span lowest to highest at ``exponent``."""
+        """Double the width, to at least ``exponent``, until the cells span the range."""
         self.lowest, self.highest = lowest, highest
         # A cell's number must be an integer that a float represents exactly: at most 2 ** 52.
         exponent = max(exponent, self.exponent, math.frexp(max(abs(lowest), abs(highest)))[1] - 52)

@@ -132,7 +132,7 @@ class ModuleState:
         """Return the devices on which the model has parameters or buffers."""
         return {tensor.device for tensor in (*self.model.parameters(), *self.model.buffers())}
 
-    # ------------------------------------------------------------ what is changed in which module
+    # ------------------------------------------------------------ copies
 
     def _modules(self) -> Iterator[tuple[str, Any, Kind]]:
         """Yield each module once, with its path and kind."""
@@ -275,7 +275,7 @@ class ModuleState:
         made = self._copies[id(tensor)] = tensor.detach().clone()
         return made
 
-    # ------------------------------------------------------------ what is only watched
+    # ------------------------------------------------------------ versions
 
     def _watch(self, path: str, parameters: dict[str, Any], others: dict[str, Any]) -> None:
         own = [one for one in parameters.values() if one is not None]

@@ -64,7 +64,7 @@ class Feed:
         self._rows: Callable[[list[Any]], list[Any]] | None = None
         self.set_fields(fields)
 
-    # ------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------ publishing
 
     def publish(self, batch: Batch) -> None:
         """Add a batch with increasing numbers; a jump is a gap, an overlap is cut off."""

@@ -81,7 +81,7 @@ class Stream(StreamContents):
         self.callback_error: BaseException | None = None
         """The first exception of a callback, None if there was none."""
 
-    # ------------------------------------------------------------ what is to come
+    # ------------------------------------------------------------ reading
 
     def wait(self, n: int = 1, timeout: float | None = 30.0) -> list[Any]:
         """Wait until ``n`` values have arrived since the start, and return `values`.

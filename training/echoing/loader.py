@@ -40,7 +40,8 @@ class Echo(Flow):
     ``broadcast(value)`` returns the value of rank 0 on all of them: changes are then made every ``agree_every``
     batches, at the same one on all ranks.
 
-    Raises ValueError, TypeError and ControlError for invalid arguments. The loop's global random numbers are used.
+    Raises ValueError, TypeError and ControlError for invalid arguments. Only the loader draws from the global random
+    numbers.
 
     >>> loader = Echo([[1, 2], [3, 4]], factor=2, mode="batch")
     >>> list(loader), len(loader)
@@ -103,7 +104,7 @@ class Echo(Flow):
         self._resumed: dict[str, Any] | None = None
         self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()
 
-    # ------------------------------------------------------------ what it is, apart from the loop
+    # ------------------------------------------------------------ settings and properties
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "loader":

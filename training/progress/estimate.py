@@ -118,7 +118,7 @@ class Estimator:
         self.ledger.resume(state["trained"])
         self.changed()
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def phase(self, phase: int) -> None:
         """Book time to ``phase`` from now on: TRAIN, VALIDATION or OTHER."""
@@ -156,7 +156,7 @@ class Estimator:
         """Drop the forecast: the plan, the rule or the learning rates have changed."""
         self._stops = None
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ estimates
 
     def stops(self, pace: float = 0.0) -> Stops:
         """Return draws of where the run stops, cached until there is new information.

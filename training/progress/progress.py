@@ -234,7 +234,7 @@ class Progress(ProgressObservables):
         self._over = True
         self._update(now=True)
 
-    # ------------------------------------------------------------ what is to be seen
+    # ------------------------------------------------------------ observables
 
     @property
     def rule(self) -> StopRule:
