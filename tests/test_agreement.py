@@ -86,7 +86,7 @@ def test_a_command_for_all_ranks_is_not_done_where_one_is_missing(directory):
             run.trigger("tick")
 
 
-def test_clients_that_come_go_and_die_in_mid_command_change_no_loss(directory):
+def test_clients_that_come_go_and_die_in_between_change_no_loss(directory):
     with job(directory, 2, 200, PAUSE=0.01, PATIENCE=0.2) as (children, run):
         killed = visit(run, 200)
         found = ended(directory, children)
@@ -187,7 +187,7 @@ def test_no_rank_runs_a_command_whose_event_one_had_passed(both):
 
 
 @pytest.mark.parametrize("named", [(0,), (1,), ()])
-def test_a_client_that_dies_in_mid_command_has_nothing_done(both, named):
+def test_a_command_of_a_client_that_dies_before_it_names_all_ranks_does_not_run(both, named):
     both.emit(1, 1)
     both.prepare("x")
     outcomes = both.agree("x", 2, named)
@@ -208,7 +208,7 @@ def m_leave():
     return encode(m.Leave())
 
 
-def test_what_is_prepared_and_not_named_expires(both, monkeypatch):
+def test_a_prepared_command_without_an_event_expires(both, monkeypatch):
     monkeypatch.setattr(rank_consensus, "PREPARED_LIFETIME_SECONDS", 0.0)
     both.prepare("x")
     for one in both.agree("x", 1):
@@ -241,7 +241,7 @@ def test_where_the_store_fails_after_the_vote_the_outcome_is_in_doubt(both):
     assert both.agents[1].stats()["events"] == {"batch": 4}
 
 
-def test_where_the_store_cannot_be_reached_nothing_is_done(both):
+def test_a_store_that_cannot_be_reached_prevents_the_command(both):
     both.emit(1, 1)
     both.prepare("x")
     both.broken = ConnectionError("refused")
@@ -297,7 +297,7 @@ def test_the_store_does_not_grow_with_every_command(both, monkeypatch):
     assert both.store.num_keys() <= 4
 
 
-def test_an_event_looks_at_nothing_of_this_once_no_command_waits(both):
+def test_an_event_without_pending_commands_checks_nothing_more(both):
     both.emit(1, 1)
     both.prepare("x")
     tap = parts_of(both.agents[0]).sources.by_name["batch"]

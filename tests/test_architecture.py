@@ -230,7 +230,7 @@ def test_arrows_between_the_packages_of_a_room_run_one_way(room):
     assert not found, "\n".join(["", *found])
 
 
-def test_what_runs_on_the_training_thread_and_what_runs_on_the_io_thread_never_import_each_other():
+def test_code_of_the_loop_and_of_the_io_thread_never_import_each_other():
     found = [
         located(modules()[module], line, f"imports {target}")
         for module, targets in imports().items()
@@ -309,7 +309,7 @@ def test_a_constant_says_what_it_is_and_in_which_unit():
     ("RECONNECT_DELAY_SECONDS", True), ("MAX_PENDING_WINDOWS", True), ("PATIENCE", False), ("MOST", False),
     ("_LOOK", False), ("_TICK", False), ("GRACE", False), ("PARTIAL", True),
 ])  # fmt: skip
-def test_what_a_constant_may_be_called(name, fine):
+def test_names_of_constants_are_checked(name, fine):
     assert says_its_unit(name) == fine
 
 
@@ -380,7 +380,7 @@ MAX_PRIVATE_USES_IN_TESTS = 39
 """Places in tests and benchmarks, a third of them names of matplotlib or torch that look like ours."""
 
 
-def test_tests_and_benchmarks_look_at_private_names_in_few_places_and_never_at_those_of_an_agent():
+def test_tests_and_benchmarks_use_few_private_names_and_none_of_an_agent():
     """What an agent is made of is `looptap.testing.parts_of`."""
     paths = [path for folder in ("tests", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
     found = [use for path in paths for use in private_uses(path)]

@@ -51,14 +51,14 @@ def is_there(path: str) -> bool:
     return (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
 
 
-def test_each_path_on_the_page_is_there():
+def test_each_path_on_the_page_exists():
     paths = {span for span in re.findall(r"`([^`\s]+)`", PAGE) if "/" in span or span.endswith((".py", ".md"))}
     links = {f"docs/{link}" for link in re.findall(r"\]\(([^):#]+)", PAGE)}
     assert len(paths) > 60
     assert {path for path in paths | links if not is_there(path)} == set()
 
 
-def test_each_module_that_the_documentation_names_is_there():
+def test_each_module_that_the_documentation_names_exists():
     pages = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     named = {(page.name, path) for page in pages for path in re.findall(r"`([a-z]+/[\w/]+\.py)`", page.read_text())}
     assert len(named) > 60

@@ -50,7 +50,7 @@ def test_arithmetic_is_evaluated_later(query, run):
     assert not stream.errors
 
 
-def test_every_third_event_is_looked_at_later_as_well(run):
+def test_deferred_evaluation_honours_every_third_event(run):
     agent, run = run
     third, sums = run.stream("step", on="batch", every=3), run.stream(SUMS, on="batch", every=4)
     for step in range(1, 1001):
@@ -126,7 +126,7 @@ def test_the_last_values_of_a_resting_loop_arrive(run):
     assert stream.values == [0, 1, 2, 3, 4]
 
 
-def test_what_waits_is_bounded_by_work(run):
+def test_the_number_of_pending_events_is_bounded(run):
     agent, client = run
     stream = client.stream("mean(e.step for e in events)", on="batch")
     agent.emit("batch", step=0)
@@ -219,7 +219,7 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
     assert stream.arrived == 21
 
 
-def test_an_evaluation_that_does_not_return_holds_up_no_event_and_no_memory(run):
+def test_an_evaluation_that_does_not_return_blocks_no_event_and_keeps_no_memory(run):
     agent, client = run
     stuck = client.stream("step", on="batch")
     agent.emit("batch", step=0)

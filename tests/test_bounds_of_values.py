@@ -138,7 +138,7 @@ def weight(value):
 
 @settings(max_examples=200, deadline=None)
 @given(nested)
-def test_what_is_counted_is_no_less_than_what_python_counts(value):
+def test_the_counted_bytes_are_at_least_those_python_counts(value):
     raw = pack([value])
     counted = footprint.cost_of(raw, 1 << 60, frozenset(codec.CONTAINERS), frozenset())
     assert counted + 100 >= 0.9 * weight(unpack(raw))  # a list that grew takes more than one that was decoded
@@ -246,7 +246,7 @@ CANNOT = {
 
 
 @pytest.mark.parametrize("kind", CANNOT)
-def test_what_cannot_be_sent_is_a_sentence(kind):
+def test_a_value_that_cannot_be_packed_is_refused_in_a_sentence(kind):
     value, says = CANNOT[kind]
     with pytest.raises(SnapshotError, match=says) as refused:
         pack(value)
@@ -263,7 +263,7 @@ def test_what_cannot_be_sent_is_a_sentence(kind):
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_what_is_odd_but_can_be_sent_comes_back(value):
+def test_unusual_values_that_can_be_sent_come_back(value):
     back = unpack(pack(value))
     if isinstance(value, np.ndarray):
         assert back.shape == value.shape
@@ -292,7 +292,7 @@ def test_the_bits_of_a_nan_come_back():
         b"\xc7" + bytes([18]) + b"\x06\x07\x01<M8[0s]" + struct.pack("<Q", 0),
     ],
 )  # fmt: skip
-def test_what_no_agent_packs_is_refused(raw):
+def test_bytes_that_no_agent_packs_are_refused(raw):
     with pytest.raises(MessageError):
         unpack(raw)
 
@@ -336,7 +336,7 @@ def test_an_error_whose_text_cannot_be_sent_is_reported_nevertheless():
     assert (stream.error_count, stream.state, others.values) == (3, "ended", [0, 1, 2])
 
 
-def test_text_that_cannot_be_sent_is_escaped_wherever_it_stands_in_a_message():
+def test_text_that_cannot_be_sent_is_escaped_anywhere_in_a_message():
     found = decode_from_agent(encode(messages.Status(1, "live", "\ud800", notes=("a", "\udfff"))))
     assert (found.reason, found.notes) == ("\\ud800", ("a", "\\udfff"))
     assert decode_from_agent(encode(messages.Beat({"\ud800": 1}))).events == {"\\ud800": 1}
@@ -356,7 +356,7 @@ def kept(tmp_path, values, fields=None):
     return looptap.open(writer.path)
 
 
-def test_a_text_that_begins_as_a_formula_does_is_no_formula_in_a_table(tmp_path):
+def test_a_text_that_looks_like_a_formula_is_no_formula_in_a_table(tmp_path):
     with kept(tmp_path, TEXTS) as run:
         run.stream("s").to_csv(tmp_path / "s.csv")
     with (tmp_path / "s.csv").open(newline="") as file:

@@ -109,7 +109,7 @@ def test_an_evaluation_over_a_second_twice_detaches(limited, monkeypatch):
     assert CostMeter(OverheadBudget(0.03), grant=math.inf).charge(100, 0.001, 100, 9, 100)
 
 
-def test_a_cheap_query_is_never_limited_even_in_a_loop_that_does_nothing():
+def test_a_cheap_query_is_never_limited_even_in_an_empty_loop():
     agent, run = pair("budget")
     stream = run.stream("step", on="batch", buffer=100_000)
     for step in range(20_000):
@@ -294,7 +294,7 @@ def test_a_suspended_query_is_retried_later_and_resumes_if_it_is_cheap(limited, 
     assert query.events + query.withheld == 550
 
 
-def test_what_the_budget_withheld_is_in_the_file_of_a_kept_stream(tmp_path, directory):
+def test_the_file_of_a_kept_stream_counts_events_withheld_by_the_budget(tmp_path, directory):
     agent, run = pair("kept", budget=0.03, store=tmp_path)
     agent.expose(slow=lambda: time.sleep(SLOW))
     stream = run.stream("slow() or step", on="batch", name="slow")
@@ -388,7 +388,7 @@ def test_a_bad_budget_is_a_sentence(budget):
         looptap.Agent("budget", budget=budget)
 
 
-def test_of_the_budget_four_fifths_are_handed_out_whatever_is_wanted():
+def test_four_fifths_of_the_budget_are_shared_out_whatever_the_demand():
     """Costs rise before they are measured: a fifth is headroom."""
     budget = OverheadBudget(0.05)
     assert budget.share() == pytest.approx(0.04)
@@ -405,7 +405,7 @@ def test_of_the_budget_four_fifths_are_handed_out_whatever_is_wanted():
     assert budget.share() == pytest.approx(0.8 * 0.05 / 3)
 
 
-def test_what_a_small_demand_takes_is_not_handed_out_once_more():
+def test_the_share_of_a_small_demand_is_not_given_out_twice():
     budget = OverheadBudget(0.05)
     budget.demand(CostMeter(budget), 0.005)
     budget.demand(CostMeter(budget), 0.5)

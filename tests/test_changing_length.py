@@ -146,7 +146,7 @@ def test_only_a_plan_that_is_much_longer_has_another_forecast():
     assert estimator.forecasts == 2
 
 
-def test_a_factor_that_is_turned_little_by_little_leaves_the_measured_speed():
+def test_a_factor_changed_in_small_steps_keeps_the_measured_speed():
     class Creeping(list):
         factor = 1.0
 
@@ -167,7 +167,7 @@ def test_a_factor_that_is_turned_little_by_little_leaves_the_measured_speed():
 
 
 @pytest.mark.parametrize("every", [None, 20])
-def test_a_run_that_is_resumed_inside_an_epoch_has_the_plan_that_it_had(every):
+def test_a_run_resumed_inside_an_epoch_keeps_its_plan(every):
     loader = Skipping(100, to_a_half)
     clock = Clock()
     first = Progress(loader, epochs=6, validate_every=every, clock=clock)

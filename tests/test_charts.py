@@ -137,7 +137,7 @@ def test_names_that_the_query_declares_make_a_band(fields, query, value):
     assert choose(value, fields, query=query).kind == "band"
 
 
-def test_three_bare_numbers_are_a_line_in_space_and_the_chart_says_how_to_override_that():
+def test_three_unnamed_numbers_are_a_line_in_space_with_a_note_on_the_override():
     assert choose((1, 2, 3), ("step", "loss", "error")).kind == "line3d"
     assert "chart='line'" in drawn([(1, 2, 3)]).guess
     picture = drawn([(1, 2, 3), (2, 3, 4)], "line", fields=("step", "loss", "error"))
@@ -228,7 +228,7 @@ def test_any_values_get_some_chart_and_no_exception(values, chart, x):
 # ---------------------------------------------------------------- taking in
 
 
-def test_a_pull_takes_in_what_is_new_and_says_whether_there_was_anything():
+def test_a_pull_reads_new_values_and_returns_whether_there_were_any():
     stream = Stream("loss", fields=("step", "loss"))
     push(stream, [(1, 0.5)])
     chart = make(chosen(stream))
@@ -353,7 +353,7 @@ def test_streams_that_do_not_share_axes_are_refused_by_both_names_with_the_way_o
     assert len(chart.draw().marks) == 1
 
 
-def test_a_stream_that_turns_out_late_not_to_share_axes_is_a_badge():
+def test_a_stream_that_later_does_not_share_axes_is_a_badge():
     loss, late = stream_of([0.5], name="loss"), Stream("late")
     chart = make(chosen(loss))
     chart.add(loss)
@@ -389,7 +389,7 @@ def test_a_line_and_a_histogram_overlay_with_a_second_axis():
         ("time", [0, 1], "seconds"), ("wall", [101, 102], "time"), ("loss", [0.5, 0.25], "loss"),
     ],
 )  # fmt: skip
-def test_a_line_is_drawn_over_what_is_asked_for(x, numbers, title):
+def test_a_line_is_drawn_over_the_chosen_column(x, numbers, title):
     stream = Stream("s", fields=("step", "epoch", "loss", "lr"))
     push(stream, [(10, 1, 0.5, 0.1), (20, 1, 0.25, 0.1)], clock=100.0)
     chart = make(chosen(stream), x=x)
@@ -425,7 +425,7 @@ def test_a_stream_of_several_ranks_has_a_line_for_each():
 # ---------------------------------------------------------------- commands and restarts
 
 
-def test_commands_stand_where_their_events_do():
+def test_commands_are_drawn_at_their_events():
     stream = Stream("loss", on="batch", fields=("step", "loss"))
     push(stream, [(10 * n, 0.5) for n in range(5)], clock=100.0)
     chart = make(chosen(stream))
@@ -487,7 +487,7 @@ WITH_GAPS = {
 
 
 @pytest.mark.parametrize("kind", WITH_GAPS)
-def test_no_line_joins_what_lies_on_both_sides_of_missing_values(kind):
+def test_no_line_bridges_missing_values(kind):
     chart = gapped(*WITH_GAPS[kind])
     picture = chart.draw()
     assert "2 values missing in 2 gaps" in " ".join(picture.badges)
@@ -537,7 +537,7 @@ def test_a_query_that_was_evaluated_less_often_says_so_also_when_that_is_over():
 # ---------------------------------------------------------------- frames
 
 
-def test_frames_are_kept_to_look_back_at():
+def test_earlier_frames_can_be_shown_again():
     stream = Stream("weights")
     push(stream, [np.full(4, float(n)) for n in range(5)])
     chart = make(chosen(stream), keep=3)

@@ -147,7 +147,7 @@ def test_the_list_of_commands_has_a_whole_sentence_for_each(here, monkeypatch):
         ["call", "small", "exec('raise ValueError(chr(27) + chr(91) + chr(50) + chr(74))')"],
     ],
 )
-def test_what_a_job_says_does_not_steer_the_terminal(job, here, arguments):
+def test_texts_of_a_job_do_not_control_the_terminal(job, here, arguments):
     _, out, err = here(*arguments)
     assert "\\x1b[2J" in out + err
     assert not {"\x1b", "\x9b"} & set(out + err)
@@ -204,7 +204,7 @@ def test_ls_lists_runs_with_their_hosts_queries_and_costs(job, place, run):
     assert report["outbox_peak"] > 0
 
 
-def test_ls_shows_a_killed_run_as_ended_until_it_is_cleaned_away(start, run, here):
+def test_ls_shows_a_killed_run_as_ended_until_it_is_removed(start, run, here):
     dead = start("doomed")
     dead.kill()
     dead.communicate()
@@ -352,7 +352,7 @@ def test_watch_waits_for_a_run_that_has_not_started_and_says_so(start, command, 
 
 
 @pytest.mark.parametrize("verb", [["watch", "to-watch", "step", "--count", "3"], ["top", "to-look", "--json"]])
-def test_a_run_is_waited_for_as_long_as_asked_without_being_followed(start, command, run, verb):
+def test_attach_waits_as_long_as_asked_without_following(start, command, run, verb):
     waiting = command(*verb, "--wait", "inf")
     said = waiting.stderr.readline()
     assert said.startswith("looptap: No run ")

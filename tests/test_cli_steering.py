@@ -84,7 +84,7 @@ def test_an_id_only_asks_and_nothing_is_done(job, here):
     assert len(parts_of(job).dispatcher.commands.commands.records) == 2
 
 
-def test_the_ways_out_are_those_of_the_shell(job, here, tmp_path):
+def test_the_shell_suggests_shell_commands(job, here, tmp_path):
     code, _, err = here("set", "small", "settings['rate']", "4", "--on", "nosuchevent", "--timeout", "0.05")
     assert code == 1
     assert "The run has raised no 'nosuchevent' event yet; event types so far: 'batch'." in err

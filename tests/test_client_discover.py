@@ -138,7 +138,7 @@ def test_no_secret_is_shown(start):
     assert found.file.secret not in repr(found) + str(found)
 
 
-def test_a_directory_that_is_not_there_is_named(monkeypatch, tmp_path):
+def test_a_directory_that_does_not_exist_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "none"))
     with pytest.raises(NoDirectory, match="mkdir"):
         runs()
@@ -161,7 +161,7 @@ def test_a_run_is_found_by_name_beginning_pattern_id_and_path(start, directory, 
     assert named(how.format(id=run.id, path=path)) == run.id
 
 
-def test_the_very_name_wins_over_longer_ones(start):
+def test_the_exact_name_wins_over_longer_ones(start):
     start("digits-long")
     run = start("digits")
     assert named("digits") == run.id
@@ -258,7 +258,7 @@ def test_a_file_of_another_major_version_says_what_to_install(start, directory):
     path.write_bytes(msgspec.json.encode(content))
 
 
-def test_a_run_that_took_the_place_of_another_is_a_wrong_server(start, directory):
+def test_a_run_at_the_address_of_another_is_a_wrong_server(start, directory):
     start("digits")
     (path,) = directory.glob("*.json")
     content = msgspec.json.decode(path.read_bytes())
@@ -358,7 +358,7 @@ def test_attach_waits_as_long_as_asked_and_logs_that_it_waits(directory, caplog,
     agents[0].close()
 
 
-def test_a_job_that_lives_while_it_is_waited_for_but_not_long_enough_is_found_as_ended(directory, monkeypatch):
+def test_a_job_that_ends_while_it_is_waited_for_is_reported_as_ended(directory, monkeypatch):
     monkeypatch.setattr("looptap.client.attach.POLL_INTERVAL_SECONDS", 0.5)
 
     def live():

@@ -45,7 +45,7 @@ def test_a_function_says_which_python_pickled_it():
     assert code_of(doubled).python == sys.version_info[:2]
 
 
-def test_a_lambda_works_there_as_here():
+def test_a_lambda_works_in_the_job_as_in_the_client():
     assert unpickled(code_of(lambda e: e.loss + 1))(Event) == 5.0
 
 
@@ -56,7 +56,7 @@ def test_a_function_brings_its_closure_and_its_globals():
 
 
 @pytest.mark.parametrize("value", [None, 3, ["loss"], object])
-def test_what_is_neither_text_nor_a_function_is_refused(value):
+def test_a_query_that_is_neither_text_nor_function_is_refused(value):
     if callable(value):
         assert code_of(value).pickled
     else:
@@ -64,7 +64,7 @@ def test_what_is_neither_text_nor_a_function_is_refused(value):
             code_of(value)
 
 
-def test_what_cannot_travel_is_named():
+def test_an_object_that_cannot_be_pickled_is_named():
     lock = threading.Lock()
     with pytest.raises(QueryError, match=r"cannot travel .*lock"):
         code_of(lambda e: lock.locked())
@@ -162,7 +162,7 @@ def test_a_function_without_source_has_no_text():
     assert source_of(eval("lambda e: e.loss")) is None
 
 
-def test_the_text_of_a_function_changed_in_the_file_is_not_believed(own_module, tmp_path):
+def test_the_source_of_a_function_changed_in_the_file_is_not_used(own_module, tmp_path):
     (tmp_path / "users_own.py").write_text("def inner(x):\n    return 0\n" * 3)
     assert source_of(own_module.inner) is None
 

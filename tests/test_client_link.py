@@ -139,7 +139,7 @@ def test_frames_go_both_ways_in_order(agent):
     link.close()
 
 
-def test_what_was_sent_before_the_end_still_leaves(agent):
+def test_frames_sent_before_the_end_still_leave(agent):
     link, ear = client(agent), Ear()
     link.start(ear, 5)
     before = agent.frames_in
@@ -198,7 +198,7 @@ def test_a_forked_child_may_not_use_the_link(agent):
     link.close()
 
 
-def test_a_link_takes_no_more_than_it_can_hold(agent):
+def test_a_link_accepts_a_bounded_number_of_frames(agent):
     link = client(agent)  # not started: nothing leaves
     for _ in range(10_000):
         link.send(b"")

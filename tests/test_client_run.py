@@ -180,7 +180,7 @@ def test_a_query_that_is_limited_can_be_granted_more(directory):
     job.end()
 
 
-def test_closing_a_stream_brings_what_it_still_had_to_say(run, job):
+def test_closing_a_stream_delivers_its_last_values(run, job):
     stream = run.stream("sum(1 for e in events)", on="batch", window=1_000_000)
     soon(lambda: run.events().get("batch", 0) > 100)
     stream.close()
@@ -283,7 +283,7 @@ def test_a_query_over_a_live_stream_goes_along_with_it(run):
 
 
 @pytest.mark.parametrize("ask", ["stream", "call"])
-def test_what_has_to_be_named_says_how(run, ask):
+def test_arguments_that_must_be_named_say_how(run, ask):
     with pytest.raises(TypeError, match=rf"Name it: run\.{ask}\(\w+, on='epoch'\)\."):
         getattr(run, ask)("step", "epoch")
 
@@ -346,7 +346,7 @@ def test_a_wait_that_times_out_says_what_the_loop_does(job, run):
         stream.wait(1, timeout=0.05)
 
 
-def test_the_agents_counters_can_be_asked_for(run):
+def test_stats_returns_the_counters_of_the_agent(run):
     stats = run.stats()
     assert stats["run"] == run.id
     assert [client["role"] for client in stats["clients"]] == ["operator"]
@@ -620,7 +620,7 @@ def test_values_whose_columns_do_not_fit_are_counted_and_not_taken(more):
     assert (run.refused_messages, stream.values) == (1, [7])
 
 
-def test_what_does_not_fit_costs_neither_its_bundle_nor_the_bytes_that_may_be_in_flight():
+def test_a_malformed_message_loses_neither_its_bundle_nor_credit():
     agent = Scripted()
     run = Run(agent)
     first, second = run.stream("step"), run.stream("2 * step")
@@ -641,7 +641,7 @@ def test_values_with_numbers_that_cannot_be_are_counted_and_not_taken(first):
     assert (run.refused_messages, stream.values) == (1, [])
 
 
-def test_what_an_agent_says_is_kept_within_bounds():
+def test_texts_from_an_agent_are_bounded():
     agent = Scripted()
     run = Run(agent)
     stream = run.stream("step")

@@ -130,7 +130,7 @@ class Word(str):
         (memoryview(b"abc"), b"abc"),
     ],
 )
-def test_a_subclass_arrives_as_what_it_stands_for(value, plain):
+def test_a_subclass_arrives_as_its_base_type(value, plain):
     assert same(unpack(pack([value])), [plain])
 
 
@@ -200,7 +200,7 @@ np.savez(sys.stdout.buffer, *back)
 """
 
 
-def test_where_there_is_no_torch_a_tensor_arrives_as_an_array_of_the_same_numbers(tmp_path):
+def test_without_torch_a_tensor_arrives_as_an_array_of_the_same_numbers(tmp_path):
     tensors = []
     for dtype in DTYPES:
         size = torch.empty((), dtype=dtype).element_size()
@@ -235,7 +235,7 @@ def test_the_widened_formats_are_those_that_the_codec_lists():
         ({(1, print): 2}, "is of type builtins.builtin_function_or_method"),
     ],
 )
-def test_a_misfit_is_refused_with_its_type_and_path(value, message):
+def test_a_value_of_the_wrong_type_is_refused_with_its_path(value, message):
     with pytest.raises(SnapshotError, match=message):
         pack(value)
     with pytest.raises(SnapshotError, match="which cannot be sent"):

@@ -57,7 +57,7 @@ def test_a_slot_is_free_a_second_after_it_was_taken(monkeypatch):
             log.count()
 
 
-def test_so_many_commands_may_wait_for_their_events(log, commands):
+def test_pending_commands_are_bounded(log, commands):
     waiting = [log.accept(commands(f"id{n}")) for n in range(SOME)]
     with pytest.raises(looptap.LimitReached, match="commands wait for their events"):
         log.count()
@@ -83,7 +83,7 @@ def test_a_known_id_gets_the_outcome_of_its_command(log, commands):
 
 
 @pytest.mark.parametrize("error", [NotAgreed, EventPassed])
-def test_what_the_ranks_agreed_not_to_do_may_be_asked_again_under_its_id(log, commands, error):
+def test_a_command_that_ranks_agreed_to_drop_may_be_sent_again(log, commands, error):
     first = commands()
     log.refuse(first, error("not now"))
     assert not log.known("x", ASKER, again=True)
@@ -131,7 +131,7 @@ def test_the_oldest_that_are_over_are_forgotten_and_those_that_wait_are_not(log,
     assert ids(log) == [f"id{n}" for n in range(SOME, 2 * SOME)]  # the newest, in their order
 
 
-def test_a_command_is_on_record_once_however_often_it_is_noted(log, commands):
+def test_a_command_is_recorded_once_however_often_it_is_reported(log, commands):
     command = log.accept(commands())
     assert command.claim("the loop")
     log.refuse(command, ControlError("no"))

@@ -152,7 +152,7 @@ def test_a_setter_that_raises_leaves_the_value_as_it_was(job):
     agent.emit("batch")
 
 
-def test_a_second_clients_change_since_one_looked_is_a_conflict(job):
+def test_a_change_by_another_client_since_the_last_access_is_a_conflict(job):
     agent, run = job
     other = job.attach()
     assert run.controls["echo.factor"].value == 2
@@ -369,7 +369,7 @@ def test_a_change_is_not_made_if_the_checkpoint_before_it_fails(job):
     assert saved == [2, 3, 3]
 
 
-def test_a_polite_stop_is_a_flag(job):
+def test_a_stop_sets_a_flag(job):
     agent, run = job
     assert not agent.stop_requested
     done(agent, run, run.stop)
@@ -422,7 +422,7 @@ def loop(directory):
     assert not thread.is_alive()
 
 
-def test_a_paused_loop_stands_still_while_its_agent_answers_and_the_pause_is_no_step(loop):
+def test_a_paused_loop_waits_while_its_agent_answers_and_the_pause_is_no_step(loop):
     agent, run = loop
     steps = run.stream("step, event_dt", on="batch")
     steps.wait(5)

@@ -81,7 +81,7 @@ def delayed(agent):
     ids=["mapped", "nested", "a function"],
 )
 @pytest.mark.parametrize("how", [{}, {"when": "step >= 0", "after": 10}], ids=["sent", "recorded"])
-def test_what_was_asked_for_does_not_change_with_an_update_in_place(query, expected, how, device):
+def test_a_value_does_not_change_with_a_later_update_in_place(query, expected, how, device):
     agent, run = pair("delayed")
     stream = run.stream(query, on="batch", **how)
     deliver = delayed(agent)

@@ -33,7 +33,7 @@ def calls(work, *how, **named):
     return count
 
 
-def test_a_flush_looks_at_no_idle_stream():
+def test_a_flush_skips_idle_streams():
     seen = {}
     for idle in (8, 128, 512):
         job = pair(limits=MANY)
@@ -171,7 +171,7 @@ def test_a_value_after_an_interrupt_anywhere_wakes_the_io_thread():
     assert count > 20
 
 
-def test_what_is_granted_and_taken_is_counted_exactly_while_streams_come_and_go():
+def test_reserved_bytes_are_exact_while_streams_come_and_go():
     post = QueueSet(400_000, lambda: None, lambda: None)
     dice, outboxes, over = random.Random(3), [], threading.Event()
 

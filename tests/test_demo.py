@@ -76,7 +76,7 @@ def checksum(job):
     return out.splitlines()[-1]
 
 
-def test_a_job_ends_bit_identical_though_two_clients_ask_and_one_is_killed(start, tmp_path):
+def test_a_job_ends_bit_identical_with_two_clients_one_of_which_is_killed(start, tmp_path):
     plain, job = start(*JOB, LOOPTAP_DISABLED="1"), start(*JOB)
     go_on = str(tmp_path / "go on")
 

@@ -68,7 +68,7 @@ def test_any_picture_is_drawn_and_followed_by_any_other(several):
     pixels(figure)
 
 
-def test_a_letter_that_only_the_thin_font_has_is_no_warning_in_a_bold_title():
+def test_a_letter_missing_in_the_bold_font_causes_no_warning():
     figure = new_figure()
     draw(Picture((Text("\U0001ee2e"),), title="loss \U0001ee2e"), figure)
     pixels(figure)
@@ -128,7 +128,7 @@ def test_a_single_point_is_seen():
     assert whether_drawn_at(figure, draw(line([5.0]), figure).views[0].axes, 0, 5, RED)
 
 
-def test_bands_bars_and_points_stand_where_their_numbers_say():
+def test_bands_bars_and_points_are_drawn_at_their_numbers():
     band = Band(X, X * 0 + 1, X * 0 + 2, color="#ff0000", opacity=1.0)
     bars = Bars(np.array([4.0, 2.0]), edges=np.array([10.0, 20.0, 30.0]), color="#00ff00")
     points = Points(np.array([60.0]), np.array([3.0]), color="#00ff00")
@@ -188,7 +188,7 @@ def test_the_numbers_of_a_confusion_matrix_and_the_captions_of_images_are_writte
     assert drawing.views[0].numbers[0].get_text() == "6"
 
 
-def test_a_line_in_space_stands_beside_a_matrix():
+def test_a_line_in_space_is_drawn_beside_a_matrix():
     figure = new_figure()
     drawing = draw(Picture((Line(X, np.sin(X), z=X, color="#ff0000"), Grid(np.eye(3)))), figure)
     seen = near(pixels(figure), RED)
@@ -283,7 +283,7 @@ DENSE = {
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_a_line_that_crosses_its_pixels_again_and_again_looks_the_same_drawn_by_its_areas(name):
+def test_a_dense_line_looks_the_same_drawn_as_areas(name):
     x, y = DENSE[name]
     picked, inked = thinned(y), []
     for kind in (Line2D, QuickLine):

@@ -64,7 +64,7 @@ def test_the_traces_hold_the_data_of_the_marks():
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_notes_stand_off_their_line(log):
+def test_notes_keep_a_distance_from_their_line(log):
     x = np.arange(60.0)
     y = np.exp(-x / 6)
     line = Line(x, y, notes=((0, "first"), (30, "later")))

@@ -223,7 +223,7 @@ def test_with_a_factor_of_one_the_batches_and_the_random_numbers_are_those_of_th
 
 @pytest.mark.parametrize("copies", [True, False])
 @pytest.mark.parametrize("normals", [0, 1])
-def test_what_is_drawn_from_seeded_numbers_leaves_those_of_the_job(monkeypatch, copies, normals):
+def test_seeded_numbers_leave_the_random_numbers_of_the_job_alone(monkeypatch, copies, normals):
     assert random_state.copies_memory()  # so it does in the numpy that is tested with
     monkeypatch.setattr(random_state, "copies_memory", lambda: copies)
 
@@ -253,7 +253,7 @@ def test_what_is_drawn_from_seeded_numbers_leaves_those_of_the_job(monkeypatch, 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_the_loop_does_to_a_batch_is_not_seen_in_its_echoes(mode):
+def test_a_change_of_a_batch_by_the_loop_does_not_reach_its_echoes(mode):
     for how in ({}, {"collate_fn": list}):
         for batch in Echo(loader(shuffle=False, **how), 3, mode, augment=lambda example: example):
             pairs = batch if how else zip(*batch, strict=True)
@@ -262,7 +262,7 @@ def test_what_the_loop_does_to_a_batch_is_not_seen_in_its_echoes(mode):
                 x += 1000
 
 
-def test_where_batches_are_not_cloned_the_echoes_of_a_changed_one_are_left_out():
+def test_without_clones_the_echoes_of_a_changed_batch_are_skipped():
     echo, seen = Echo(loader(shuffle=False), 3, BATCH, guard="version"), []
     for x, i in echo:
         seen.append((x[0, 0].item(), i[0].item()))
@@ -362,7 +362,7 @@ def test_an_invalid_factor_is_refused_in_a_sentence(factor):
         ({"broadcast": 0}, "broadcast=0 must be a function."),
     ],
 )
-def test_what_cannot_work_is_refused_in_a_sentence(how, sentence):
+def test_impossible_arguments_are_refused_in_a_sentence(how, sentence):
     with pytest.raises((ControlError, ValueError, TypeError)) as caught:
         Echo(how.pop("loader", loader()), 2, **how)
     assert sentence in str(caught.value)
@@ -389,7 +389,7 @@ def test_a_loader_that_does_not_batch_has_its_items_echoed_whole():
 # ---------------------------------------------------------------- it is turned
 
 
-def test_a_factor_is_turned_within_an_epoch_and_len_follows():
+def test_a_factor_changed_within_an_epoch_changes_len():
     echo = Echo(loader(n=80, shuffle=False), 2, BATCH)
     seen = []
     for batch in echo:
@@ -406,7 +406,7 @@ def test_a_factor_is_turned_within_an_epoch_and_len_follows():
 
 @pytest.mark.parametrize("kind", [Numbers, Stream])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_in_workers_a_factor_is_turned_after_what_they_have_ready(workers, kind):
+def test_in_workers_a_factor_changes_after_their_prefetched_batches(workers, kind):
     echo = Echo(loader(kind(400), workers=workers), 1, BEFORE, augment=jitter, buffer=8)
     batches = iter(echo)
     for _ in range(5):
@@ -429,7 +429,7 @@ def test_a_schedule_is_a_function_of_the_step_and_one_that_fails_leaves_the_fact
     assert echo.factor == before
 
 
-def test_a_mode_is_turned_at_the_next_epoch_also_in_persistent_workers():
+def test_a_mode_changes_at_the_next_epoch_also_in_persistent_workers():
     for dataset in (Numbers(), Stream()):
         echo = Echo(loader(dataset, workers=2, persistent_workers=True), 2, BATCH, augment=jitter)
         for mode in (AFTER, BEFORE, SHUFFLED, BATCH):
@@ -440,7 +440,7 @@ def test_a_mode_is_turned_at_the_next_epoch_also_in_persistent_workers():
             assert echo.mode == mode
 
 
-def test_a_client_turns_the_factor_and_it_is_seen_at_the_next_batch(directory):
+def test_a_factor_set_by_a_client_applies_at_the_next_batch(directory):
     echo = Echo(loader(n=4000, shuffle=False), 1, BATCH)
     answers = []
 
@@ -503,7 +503,7 @@ def test_a_value_that_is_set_back_after_a_resume_leaves_what_drives_it():
     agent.close()
 
 
-def test_progress_sees_a_factor_that_is_turned():
+def test_progress_follows_a_changed_factor():
     echo = Echo(loader(), 2, AFTER)
     progress = Progress(echo, epochs=2)
     for step, _ in enumerate(progress.train()):
@@ -514,7 +514,7 @@ def test_progress_sees_a_factor_that_is_turned():
             assert progress.train_cost > before
 
 
-def test_the_remaining_time_follows_a_factor_that_is_turned_within_the_window_of_the_estimate():
+def test_the_remaining_time_follows_a_factor_changed_within_its_window():
     clock = Clock()
     echo = Echo(Slow(clock, 1.0, n=5000), 1, BATCH, clock=clock)
     progress = Progress(echo, max_steps=1200, clock=clock)
@@ -579,7 +579,7 @@ def test_a_resumed_epoch_continues_bit_for_bit(mode, workers, generator):
 @pytest.mark.parametrize(
     "how", [{"augment": jitter}, {"augment_batch": lambda batch: [batch[0] + np.random.randn(), batch[1]]}]
 )
-def test_at_a_factor_of_one_a_resume_is_exact_too_and_so_is_what_follows_a_turn(mode, how):
+def test_at_a_factor_of_one_a_resume_is_exact_also_after_a_change(mode, how):
     if mode == AFTER:
         how = {}
 
@@ -786,7 +786,7 @@ def test_auto_settles_and_stays():
             assert len(changes) < 12
 
 
-def test_auto_is_there_within_the_first_batches():
+def test_auto_settles_within_the_first_batches():
     for up, down in ((0.06, 0.01), (0.03, 0.01)):
         assert simulated(up, down, steps=24)[0] == pytest.approx(up / down, rel=0.15)
 
@@ -821,7 +821,7 @@ def test_with_a_factor_of_1_the_batches_are_those_of_the_loader(item, mode):
     assert (echo.fresh, echo.seen, echo.steps) == (40, 40, 6)
 
 
-def test_from_a_factor_of_1_it_is_turned_up_and_down_without_an_item_lost():
+def test_raising_and_lowering_a_factor_of_1_loses_no_item():
     echo, times, found = Echo(loader(n=160), 1, AFTER, buffer=40), {3: 4, 9: 1}, collections.Counter()
     fills = []
     for x, i in echo:
@@ -837,7 +837,7 @@ def test_from_a_factor_of_1_it_is_turned_up_and_down_without_an_item_lost():
     assert sum(found.values()) == echo.seen
 
 
-def test_what_torch_cannot_collate_fails_as_it_does_in_the_loader():
+def test_items_that_torch_cannot_collate_fail_as_in_its_loader():
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
         next(iter(Echo(DataLoader([torch.zeros(n) for n in (1, 2)], 2), 1, AFTER)))
 

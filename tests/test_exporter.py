@@ -135,7 +135,7 @@ def ready(wire, *peers, **more):
 # ---------------------------------------------------------------- the window
 
 
-def test_what_a_client_has_not_confirmed_is_bounded_and_the_rest_follows_in_order():
+def test_unconfirmed_bytes_are_bounded_and_the_rest_follows_in_order():
     wire = Wire(in_flight_bytes=1)  # the least that a client gets
     (client,) = ready(wire, A, code="text")
     texts = [f"{step:04}" * 10_000 for step in range(60)]
@@ -198,7 +198,7 @@ def test_at_the_end_of_the_run_all_is_sent_and_then_how_each_stream_ended():
 
 
 @pytest.mark.parametrize("how", ["silent", "full", "gone"])
-def test_a_client_that_takes_nothing_in_holds_no_other_up(how):
+def test_a_client_that_does_not_read_delays_no_other(how):
     wire = Wire(in_flight_bytes=1)
     wire.client(A, token="back soon")
     wire.attach(A, code="text")
@@ -261,7 +261,7 @@ def test_a_client_back_over_another_link_gets_the_pending_values(wire):
     assert wire.values(B) == [1, 2, 3]
 
 
-def test_a_client_without_room_is_waited_for_beside_one_that_is_away(wire):
+def test_a_client_without_room_is_waited_for_beside_a_disconnected_one(wire):
     for peer in (A, B):
         wire.client(peer, token=peer.decode())
         wire.attach(peer)
@@ -540,7 +540,7 @@ def test_a_stream_ends_behind_its_last_value_and_leaves_nothing_behind(wire):
     assert wire.said(m.Values)[-1].first == 1
 
 
-def test_a_query_that_has_failed_is_off_its_events_and_its_client_knows(wire):
+def test_a_failed_query_is_detached_and_its_client_knows(wire):
     ready(wire, A, code="1 / 0 if step else 1")
     wire.emit(0, *[1] * 200)
     wire.deliver()
@@ -549,7 +549,7 @@ def test_a_query_that_has_failed_is_off_its_events_and_its_client_knows(wire):
     assert wire.exporter.streams == {}
 
 
-def test_a_query_that_has_failed_is_off_its_events_though_its_client_has_no_room(wire):
+def test_a_failed_query_is_detached_although_its_client_has_no_room(wire):
     ready(wire, A, code="1 / 0")
     wire.emit(*[1] * 200)
     wire.full.add(A)

@@ -98,7 +98,7 @@ def test_a_rank_that_moves_on_to_the_next_run_begins_with_new_numbers():
     assert given_out(assembly, 0.0) == [(1, [0, 1], ())]
 
 
-def test_a_rank_that_is_over_does_not_stand_for_one_that_lives():
+def test_an_ended_rank_does_not_hide_a_living_one():
     assembly = WindowAssembler([0, 1, 2], 2.0)
     assembly.take(0, batch([1]), 0.0)
     assembly.take(2, batch([1]), 0.0)
@@ -111,7 +111,7 @@ def test_a_rank_that_is_over_does_not_stand_for_one_that_lives():
     assert (assembly.awaited(1.0), assembly.deadline()) == ({}, None)
 
 
-def test_what_waits_for_a_silent_rank_is_bounded_in_bytes():
+def test_values_waiting_for_a_silent_rank_are_bounded_in_bytes():
     assembly = WindowAssembler([0, 1], 60.0)
     third = window_assembler.MAX_PENDING_BYTES // 3
     for number in range(1, 11):
@@ -123,7 +123,7 @@ def test_what_waits_for_a_silent_rank_is_bounded_in_bytes():
     assert given_out(assembly, 0.0) == [(8, [0, 1], ()), (9, [0, 1], ()), (10, [0, 1], ())]
 
 
-def test_what_waits_for_a_silent_rank_is_bounded_in_numbers(monkeypatch):
+def test_values_waiting_for_a_silent_rank_are_bounded_in_number(monkeypatch):
     monkeypatch.setattr(window_assembler, "MAX_PENDING_WINDOWS", 5)
     assembly = WindowAssembler([0, 1], 60.0)
     assembly.take(0, batch(list(range(1, 9))), 0.0)

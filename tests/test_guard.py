@@ -192,7 +192,7 @@ def test_a_run_is_judged_by_its_siblings_when_they_get_there_and_nan_is_worst():
     assert [bool(accuracy.news(run)) for run in ("a", "b", "low")] == [False, False, True]
 
 
-def test_a_run_that_comes_later_is_guarded_and_one_that_was_killed_ends(directory):
+def test_a_later_run_is_guarded_and_a_killed_one_ends(directory):
     code = (
         "import looptap, time\nagent = looptap.Agent('late')\nwhile True:\n"
         "    agent.emit('batch', loss=float('nan'))\n    time.sleep(0.01)"
@@ -283,7 +283,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, here):
     assert "nothing.yaml cannot be read: " in here("guard", tmp_path / "nothing.yaml")[2]
 
 
-def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):
+def test_the_three_bad_jobs_of_eight_are_ended(directory):
     pytest.importorskip("torch")
     demo = [sys.executable, "-m", "looptap.examples.guarded", "--steps", "600"]
     done = warm.run(demo, capture_output=True, text=True, timeout=600)
@@ -293,7 +293,7 @@ def test_of_eight_jobs_the_three_bad_ones_are_ended(directory):
     assert "Values that the rules did not see: 0" in done.stdout, done.stdout
 
 
-def test_a_loop_that_hangs_is_ended_after_a_stop_that_it_never_reads_if_that_was_asked_for(directory):
+def test_a_hanging_loop_is_killed_after_an_ignored_stop_if_asked_to(directory):
     code = "import looptap, time\nagent = looptap.Agent('hangs-%s')\nagent.emit('batch')\ntime.sleep(300)"
     rules = [looptap.Rule.stalled(minutes=0.5 / 60, actions=["stop"], kill=0.5)]
     with looptap.guard("hangs-a", rules) as guard:

@@ -140,7 +140,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("query", CHANGED)
-def test_what_is_changed_is_put_back_and_named(query):
+def test_a_change_is_restored_and_named(query):
     own = {
         "things": [3, 1, 2], "deep": {"a": [1]}, "queue": collections.deque([1, 2]), "names": {"a"}, "odd": Odd(),
         "slotted": Slotted(), "numbers": np.arange(1.0, 4.0), "model": nn.Linear(2, 2),
@@ -176,7 +176,7 @@ def test_what_is_changed_is_put_back_and_named(query):
      ("big.data.zero_().sum()", "big"), ("big.numpy().fill(0) or 1", "big"), ("h.retain_grad() or 1", "h.retains_grad"),
      ("h.grad_fn.register_hook(print) and 1", "a hook of the graph"), ("next(iter(odd.numbers))", "odd.numbers")],
 )  # fmt: skip
-def test_what_cannot_be_put_back_is_named(query, name):
+def test_a_change_that_cannot_be_restored_is_named(query, name):
     odd = Odd()
     odd.numbers = (n for n in range(3))
     query = query.replace("odd.numbers", "getattr(odd, 'num' + 'bers')")  # what is named in full is refused
@@ -266,7 +266,7 @@ def test_a_loader_that_keeps_its_workers_is_not_reset():
     assert [first.tolist(), *(batch.tolist() for batch in ours)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
-def test_positions_of_hidden_iterators_and_files_are_put_back():
+def test_positions_of_hidden_iterators_and_files_are_restored():
     loader, file = torch.utils.data.DataLoader(Stream(), batch_size=2), io.BytesIO(b"abcdef")
     odd = Odd()
     odd.file = file
@@ -293,7 +293,7 @@ def test_explain_says_what_is_guarded_and_what_that_costs(query, says):
     assert ("µs an evaluation" in text) == (says.startswith("guarded: "))
 
 
-def test_a_generator_that_a_function_of_the_host_draws_from_is_put_back():
+def test_a_generator_that_a_function_of_the_host_draws_from_is_restored():
     rng, calls = np.random.default_rng(1), []
     before = str(rng.bit_generator.state)
 

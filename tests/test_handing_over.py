@@ -156,7 +156,7 @@ def test_the_host_takes_its_names_from_clients_and_nothing_is_raised_into_the_lo
     assert caplog.records == []
 
 
-def test_what_cannot_be_handed_over_says_so():
+def test_a_stream_that_cannot_be_handed_over_says_so():
     agent, run = pair(limits=looptap.Limits(handed_streams=1))
     agent.stream("loss", "loss")
     with pytest.raises(QueryError, match="flight recorder"):

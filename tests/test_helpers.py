@@ -69,7 +69,7 @@ def test_layer_norms_show_a_nan_in_a_small_and_in_a_large_layer(model, kind):
     assert [name for name, value in norms.items() if math.isnan(value)] == ["0.weight", "5.weight"]
 
 
-def test_layer_norms_say_when_no_gradient_is_there(model):
+def test_layer_norms_say_when_there_is_no_gradient(model):
     model.zero_grad()
     with pytest.raises(ValueError, match="Emit after backward"):
         layer_norms(model)
@@ -225,7 +225,7 @@ def test_norm_and_mean_abs_take_numbers_arrays_and_tensors():
     assert norm(torch.full((4,), 60000.0, dtype=torch.float16)) == 120000
 
 
-def test_shape_of_whatever_is_there():
+def test_shape_of_any_value():
     assert shape((torch.zeros(2, 3), [np.zeros(4)], {"n": 1.0})) == [(2, 3), [(4,)], {"n": ()}]
 
 
@@ -310,7 +310,7 @@ def test_no_helper_changes_gradients_weights_or_random_numbers(model, name):
 
 
 @pytest.mark.parametrize("name", HELPERS)
-def test_no_helper_looks_at_a_tensor_of_a_device(name):
+def test_no_helper_reads_a_tensor_of_a_device(name):
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)).to("meta")  # looking at a meta tensor is an error
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
@@ -335,7 +335,7 @@ def test_memory_is_that_of_this_process():
     assert cuda_memory() == cuda_peak() == 0  # where there is a device: test_cuda.py
 
 
-def test_memory_can_be_asked_for_in_any_query():
+def test_memory_is_available_in_any_query():
     agent, run = pair("memory")
     queries = ("rss()", "max(rss() for e in events)", "step, cuda_memory(), cuda_peak(), peak_rss()")
     streams = [run.stream(query, on="batch", window=2) for query in queries]

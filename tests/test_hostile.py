@@ -230,7 +230,7 @@ class Bare:
             self.status = message
 
 
-def test_what_a_client_that_never_reads_is_sent_and_what_is_dropped_add_up_and_the_healthy_one_loses_nothing(dial):
+def test_sent_and_dropped_values_of_a_client_that_never_reads_add_up(dial):
     events, blob = 20_000, b"x" * 10_000
     with looptap.Agent("uneven", budget=math.inf) as agent, looptap.attach("uneven") as run:
         deaf = Bare(dial(), "step, blob")

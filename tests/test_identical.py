@@ -155,7 +155,7 @@ def chaos(directory):
 @pytest.mark.parametrize(
     "times", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(7200)], id="200")]
 )
-def test_a_job_under_attack_is_bit_for_bit_the_bare_job(times, chaos, progress):
+def test_a_job_under_attack_ends_like_the_job_alone_bit_for_bit(times, chaos, progress):
     bare = train()
     evaluated = 0
     for number in range(times):

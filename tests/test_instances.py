@@ -94,7 +94,7 @@ def test_only_instances_have_an_index_and_each_has_one():
         (DataLoader([1, 2]), "loader.dataset"), (Nameless(), "no length"),
     ],
 )  # fmt: skip
-def test_what_has_no_indices_is_refused_in_a_sentence(dataset, sentence):
+def test_a_loader_without_indices_is_refused_in_a_sentence(dataset, sentence):
     with pytest.raises(TypeError, match=sentence):
         WithIndex(dataset)
 

@@ -64,7 +64,7 @@ def test_without_a_kept_stream_or_a_command_there_is_no_file(directory, file):
         file()
 
 
-def test_what_a_job_kept_before_kill_9_is_there_with_its_commands(directory, file):
+def test_values_and_commands_stored_before_kill_9_survive(directory, file):
     child = warm.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
     with child:
         child.stdout.readline()

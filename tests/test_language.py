@@ -229,7 +229,7 @@ def test_a_filter_that_kept_nothing_is_an_empty_sequence():
     assert pipeline.flush() == ((0, 0),)
 
 
-def test_every_looks_at_each_nth_event_and_throttle_withholds_outputs():
+def test_every_selects_each_nth_event_and_throttle_withholds_outputs():
     assert stream(compiled("step", every=3), STEPS) == [2, 5, 8]
     pipeline = compiled("step", throttle=3.0)
     assert stream(pipeline, STEPS) == [0, 3, 6, 9]
@@ -370,7 +370,7 @@ def test_an_error_points_at_the_column_and_proposes_a_fix(query, column, says):
     assert says in str(caught.value)
 
 
-def test_a_missing_observable_lists_the_names_that_are_there():
+def test_a_missing_observable_lists_the_available_names():
     with pytest.raises(QueryError, match=r"no observable 'los'.*loss, step.*Did you mean 'loss'"):
         compiled("los").push(Event({"step": 1, "loss": 2.0}))
 

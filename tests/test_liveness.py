@@ -115,7 +115,7 @@ def test_a_job_that_hangs_before_its_first_event_says_so():
 
 
 @pytest.mark.usefixtures("directory")
-def test_of_several_types_each_has_its_own_age():
+def test_each_of_several_event_types_has_its_own_age():
     code = """
         with looptap.Agent("both", limits=limits) as agent:
             agent.emit("epoch", epoch=0)
@@ -210,7 +210,7 @@ def test_a_command_that_does_not_come_back_is_named(directory):
 
 
 @pytest.mark.usefixtures("directory")
-def test_what_was_named_is_named_no_more_when_it_returns():
+def test_a_query_that_returns_is_no_longer_named():
     def slow(e):
         import os
         import time
@@ -238,7 +238,7 @@ SILENCING = {
 
 @pytest.mark.parametrize("kind", SILENCING)
 @pytest.mark.usefixtures("directory")
-def test_where_the_agent_cannot_answer_its_client_says_so_and_names_the_query(kind, monkeypatch, caplog):
+def test_the_client_names_the_query_if_the_agent_cannot_answer(kind, monkeypatch, caplog):
     query, how = SILENCING[kind]
     monkeypatch.setattr("looptap.client.session.vitals.SILENT_TICKS", 3)
     code = LOOP.replace("loss=0.5)", "loss=0.5, go=os.path.exists(os.environ['LOOPTAP_DIR'] + '/go'))")

@@ -137,7 +137,7 @@ def test_floats_split_over_ranks_give_the_same_up_to_rounding(query, events, joi
     assert all(close(a, b, scale) for a, b in zip(found, expected, strict=True))
 
 
-def test_what_each_rank_looks_back_at_is_its_own():
+def test_each_rank_looks_back_at_its_own_events():
     part = [(n, float(n), "a") for n in range(6)]
     query = "max(e.x - mean(f.x for f in recent(2)) for e in events)"
     assert over_ranks(query, [part, part[3:]]) == on_one(query, part) == [0.5]
@@ -184,7 +184,7 @@ def test_a_nan_of_a_device_on_one_rank_is_the_maximum_of_all():
         ("len([(e, f) for e in events for f in events])", "collects whole events"),
     ],
 )
-def test_what_cannot_be_merged_says_why(query, why):
+def test_a_query_that_cannot_be_merged_says_why(query, why):
     with pytest.raises(QueryError, match=why):
         RankMerger(query)
 
@@ -215,7 +215,7 @@ def test_windows_of_events_end_at_the_same_numbers_whenever_they_began():
     assert windows(Count(10), range(11, 35)) == [(2, 10, False), (3, 10, False), (4, 4, False)]
 
 
-def test_windows_of_each_third_event_hold_as_many_of_those():
+def test_windows_of_every_third_event_count_only_those():
     assert windows(Count(2), range(1, 19), every=3) == [(1, 2, False), (2, 2, False), (3, 2, False)]
     assert windows(Count(2), range(4, 19), every=3) == [(1, 1, True), (2, 2, False), (3, 2, False)]
 

@@ -46,7 +46,7 @@ def test_each_fault_changes_one_thing_but_no_text_or_type(mutate):
     }  # fmt: skip
 
 
-def test_modules_and_tests_that_are_named_are_there_and_so_is_each_fault_that_is_allowed(mutate):
+def test_named_modules_tests_and_allowed_faults_exist(mutate):
     missing = [name for name in mutate.TESTS if not (mutate.ROOT / name).is_file()]
     missing += [name for names in mutate.TESTS.values() for name in names.split() if not (HERE / name).is_file()]
     assert missing == []

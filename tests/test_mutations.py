@@ -100,7 +100,7 @@ class Loud(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
-def test_what_watches_is_bounded_and_touches_neither_modes_nor_subclasses_of_the_loop(monkeypatch):
+def test_the_guard_is_bounded_and_runs_no_modes_or_subclasses_of_the_loop(monkeypatch):
     loud = torch.ones(2).as_subclass(Loud)
     quiet = torch.inference_mode()(torch.ones)(2)  # has no count of its changes
     many = [torch.ones(1) for _ in range(50)]

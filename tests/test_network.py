@@ -118,7 +118,7 @@ def test_over_twenty_cuts_what_was_made_is_what_arrived_and_what_is_missing(dire
         assert all(b.value - a.value == 7 * (b.number - a.number) for a, b in pairwise(window))
 
 
-def test_a_link_that_breaks_in_the_moment_in_which_it_is_restored_is_restored_once_more(directory, monkeypatch):
+def test_a_link_that_breaks_while_it_is_restored_is_restored_again(directory, monkeypatch):
     with far_away(directory, Limits()) as (_, run, proxy):
         stream = run.stream("step")
         stream.wait(1)
@@ -141,7 +141,7 @@ def test_a_link_that_breaks_in_the_moment_in_which_it_is_restored_is_restored_on
         soon(lambda: run.state == "live" and stream.arrived > before, 60)
 
 
-def test_what_an_absence_has_cost_is_known_when_the_link_is_back_and_not_only_at_the_next_value(directory):
+def test_losses_of_an_outage_are_known_at_the_reconnect(directory):
     with far_away(directory, QUICK) as (job, run, proxy):
         plain, third = run.stream("step"), run.stream("step", every=3)
         windows = run.stream("len(events)", window=7)
@@ -251,7 +251,7 @@ def test_after_a_long_absence_the_numbers_continue_and_the_gap_is_reported(direc
         assert None not in [gap.missing for gap in mapped.gaps]
 
 
-def test_a_peer_that_vanishes_without_a_word_is_given_up_by_both_sides_and_found_again(directory):
+def test_a_peer_that_vanishes_silently_times_out_on_both_sides_and_reconnects(directory):
     with far_away(directory, QUICK) as (job, run, proxy):
         stream = run.stream("step", on="batch")
         stream.wait(10)
@@ -268,7 +268,7 @@ def test_a_peer_that_vanishes_without_a_word_is_given_up_by_both_sides_and_found
         assert all(b.event - a.event == b.number - a.number for a, b in pairwise(stream.records))
 
 
-def test_a_client_that_is_away_leaves_its_place_to_another_if_all_are_taken(directory):
+def test_a_disconnected_client_gives_up_its_place_if_all_are_taken(directory):
     limits = Limits(clients=2)
     with far_away(directory, limits) as (job, run, proxy), looptap.attach("job") as other:
         run.stream("step", on="batch").wait(3)

@@ -60,7 +60,7 @@ def test_the_slower_of_two_pages_sets_the_pace_until_it_closes():
     assert pages.ready(10)
 
 
-def test_a_page_that_answers_at_once_is_asked_seldom_and_one_that_does_not_often():
+def test_a_responsive_page_is_polled_rarely_and_a_slow_one_often():
     pages = BrowserPages()
     pages.heard("a", 0, now=0.0)
     frame, asked, now = 0, [], 0.0
@@ -75,7 +75,7 @@ def test_a_page_that_answers_at_once_is_asked_seldom_and_one_that_does_not_often
     assert pages.sent(frame + 1, now + ACKNOWLEDGE_INTERVAL_SECONDS)
 
 
-def test_a_page_that_has_drawn_all_stays_however_long_nothing_comes():
+def test_a_page_that_has_drawn_everything_stays_connected_while_idle():
     pages = BrowserPages()
     pages.heard("a", 3, now=0.0)
     assert pages.there(3, now=1e6)
@@ -105,7 +105,7 @@ def received(held, message, buffers):
     return held
 
 
-def test_what_slides_is_sent_once_and_arrives_whole():
+def test_a_sliding_window_is_sent_once_and_arrives_whole():
     plot = Plot(source := Stream("loss"), chart="line")
     held, sent, bytes_sent = {}, SentFrame(), []
     rng = np.random.default_rng(0)
@@ -227,7 +227,7 @@ class Shell:
         self._supports_kernel_subshells = able
 
 
-def test_a_pulse_that_does_not_come_back_is_a_busy_kernel(monkeypatch):
+def test_a_heartbeat_without_an_answer_means_a_busy_kernel(monkeypatch):
     calls = []
 
     class Busy(Shell):
@@ -286,7 +286,7 @@ def test_each_control_gets_the_widget_that_admits_what_it_admits(steered):
     assert (slider.min, slider.max, slider.tooltip) == (1, 16, "how often")
 
 
-def test_a_panel_turns_says_what_came_of_it_and_follows_others(steered):
+def test_a_panel_sets_controls_shows_outcomes_and_follows_other_clients(steered):
     echo, run = steered
     shown = panel(run)
     row = shown.rows["echo.factor"]

@@ -109,7 +109,7 @@ def test_the_sdist_holds_all_that_the_wheel_is_made_of(built, wheel):
     assert sources | {"pyproject.toml", "README.md", "LICENSE"} <= names
 
 
-def test_the_wheel_holds_the_code_of_a_notebooks_page_and_the_licence_of_what_is_not_ours(wheel):
+def test_the_wheel_holds_the_notebook_page_and_third_party_licences(wheel):
     static = {Path(name).name for name in wheel.namelist() if "/notebook/static/" in name}
     assert static >= {"stub.js", "chart.js", "chart.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"}
 

@@ -51,7 +51,7 @@ def test_the_socket_is_beside_the_file_so_that_a_private_tmp_hides_neither(place
 
 
 @pytest.mark.parametrize("why", ["too long", "others look"])
-def test_where_a_socket_cannot_be_or_should_not_it_is_in_the_private_directory(place, monkeypatch, why):
+def test_sockets_move_to_the_private_directory_where_needed(place, monkeypatch, why):
     other = place / ("d" * 90 if why == "too long" else "open")
     other.mkdir()
     other.chmod(0o755 if why == "others look" else 0o700)
@@ -69,7 +69,7 @@ def test_a_file_system_without_sockets_is_reported_with_the_way_out(caplog):
     assert re.search(r"No socket can be made in /proc/self/fd \(.+\).*listen='tcp://.+:\*'", caplog.text)
 
 
-def test_sockets_of_other_machines_that_look_deserted_here_are_not_swept(place):
+def test_sockets_of_other_machines_are_not_removed(place):
     ours, theirs = place / f"{endpoints.socket_mark()}-dead.sock", place / "ffffff-alive.sock"
     for path in (ours, theirs):
         with socket.socket(socket.AF_UNIX) as deserted:
@@ -92,7 +92,7 @@ def test_without_a_runtime_directory_of_the_session_there_is_a_private_one(monke
 # ---------------------------------------------------------------- other hosts
 
 
-def test_a_run_of_another_host_is_listed_with_it_and_never_taken_for_dead(place):
+def test_a_run_of_another_host_is_listed_and_never_considered_dead(place):
     with looptap.Agent("digits"):
         path = moved(file_of(place), host="node7", boot="another", start="1", pid=2**22 + 1)
         (found,) = runs()
@@ -123,7 +123,7 @@ def test_a_port_of_another_host_that_is_taken_here_says_how_to_connect(place):
         moved_path.unlink()
 
 
-def test_a_socket_that_is_hidden_though_the_process_lives_says_why(place):
+def test_a_hidden_socket_of_a_living_process_says_why(place):
     with looptap.Agent("digits"):
         hidden = socket_of(file_of(place))
         hidden.rename(place / "elsewhere")
@@ -136,7 +136,7 @@ def test_a_socket_that_is_hidden_though_the_process_lives_says_why(place):
 
 
 @pytest.mark.parametrize("listen", [None, "tcp"])
-def test_a_copy_of_the_file_of_an_ended_run_says_so_at_once(place, listen):
+def test_a_copied_file_of_an_ended_run_is_known_to_have_ended(place, listen):
     with looptap.Agent("digits", listen=listen):
         copy = file_of(place).rename(place / "copy.json")
     with pytest.raises(RunEnded, match="has ended"):
@@ -234,7 +234,7 @@ def test_an_agent_removes_what_long_dead_runs_left_and_nothing_else(place):
         assert living.exists()
 
 
-def test_a_sweep_looks_at_so_many_files_and_no_more(place):
+def test_a_sweep_checks_a_bounded_number_of_files(place):
     with looptap.Agent("living"):
         file = read(file_of(place))
     for n in range(5):

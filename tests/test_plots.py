@@ -63,7 +63,7 @@ def test_charts_stand_about_square(count, shape):
     assert Plot(*(stream_of([1.0]) for _ in range(count))).shape == shape
 
 
-def test_what_cannot_be_plotted_is_an_error_at_once():
+def test_an_object_that_cannot_be_plotted_is_an_error_at_once():
     with pytest.raises(ValueError, match="no chart 'pi'"):
         looptap.plot(Stream("later"), chart="pi")
     with pytest.raises(TypeError, match="draws streams, not float"):
@@ -107,7 +107,7 @@ def test_pausing_before_and_after_the_first_value():
     assert isinstance(plot.pictures()[0].marks[0], Line)
 
 
-def test_the_commands_of_a_run_are_marks_without_being_asked_for():
+def test_the_commands_of_a_run_are_marked_by_default():
     agent, run = pair("commanded")
     settings = {"lr": 0.1}
     agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr))
@@ -127,7 +127,7 @@ def test_the_commands_of_a_run_are_marks_without_being_asked_for():
     agent.close()
 
 
-def test_what_is_saved_at_once_has_the_commands_given_until_then(tmp_path):
+def test_saving_commands_at_once_includes_all_given_so_far(tmp_path):
     agent, run = pair("saved")
     settings = {"lr": 0.1}
     agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr))

@@ -93,7 +93,7 @@ def read(path):
         (["DROP TABLE commands"], "no such table: commands"),
     ],
 )
-def test_what_is_no_plain_table_of_a_stored_run_is_refused(changed, statements, says):
+def test_only_plain_tables_of_a_stored_run_are_read(changed, statements, says):
     with pytest.raises(StoreError, match=says):
         looptap.open(changed(*statements))
 
@@ -110,7 +110,7 @@ def test_what_is_no_plain_table_of_a_stored_run_is_refused(changed, statements, 
         "UPDATE items SET packed = CAST(x'ff' AS TEXT)", "UPDATE run SET value = CAST(x'ff' AS TEXT)",
     ],
 )  # fmt: skip
-def test_a_cell_that_no_run_wrote_is_a_store_error(changed, statement):
+def test_a_cell_that_cannot_come_from_a_run_is_a_store_error(changed, statement):
     with pytest.raises(StoreError):
         read(changed(statement))
 
@@ -304,7 +304,7 @@ def test_a_special_file_is_neither_a_stored_run_nor_a_list_of_commands(make, sho
 
 @pytest.mark.parametrize("make", ODD)
 @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
-def test_what_lies_beside_a_stored_run_must_be_a_file(good, make, suffix, short):
+def test_files_beside_a_stored_run_must_be_regular(good, make, suffix, short):
     path = Path(shutil.copy(good, short / "a.looptap"))
     make(path.with_name(path.name + suffix))
     with pytest.raises(StoreError, match=f"a.looptap{suffix} is not a regular file"):
@@ -354,7 +354,7 @@ def test_a_special_file_in_the_git_folder_does_not_stop_the_writer(make, short):
 
 
 @pytest.mark.parametrize("make", [fifo, directory, listening])
-def test_what_takes_nothing_is_not_written_to(good, make, short):
+def test_a_special_file_is_not_written_to(good, make, short):
     make(short / "out")
     with looptap.open(good) as run:
         for write in (run.stream("loss").to_csv, run.stream("loss").to_parquet):

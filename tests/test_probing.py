@@ -141,7 +141,7 @@ QUERIES = {
 
 @pytest.mark.parametrize("between", [False, True], ids=["after the step", "with a pending graph"])
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_job_of_which_the_model_is_asked_ends_bit_identical(name, between, bare):
+def test_a_job_whose_model_is_probed_ends_bit_identical(name, between, bare):
     found, stream = job(QUERIES[name], between=between)
     assert found == bare
     assert stream.error_count == 0, stream.notes
@@ -152,7 +152,7 @@ def test_the_host_itself_may_ask(bare):
     assert job(direct=True)[0] == bare
 
 
-def test_nothing_of_a_model_is_different_after_it_was_asked():
+def test_a_model_is_unchanged_after_a_probe():
     model = model_of_all_kinds()
     model(torch.randn(8, 4)).sum().backward()
     fired = []
@@ -214,7 +214,7 @@ class Parts(nn.Module):
 
 @pytest.mark.parametrize("how", ["wrapped", "in place", "in parts", "odd"])
 @pytest.mark.filterwarnings("ignore")  # of Dynamo's own
-def test_a_compiled_model_is_asked_as_it_is_written_and_nothing_is_compiled(how):
+def test_a_compiled_model_is_probed_uncompiled(how):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.1))
@@ -249,7 +249,7 @@ def test_under_autocast_the_loop_still_has_its_gradients():
     assert model.weight.grad is not None
 
 
-def test_inference_mode_stays_and_a_gradient_is_had_in_it():
+def test_inference_mode_stays_and_a_gradient_is_possible_in_it():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     with torch.inference_mode():
         looptap.probe(model, torch.randn(2, 4))
@@ -388,7 +388,7 @@ def group(tmp_path):
     dist.destroy_process_group()
 
 
-def test_no_rank_waits_for_a_model_that_is_asked(group):
+def test_no_rank_waits_while_a_model_is_probed(group):
     from torch.distributed.fsdp import fully_shard
 
     x = torch.randn(3, 4)
@@ -445,7 +445,7 @@ def test_a_ctrl_c_at_any_instruction_leaves_the_model_whole(fraction):
 # ---------------------------------------------------------------- random numbers
 
 
-def test_random_numbers_are_put_back_as_often_as_asked():
+def test_random_numbers_can_be_restored_repeatedly():
     np.random.randn()  # a second one waits
     random.gauss(0, 1)
     state, before = RandomState(), globals_of_the_process()

@@ -115,7 +115,7 @@ def test_a_process_that_stood_still_is_not_slow():
     assert ledger.suspended == pytest.approx(3598, rel=0.01)
 
 
-def test_time_is_booked_to_whom_it_belongs():
+def test_time_is_charged_to_its_cause():
     clock = Clock()
     ledger = Ledger(clock)
     for phase, seconds in ((TRAIN, 3.0), (VALIDATION, 2.0), (OTHER, 1.0)) * 3:
@@ -129,7 +129,7 @@ def test_time_is_booked_to_whom_it_belongs():
     assert ledger.rate(VALIDATION, 5.0) == 3.0
 
 
-def test_a_fast_loop_is_counted_exactly_though_not_each_batch_is_looked_at():
+def test_a_fast_loop_is_counted_exactly_although_it_is_sampled():
     clock, looks = Clock(), []
     progress = Progress(200, epochs=9, clock=clock)
     look = progress._trained
@@ -187,7 +187,7 @@ class Turned:
 
 
 @pytest.mark.parametrize("reported", [5, 2, None])
-def test_after_a_turn_of_the_loader_the_estimate_is_what_it_states_and_soon_what_is_measured(reported):
+def test_after_a_change_of_the_loader_the_estimate_is_stated_then_measured(reported):
     clock, loader, looked = Clock(), Turned(reported), []
     progress = Progress(loader, epochs=60, clock=clock)
     for epoch in range(60):
@@ -204,7 +204,7 @@ def test_after_a_turn_of_the_loader_the_estimate_is_what_it_states_and_soon_what
     assert looked[0][3] - looked[0][2] > 2 * (looked[-100][3] - looked[-100][2])
 
 
-def test_a_loader_that_fails_when_it_is_asked_for_its_factor_does_not_end_the_loop():
+def test_a_loader_whose_factor_raises_does_not_end_the_loop():
     class Failing(list):
         factor = property(lambda self: 1 / 0)
 
@@ -215,7 +215,7 @@ def test_a_loader_that_fails_when_it_is_asked_for_its_factor_does_not_end_the_lo
     assert progress.remaining.median == pytest.approx(90)
 
 
-def test_soon_after_a_command_that_made_training_slower_nothing_is_left_of_the_old_speed():
+def test_soon_after_a_command_that_slows_training_the_old_speed_is_forgotten():
     clock, looked = Clock(), []
     progress = Progress(10, epochs=60, clock=clock)
     for epoch in range(60):
@@ -467,7 +467,7 @@ def test_a_few_synthetic_runs_are_forecast_better_than_by_the_old_method():
     assert np.mean(errors["ledger"]) < 0.7 * np.mean(errors["former"])
 
 
-def test_a_made_up_run_without_early_stopping_is_within_three_percent():
+def test_a_synthetic_run_without_early_stopping_is_within_three_percent():
     run = make(3, "power", "steady")
     happened = stretches(run, run.last)
 

@@ -54,7 +54,7 @@ def test_a_query_sees_what_remains_as_a_band_with_names(job):
     assert choose(band.values[0], band.fields, band.on, band.name).kind == "band"
 
 
-def test_a_change_from_outside_is_seen_at_the_next_look(job):
+def test_a_change_by_a_client_is_seen_at_the_next_event(job):
     agent, run, progress = job
     seen = run.stream("progress.patience, progress.epochs, progress.stop_at[0], progress.remaining.median", on="batch")
 
@@ -158,7 +158,7 @@ def test_two_agents_in_one_process_notify_their_own_progress_only():
         one.close()
 
 
-def test_what_an_exposed_observer_raises_goes_no_further(caplog):
+def test_an_error_of_an_exposed_observer_is_contained(caplog):
     agent, run = pair("broken", may_pause=30.0)
     broken, heard = Heard(broken=True), Heard()
     agent.expose(broken=broken, heard=heard)
@@ -183,7 +183,7 @@ def test_a_long_pause_leaves_the_speed_as_it_was():
     assert progress.elapsed == 20 * 12 + 1
 
 
-def test_what_the_page_shows_runs():
+def test_examples_on_the_page_run():
     page = Path(__file__).parent.parent / "docs" / "progress.md"
     assert doctest.testfile(str(page), module_relative=False) == (0, 8)
 

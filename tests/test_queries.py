@@ -222,7 +222,7 @@ def test_every_window_that_fails_is_an_error_record_and_counted_once(job):
         total.wait(1, timeout=0.01)
 
 
-def test_what_cannot_leave_the_job_is_an_error_that_names_it(job):
+def test_a_value_that_cannot_leave_the_job_is_an_error_that_names_it(job):
     agent, run = job
     agent.expose(model=nn.Linear(2, 2))
     whole = run.stream("model", on="batch")
@@ -344,7 +344,7 @@ def test_the_flight_recorder_sends_what_came_before_the_condition_and_after(job)
     assert not box.gaps
 
 
-def test_the_condition_may_look_back(job):
+def test_the_condition_may_use_earlier_events(job):
     agent, run = job
     box = run.stream("step", on="batch", when="loss > 3 * mean(e.loss for e in recent(4))", before=1)
     for i, loss in enumerate([1.0] * 6 + [20.0, 1.0]):

@@ -48,7 +48,7 @@ def test_the_ranks_of_a_job_are_one_run_and_those_without_an_agent_are_named(dir
     assert "without rank 2" in str(runs()[0])
 
 
-def test_two_jobs_of_one_name_at_once_are_not_mixed(directory):
+def test_two_simultaneous_jobs_of_one_name_are_not_mixed(directory):
     for rank in (0, 1):
         announced(directory, rank, size=2, job="none at node:1")
         announced(directory, rank, size=2, job="none at node:2", started=2.0)
@@ -235,7 +235,7 @@ def test_a_relay_merges_on_the_way(job, place):
         run.stream(query, combine="merge", relay=True)
 
 
-def test_what_does_not_fit_together_is_refused(run):
+def test_arguments_that_do_not_fit_together_are_refused(run):
     for how, why in (
         ({"combine": "average"}, "must be one of 'mean'"),
         ({"combine": "merge"}, "yields at each event, and has nothing to merge"),
@@ -348,7 +348,7 @@ def newest(stream, rank):
     return max(record.event for record in stream.records if record.rank == rank)
 
 
-def test_without_combine_late_values_are_there_and_counted(light):
+def test_without_combine_late_values_are_kept_and_counted(light):
     with attach("light") as run:
         stream = run.stream("step", ranks="all", patience=0.2)
         soon(lambda: {record.rank for record in stream.records} == {0, 1}, detail="values of both ranks come")

@@ -100,7 +100,7 @@ def test_integers_reduce_exactly_as_in_python_however_they_are_split(name, args,
 @pytest.mark.parametrize("name", ["min", "max"])
 @many
 @given(xs=st.lists(st.floats() | st.sampled_from([math.nan, -0.0, math.inf]), max_size=12), cut=splits)
-def test_extremes_treat_nan_as_python_does_however_they_are_split(name, xs, cut):
+def test_extremes_treat_nan_as_python_does_with_any_split(name, xs, cut):
     assert same(outcome(reduced, name, xs, cut=cut), outcome(plainly, name, xs))
 
 
@@ -424,7 +424,7 @@ def test_the_mean_of_bytes_does_not_wrap_around():
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "min", "max", "variance", "stdev", "first", "last"])
-def test_scalars_of_a_device_are_never_looked_at(name):
+def test_scalars_of_a_device_are_never_read(name):
     item = torch.tensor(1.5, device="meta", requires_grad=True)  # whoever looks at a meta tensor gets an error
     found = reduced(name, [item, item, item], cut=[1])
     assert (found.device.type, found.shape) == ("meta", ())
@@ -525,7 +525,7 @@ def test_group_by_streams_named_reducers_and_collects_other_functions():
     }
 
 
-def test_a_sample_holds_every_item_equally_often_also_after_merging():
+def test_every_item_is_equally_likely_in_a_sample_also_after_merging():
     counts = collections.Counter()
     for _ in range(4000):
         counts.update(reduced("sample", range(10), 3, cut=[2]))

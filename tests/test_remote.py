@@ -96,7 +96,7 @@ def works(run):
 # ---------------------------------------------------------------- a plain command
 
 
-def test_all_of_a_run_is_there_behind_a_command_and_ends_with_close(agent):
+def test_a_run_behind_a_command_is_complete_and_ends_with_close(agent):
     run = attach(BRIDGE)
     assert run.id == agent.run.id
     assert len(bridges()) == 1
@@ -186,7 +186,7 @@ def test_a_killed_job_is_known_to_have_ended_by_what_the_next_start_says(place):
             assert "has ended" in run.reason
 
 
-def test_a_later_run_of_that_name_is_not_taken_for_the_one_that_was_lost(place):
+def test_a_later_run_of_the_name_is_not_confused_with_the_lost_one(place):
     with subprocess.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
         assert job.stdout.readline() == b"ready\n"
         with attach(BRIDGE) as run, looptap.Agent("other") as other:
@@ -234,13 +234,13 @@ def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
         ("", NoSuchRun, "names no command"),
     ],
 )
-def test_what_goes_wrong_is_a_sentence_with_the_words_of_the_far_side(agent, command, kind, said):
+def test_an_error_quotes_the_words_of_the_far_side(agent, command, kind, said):
     with pytest.raises(kind, match=said) as raised:
         attach(f"command:{command}")
     assert type(raised.value) is kind
 
 
-def test_a_way_that_the_far_side_proposes_goes_by_way_of_it():
+def test_a_command_that_the_far_side_suggests_leads_through_it():
     line = b"""looptap-bridge/1 {"error": "NoAnswer", "text": "Go: looptap.attach('ssh://node7/x')"}"""
     with pytest.raises(NoAnswer, match=r"attach\('ssh://login/node7/x'\)"):
         heading_of(line, "ssh://login/digits")
@@ -419,7 +419,7 @@ def test_the_command_line_takes_such_a_name_wherever_it_takes_a_run(sshd, agent,
         assert (code, said in out + err) == (0, True), out + err
 
 
-def test_what_ssh_or_the_far_side_says_is_passed_on(sshd, agent, tmp_path):
+def test_messages_of_ssh_or_the_far_side_are_passed_on(sshd, agent, tmp_path):
     with pytest.raises(NoAnswer, match=r"exit code 255.*Permission denied \(publickey.*try it by hand"):
         attach("ssh://stranger/digits")
     with pytest.raises(NoAnswer, match=r"Host key verification failed|No .* host key is known"):
@@ -442,7 +442,7 @@ with looptap.Agent("digits", budget=float("inf")) as agent:
 """
 
 
-def test_the_ranks_behind_sshd_are_asked_by_one_connection_each_or_by_a_relay(sshd, place, tmp_path, monkeypatch):
+def test_ranks_behind_sshd_are_reached_by_one_connection_each_or_by_a_relay(sshd, place, tmp_path, monkeypatch):
     jobs = [subprocess.Popen([sys.executable, "-c", RANK], env=environment(place, rank, 2, 29501)) for rank in (0, 1)]
     try:
         started(place, 2, "digits")

@@ -197,7 +197,7 @@ def test_a_control_that_cannot_be_set_back_is_on_record_and_stops_nothing(caplog
     assert len(caplog.records) == 3
 
 
-def test_what_is_no_state_is_refused_and_an_inert_agent_takes_any():
+def test_a_malformed_state_is_refused_except_by_an_inert_agent():
     agent, _ = pair()
     state = agent.state_dict()
     for wrong in (None, {}, {**state, "looptap": 2}, {**state, "events": {"batch": -1}}, {**state, "run": 3}):
@@ -208,7 +208,7 @@ def test_what_is_no_state_is_refused_and_an_inert_agent_takes_any():
     assert inert.state_dict()["events"] == {}
 
 
-def test_what_was_changed_by_its_path_is_in_the_state_and_what_optimizers_keep_is_not():
+def test_the_state_has_values_set_by_path_and_none_of_optimizers():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5))
     agent, run = pair()
     agent.expose(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))

@@ -38,7 +38,7 @@ def test_an_svg_holds_the_curve_and_no_text_of_the_job_as_markup(tmp_path):
     assert "<i>" not in text
 
 
-def test_a_pdf_is_one(tmp_path):
+def test_a_saved_pdf_is_a_pdf(tmp_path):
     assert save(LOSS, tmp_path / "loss.pdf").read_bytes().startswith(b"%PDF-")
 
 

@@ -212,7 +212,7 @@ def test_a_hidden_stream_disappears_at_once_but_not_for_operators(job):
         assert viewer.stream("loss").wait(6)[-1] == (5, 2.0)
 
 
-def test_of_an_error_a_viewer_gets_a_line_and_not_the_code_around_it(job):
+def test_a_viewer_gets_one_line_of_an_error_without_code(job):
     agent, run = job
     agent.expose(pick=lambda table: table["a name of the job"])
     run.export(run.stream("[pick(e.table) for e in events]", on="batch", window=1), name="broken")
@@ -386,7 +386,7 @@ def test_a_key_opens_nothing_after_its_time_even_if_its_share_was_not_ended_yet(
     assert len(run.shares) == 1
 
 
-def test_what_cannot_be_shared_says_so(job):
+def test_a_share_that_is_impossible_says_so(job):
     agent, run = job
     for expires in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(QueryError, match="lasts for a number of seconds"):
@@ -614,7 +614,7 @@ def test_a_viewers_file_works_through_a_command_too(job):
         assert len(viewer.stream("loss").wait(5, timeout=60)) == 5
 
 
-def test_a_viewer_is_not_hurried_for_nor_leaves_anything_behind(job, dial):
+def test_a_viewer_hastens_no_values_and_leaves_nothing_behind(job, dial):
     agent, run = job
     for number in range(3):
         viewer = dial(run.share().path, hello=False)

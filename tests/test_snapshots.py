@@ -130,7 +130,7 @@ def test_pictures_become_images():
     ],
     ids=["module", "object", "generator", "objects", "sparse", "meta", "too large", "too large together"],
 )
-def test_what_cannot_leave_is_named_with_type_and_path(value, says):
+def test_a_value_that_cannot_be_copied_is_named_with_type_and_path(value, says):
     with pytest.raises(SnapshotError, match=says):
         snapshot(value)
 

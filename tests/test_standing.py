@@ -89,7 +89,7 @@ def test_streams_are_listed_with_what_they_are_and_cost():
     assert reader.arrived == 3
 
 
-def test_what_cannot_be_declared_says_so_at_once():
+def test_an_invalid_declaration_is_refused_at_once():
     agent, run = pair(limits=looptap.Limits(standing_streams=2))
     with pytest.raises(QueryError):
         agent.stream("bad", "1 +")
@@ -294,7 +294,7 @@ def test_a_reader_that_is_overtaken_in_all_that_it_reads_gets_what_comes_next_at
     assert reader.dropped == more
 
 
-def test_a_reader_passes_over_values_that_there_never_were_however_many_and_counts_them():
+def test_a_reader_skips_and_counts_values_that_never_existed():
     history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(100)
     reader, seen = Cursor(ring), []

@@ -115,12 +115,12 @@ def look(client, directory, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_a_stopped_client_has_and_what_it_misses_is_all_that_there_was(client, directory, seed):
+def test_received_and_missing_values_of_a_stopped_client_add_up(client, directory, seed):
     look(client, directory, seed)
 
 
 @pytest.mark.soak
-def test_what_stopped_clients_have_and_miss_is_all_that_there_was(client, directory, progress):
+def test_received_and_missing_values_of_stopped_clients_add_up(client, directory, progress):
     for seed in range(500):
         look(client, directory, seed)
         progress(seed, "runs")

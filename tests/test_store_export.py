@@ -120,7 +120,7 @@ def test_tensorboards_own_reader_reads_what_is_exported(run, tmp_path):
     assert [v for _, _, v in seen["mean"]] == ["0.5", "nan", "3.0"]
 
 
-def test_what_has_no_number_is_no_curve(run, tmp_path):
+def test_values_without_numbers_are_no_curve(run, tmp_path):
     with pytest.raises(looptap.StoreError, match="no number"):
         run.stream("texts").to_tensorboard(tmp_path / "logs")
 
@@ -164,7 +164,7 @@ def events():
     return file.getvalue(), points
 
 
-def test_what_is_written_is_read_and_a_file_that_was_cut_up_to_the_cut(events):
+def test_a_written_file_reads_back_and_a_truncated_one_up_to_the_cut(events):
     data, points = events
     assert list(tensorboard_events.read(io.BytesIO(data))) == points
     for size in range(len(data)):

@@ -330,7 +330,7 @@ def test_an_unwritable_path_is_reported_and_retried(made, tmp_path):
     assert (kept.stats().state, kept.stats().reason) == ("keeping", "")
 
 
-def test_what_never_could_be_written_is_counted_when_the_run_ends(made, tmp_path):
+def test_values_that_were_never_written_are_counted_at_the_end(made, tmp_path):
     (tmp_path / "runs").write_text("in the way")
     kept = made(tmp_path / "runs" / "run.looptap")
     kept.append(kept.stream("s"), batch(1, [1, 2]))

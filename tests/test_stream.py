@@ -157,7 +157,7 @@ def test_a_value_larger_than_all_bytes_allowed_is_still_here_alone():
 
 
 @pytest.mark.parametrize("bound", [0, -1, True, 1.5, "many"])
-def test_a_buffer_is_a_whole_number_of_items(bound):
+def test_a_buffer_size_must_be_a_whole_number_of_items(bound):
     with pytest.raises(ValueError, match=f"buffer={bound!r}"):
         Stream(buffer=bound)
 
@@ -238,7 +238,7 @@ def test_an_array_holds_every_value_whatever_it_is(values):
     assert [v for v in array.tolist()] == values
 
 
-def test_named_columns_of_a_stream_that_grows_are_of_one_look():
+def test_named_columns_of_a_growing_stream_have_the_same_length():
     stream, over = Stream("loss", fields=("step", "loss"), buffer=1000), threading.Event()
 
     def grow():
@@ -266,7 +266,7 @@ def test_a_column_is_a_field_or_what_is_known_of_a_value():
     assert stream_of([{"a": 1}, {"a": 2}]).to_numpy("a").tolist() == [1, 2]
 
 
-def test_a_column_that_is_not_there_is_named_with_those_that_are():
+def test_an_unknown_column_is_named_with_the_known_ones():
     with pytest.raises(ValueError, match=r"no column 'lss'; .*number, event, rank, time, wall, loss.*mean 'loss'"):
         stream_of([(1.0,)], fields=("loss",)).to_numpy("lss")
     first, second = Stream("dicts to come").to_numpy("a", "b")
@@ -430,7 +430,7 @@ def test_ctrl_c_ends_a_wait_in_the_main_thread(wait):
 # ---------------------------------------------------------------- callbacks
 
 
-def test_a_callback_gets_each_value_from_now_on_until_it_is_taken_off():
+def test_a_callback_gets_each_new_value_until_it_is_unsubscribed():
     stream, seen = fed(batch([1])), []
     stop = stream.on_value(seen.append)
     stream.publish(batch([2, 3], first=2))
@@ -445,7 +445,7 @@ def test_a_callback_may_ask_for_what_is_here_already():
     assert seen == [1, 2]
 
 
-def test_a_callback_may_take_itself_off():
+def test_a_callback_may_unsubscribe_itself():
     stream, seen = Stream(), []
     stop = stream.on_value(lambda value: (seen.append(value), stop()))
     stream.publish(batch([1, 2, 3]))

@@ -45,7 +45,7 @@ def test_nothing_arrives_before_it_is_delivered():
     assert (loss.values, loss.state) == ([0.5, 0.25, 0.1], "ended")
 
 
-def test_what_the_queues_cannot_hold_is_dropped_and_counted():
+def test_values_beyond_the_queues_are_dropped_and_counted():
     job = pair(manual=True, limits=looptap.Limits(outbox_bytes=20_000))
     agent, run = job
     loss = run.stream("step", on="batch")

@@ -112,7 +112,7 @@ def screen(scenario, size=(120, 40), queries=(), name="small"):
     return asyncio.run(play())
 
 
-def test_a_run_stands_on_the_screen_with_rates_costs_streams_and_controls(job):
+def test_the_screen_shows_a_run_with_rates_costs_streams_and_controls(job):
     async def scenario(app, pilot):
         await until(pilot, lambda: "/s)" in shown(app) and "nats" in shown(app), "rates and the declared stream")
         text = shown(app)

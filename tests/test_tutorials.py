@@ -46,7 +46,7 @@ def outputs(book):
     return [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
-def test_there_are_the_notebooks_that_the_readme_names():
+def test_the_notebooks_that_the_readme_names_exist():
     named = set(re.findall(r"\(notebooks/([\w-]+\.ipynb)\)", (ROOT / "README.md").read_text()))
     assert named == {path.name for path in NOTEBOOKS}
     assert len(named) >= 4
@@ -102,7 +102,7 @@ def test_a_picture_on_a_page_is_that_of_the_notebook(path):
 
 
 @each
-def test_a_notebook_leads_to_pages_that_are_there(path):
+def test_a_notebook_links_to_existing_pages(path):
     text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
     assert links

@@ -450,7 +450,7 @@ def test_the_modes_that_the_job_has_entered_itself_stay():
     agent.close()
 
 
-def test_what_the_job_has_not_loaded_is_not_loaded_at_an_event():
+def test_an_event_loads_no_library_that_the_job_has_not():
     program = """
         import sys, torch
         from looptap.testing import pair

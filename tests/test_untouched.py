@@ -49,7 +49,7 @@ def differences(became, bare):
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_questions_of_a_kind_together_leave_the_loop_as_it_was(kind, event, bare):
+def test_all_queries_of_a_kind_together_leave_the_loop_as_it_was(kind, event, bare):
     texts = [text.format(e="", n=3) for text in KINDS[kind]]
     became, streams = asked(texts, lambda text: {"on": event})
     assert differences(became, bare) == []
@@ -70,7 +70,7 @@ def combination(dice):
 
 
 @pytest.mark.parametrize("times", [8, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)], id="300")])
-def test_a_loop_with_random_queries_attached_ends_as_the_bare_one(times, bare, progress):
+def test_a_loop_with_random_queries_ends_as_without_them(times, bare, progress):
     for seed in range(times):
         progress(seed, f"of {times} combinations were identical")
         ways = combination(random.Random(seed))

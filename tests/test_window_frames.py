@@ -82,7 +82,7 @@ def test_a_hundred_thousand_points_stay_quick(window):
     assert all(len(line.get_xdata()) <= 4000 for line in shown.parts[0].drawing.figure.axes[0].lines)
 
 
-def test_the_space_bar_lets_the_pictures_stand(window):
+def test_the_space_bar_freezes_the_pictures(window):
     loss = Fed("loss")
     loss.add(1.0, 2.0)
     shown = window(loss, title="small")
@@ -150,7 +150,7 @@ def test_keys_and_the_bar_move_through_frames(window, monkeypatch):
     assert shown.parts[0].picture.frame == (11, 12)
 
 
-def test_a_zoom_holds_until_the_user_wants_the_whole_again(window):
+def test_a_zoom_stays_until_the_user_resets_it(window):
     loss = Fed("loss")
     loss.add(*range(100))
     shown = window(loss)

@@ -235,7 +235,7 @@ def test_charts_are_saved_without_a_window(job, here, bare, tmp_path):
     assert "pizza" in err
 
 
-def test_stored_runs_and_what_they_hold_are_plotted(here, bare, tmp_path, directory):
+def test_stored_runs_are_plotted(here, bare, tmp_path, directory):
     store = tmp_path / "store.looptap"
     with looptap.Agent("stored", store=store) as agent:
         agent.stream("loss", "step, 1 / (step + 1)", keep=True)

@@ -211,7 +211,7 @@ def test_every_kind_of_picture_is_drawn(opened):
     assert book.errors == []
 
 
-def test_the_factor_of_a_job_that_waits_for_its_data_is_turned_by_mouse_and_by_keys(opened):
+def test_mouse_and_keys_set_the_factor_of_a_job_that_waits_for_data(opened):
     tutorial = read(next(path for path in NOTEBOOKS if path.stem == "echo"))
     cells = [cell.source for cell in tutorial.cells if cell.cell_type == "code"]
     start = next(index for index, source in enumerate(cells) if "looptap.attach" in source)

@@ -15,7 +15,7 @@ CLIENTS = Path(__file__).parent.parent / "support" / "killed_clients.py"
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 2000), (4, 1000)])
-def test_clients_that_come_go_and_die_in_mid_command_change_no_loss(directory, ranks, steps):
+def test_clients_that_come_go_and_die_in_between_change_no_loss(directory, ranks, steps):
     with job(directory, ranks, steps, PAUSE=0.01, PATIENCE=0.2) as (children, run):
         killed = visit(run, steps)
         found = ended(directory, children)

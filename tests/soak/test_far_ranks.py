@@ -72,7 +72,7 @@ def complete(stream):
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_the_ranks_of_a_torchrun_job_on_another_host_are_asked_and_changed_as_here(far):
+def test_torchrun_ranks_on_another_host_are_queried_and_changed_as_here(far):
     code = LOOP.format(name="many", batches=20, uneven=0, pause=0.005, slow="pass", listen="")
     (far / "job.py").write_text(code)
     launcher = "-m torch.distributed.run --master-addr 127.0.0.1 --master-port 29531 --nproc-per-node 4"

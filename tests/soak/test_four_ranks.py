@@ -14,7 +14,7 @@ QUERY = "sum(e.loss for e in events), len(events), min(e.step for e in events), 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("uneven", [0, 3], ids=["as many batches", "unequal counts"])
-def test_four_ranks_are_asked_as_one(uneven, directory):
+def test_four_ranks_are_queried_as_one(uneven, directory):
     with ranks(directory, 4, uneven=uneven) as children:
         started(directory, 4)
         with attach("many") as run:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.browser, pytest.mark.timeout(600)]
 @pytest.mark.parametrize(
     ("version", "aside"), [("6.31.0", False), ("7.2.0", True), ("7.3.0", True)], ids=lambda value: str(value)
 )
-def test_what_works_while_a_cell_runs(version, aside, tmp_path):
+def test_charts_work_while_a_cell_runs(version, aside, tmp_path):
     chromium = need("chromium", "NOTEBOOKS ARE")
     kernel, root, runs = (tmp_path / name for name in ("kernel", "lab", "runs"))
     for folder in (root, runs):

@@ -74,7 +74,7 @@ def visit(dice):
 @pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and descriptors are read from /proc")
 @pytest.mark.timeout(SECONDS + 300)
-def test_an_hour_of_clients_that_come_and_go_leaves_nothing_behind(directory, progress):
+def test_an_hour_of_short_lived_clients_leaves_nothing_behind(directory, progress):
     dice, visits, looks = random.Random(8), 0, []
     command = [sys.executable, "-c", textwrap.dedent(JOB), str(SECONDS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:

@@ -346,7 +346,7 @@ def test_a_message_with_a_revoked_key_is_ignored(wire):
     assert wire.brain.peers == {}
 
 
-def test_a_role_that_changes_holds_from_the_next_message_on(wire):
+def test_a_changed_role_applies_from_the_next_message_on(wire):
     wire.open()
     client = wire.dial()
     for role in ("operator", "viewer", "operator"):

@@ -69,7 +69,7 @@ def occupy(path, what):
         ("deserted socket", r"a socket without a listener \(remove it: rm "),
     ],
 )
-def test_nothing_is_bound_over_what_is_there(wire, what, said):
+def test_nothing_is_bound_over_an_existing_file(wire, what, said):
     path = wire.directory / "taken.sock"
     kept = occupy(path, what)
     before = path.lstat()

@@ -39,7 +39,7 @@ def test_a_file_is_readable_by_its_owner_only_under_any_umask(directory, umask):
     assert os.listdir(directory) == ["digits-1.0.operator.json"]
 
 
-def test_what_is_published_is_what_is_read(directory):
+def test_a_published_file_reads_back_equal(directory):
     file = connection()
     assert read(publish(file, directory)) == file
     assert file.client == KEYS.client
@@ -47,7 +47,7 @@ def test_what_is_published_is_what_is_read(directory):
 
 
 @pytest.mark.parametrize("run", ["../../etc/passwd", "a/b", "name with spaces", "ümlaut", ".hidden"])
-def test_whatever_a_run_is_called_its_file_lies_in_the_directory(directory, run):
+def test_the_file_of_a_run_with_any_name_is_in_the_directory(directory, run):
     path = publish(connection(run), directory)
     assert path.parent == directory
     assert [found.path for found in listing(directory)] == [path]
@@ -273,7 +273,7 @@ def test_killed_runs_are_distinguished_and_removed_with_their_sockets(directory)
         processes[3].kill()
 
 
-def test_a_pid_that_was_given_out_again_is_not_taken_for_the_run():
+def test_a_reused_pid_is_not_taken_for_the_run():
     this = Process.this()
     assert msgspec.structs.replace(this, start="12345").alive() is False
     assert msgspec.structs.replace(this, pid=2**22 + 1).alive() is False
@@ -281,7 +281,7 @@ def test_a_pid_that_was_given_out_again_is_not_taken_for_the_run():
 
 
 @pytest.mark.parametrize("field", ["host", "machine", "namespace"])
-def test_of_another_host_or_container_nothing_is_claimed_and_nothing_removed(directory, field):
+def test_runs_of_another_host_or_container_are_neither_judged_nor_removed(directory, field):
     elsewhere = msgspec.structs.replace(Process.this(), **{field: "elsewhere"}, pid=1)
     path = publish(connection(process=elsewhere), directory)
     assert [found.alive for found in listing(directory)] == [None]

@@ -78,7 +78,7 @@ def test_when_no_more_values_come_the_thread_sleeps_on(wire):
     soon(is_asleep)
 
 
-def test_what_does_not_fit_one_flush_follows_at_once(wire):
+def test_values_beyond_one_flush_follow_at_once(wire):
     wire.brain.pause = 0.001
     wire.open(limits=Limits(high_water_mark=200))
     client = attach(wire)
@@ -177,7 +177,7 @@ def test_values_do_not_wait_for_a_client_that_never_reads(wire):
         time.sleep(0.05)  # longer than a linger, so that every value finds the thread at rest
 
 
-def test_what_a_slow_client_could_not_take_comes_later_without_another_wake_up(wire):
+def test_values_for_a_slow_client_follow_without_another_wakeup(wire):
     wire.brain.pause = 0.001
     wire.open(limits=Limits(high_water_mark=4, heartbeat=0.05))
     slow = attach(wire, rcvhwm=1)
@@ -437,7 +437,7 @@ def test_ten_thousand_hostile_frames_make_the_io_thread_execute_import_and_open_
     assert (out.stdout, out.stderr) == ("10002 True []\n", "")
 
 
-def test_links_of_one_process_do_not_share_their_doors(wire):
+def test_links_of_one_process_do_not_share_their_keys(wire):
     wire.open()
     first = wire.link
     other = RoleKeys.fresh("operator")
