@@ -24,9 +24,9 @@ class Criterion(Protocol):
 class CrossEntropy:
     """Cross-entropy of logits with class indices, or with probabilities, as targets.
 
-    Logits are (n, classes) or (n, classes, ...). ``ignore_index`` marks padding. A loss is the mean over the tokens of
-    an example that are not padding; its score is the root of the mean of ``|softmax(z) - y|**2`` over them, y with the
-    smoothing in it.
+    Logits are (n, classes) or (n, classes, ...). ``weight`` has one factor for each class; ``ignore_index`` marks
+    padding. A loss is the mean over the tokens of an example that are not padding; its score is the root of the mean of
+    ``|softmax(z) - y|**2`` over them, y with the smoothing in it. An example that is all padding has a loss of 0.
 
     >>> import torch
     >>> found = CrossEntropy()(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
@@ -42,66 +42,66 @@ class CrossEntropy:
     def __call__(self, outputs: Any, targets: Any) -> PerExample:
         """Return the losses and scores of a batch."""
         import torch
+        from torch.nn import functional
 
         with torch.no_grad():
-            logits, smooth = outputs.detach().float(), self.label_smoothing
+            logits = outputs.detach().float()
+            soft = targets.is_floating_point()
             if logits.ndim < 2:
                 raise ValueError(f"logits of shape {tuple(logits.shape)} must be (n, classes) or (n, classes, ...).")
-            log_p = logits.log_softmax(1)
-            p = log_p.exp()
-            if targets.is_floating_point():
-                if targets.shape != logits.shape:
-                    raise ValueError(f"targets of shape {tuple(targets.shape)} for logits of {tuple(logits.shape)}.")
-                classes = logits.shape[1]
-                wanted = targets.float() * (1 - smooth) + smooth / classes
-                scale = 1.0 if self.weight is None else self.weight.view(-1, *[1] * (logits.ndim - 2))
-                pull = wanted * scale
-                losses = -(pull * log_p).sum(1)
-                squares = (p * pull.sum(1, keepdim=True) - pull).square_().sum(1)
-                return _averaged(losses, squares, None)
-            if targets.shape != logits.shape[:1] + logits.shape[2:]:
+            if targets.shape != (logits.shape if soft else logits.shape[:1] + logits.shape[2:]):
                 raise ValueError(f"targets of shape {tuple(targets.shape)} for logits of {tuple(logits.shape)}.")
-            valid = targets != self.ignore_index
-            index = targets.where(valid, torch.zeros_like(targets)).unsqueeze(1)
-            losses = -log_p.gather(1, index).squeeze(1)
-            of_target = p.gather(1, index).squeeze(1)
-            if smooth and self.weight is not None:
-                raise ValueError("label_smoothing= and weight= together are not scored: give losses= instead.")
-            squares = p.square().sum(1) - 2 * of_target + 1
-            if smooth:
-                classes = logits.shape[1]
-                losses = (1 - smooth) * losses - smooth * log_p.mean(1)
-                pull = (1 - smooth) * of_target + smooth / classes
-                squares = p.square().sum(1) - 2 * pull + (1 - smooth) ** 2 + (2 - smooth) * smooth / classes
+            log_p = logits.log_softmax(1)
+            if soft:
+                pull, valid = targets.float(), None
+            else:
+                targets = targets.long()
+                valid = targets != self.ignore_index
+                if not self.label_smoothing and self.weight is None:  # without a second tensor of all classes
+                    losses = functional.nll_loss(log_p, targets, ignore_index=self.ignore_index, reduction="none")
+                    squares = (log_p * 2).exp_().sum(1) - 2 * (-losses).exp() + 1
+                    return _averaged(losses, squares, valid)
+                index = targets.where(valid, torch.zeros_like(targets)).unsqueeze(1)
+                pull = torch.zeros_like(log_p).scatter_(1, index, 1.0)
+            pull = pull * (1 - self.label_smoothing) + self.label_smoothing / logits.shape[1]
             if self.weight is not None:
-                scale = self.weight[index.squeeze(1)]
-                losses, squares = losses * scale, squares * scale**2
-            whole = logits.ndim == 2 and bool(valid.all())
-            return _averaged(losses, squares, None if whole else valid)
+                weight = torch.as_tensor(self.weight, device=logits.device, dtype=logits.dtype)
+                pull = pull * weight.view(-1, *[1] * (logits.ndim - 2))
+            losses = -(pull * log_p).sum(1)
+            squares = (log_p.exp() * pull.sum(1, keepdim=True) - pull).square_().sum(1)
+            return _averaged(losses, squares, valid)
 
 
 class BinaryCrossEntropy:
-    """Binary cross-entropy of logits with targets from 0 to 1, both (n,) or (n, ...)."""
+    """Binary cross-entropy of logits with targets from 0 to 1.
 
-    def __init__(self, *, pos_weight: Any = None) -> None:
-        self.pos_weight = pos_weight
+    Both are (n,) or (n, ...).
+    """
+
+    def __init__(self, *, weight: Any = None, pos_weight: Any = None) -> None:
+        self.weight, self.pos_weight = weight, pos_weight
 
     def __call__(self, outputs: Any, targets: Any) -> PerExample:
         """Return the losses and scores of a batch."""
         import torch
+        from torch.nn import functional
 
         with torch.no_grad():
             z, y = _alike(outputs, targets)
-            weight = 1.0 if self.pos_weight is None else self.pos_weight
-            softplus = torch.nn.functional.softplus
-            losses = weight * y * softplus(-z) + (1 - y) * softplus(z)
-            p = z.sigmoid()
-            slopes = (1 - y) * p - weight * y * (1 - p)
-            return _averaged(losses, slopes.square(), None)
+            weight, positive = (
+                None if one is None else torch.as_tensor(one, device=z.device, dtype=z.dtype)
+                for one in (self.weight, self.pos_weight)
+            )
+            losses = functional.binary_cross_entropy_with_logits(z, y, weight, pos_weight=positive, reduction="none")
+            slopes = z.sigmoid() - y if positive is None else (1 - y) * z.sigmoid() - positive * y * (-z).sigmoid()
+            return _averaged(losses, (slopes if weight is None else slopes * weight).square(), None)
 
 
 class SquaredError:
-    """The squared error of predictions and targets, both (n,) or (n, ...)."""
+    """The squared error of predictions; the score is the absolute error.
+
+    Predictions and targets are (n,) or (n, ...).
+    """
 
     def __call__(self, outputs: Any, targets: Any) -> PerExample:
         """Return the losses and scores of a batch."""
@@ -135,8 +135,8 @@ def criterion_of(loss: Any) -> Criterion:
             return CrossEntropy(
                 label_smoothing=loss.label_smoothing, ignore_index=loss.ignore_index, weight=loss.weight
             )
-        case torch.nn.BCEWithLogitsLoss() if loss.weight is None:
-            return BinaryCrossEntropy(pos_weight=loss.pos_weight)
+        case torch.nn.BCEWithLogitsLoss():
+            return BinaryCrossEntropy(weight=loss.weight, pos_weight=loss.pos_weight)
         case torch.nn.MSELoss():
             return SquaredError()
         case str():
@@ -156,12 +156,16 @@ def _alike(outputs: Any, targets: Any) -> tuple[Any, Any]:
 
 
 def _averaged(losses: Any, squares: Any, valid: Any) -> PerExample:
-    """Average over all dimensions but the first, where ``valid``."""
-    losses, squares = losses.flatten(1) if losses.ndim > 1 else losses[:, None], squares.reshape(len(squares), -1)
-    if valid is None:
-        losses, squares = losses.mean(1), squares.mean(1)
-    else:
-        valid = valid.reshape(len(valid), -1)
-        count = valid.sum(1).clamp_(min=1)
-        losses, squares = (losses * valid).sum(1) / count, (squares * valid).sum(1) / count
-    return PerExample(losses, squares.clamp_(min=0).sqrt_())
+    """Average over all dimensions but the first, where ``valid``; waits for no device."""
+    if valid is not None:
+        squares = squares * valid
+    if losses.ndim > 1:
+        losses, squares = losses.flatten(1), squares.flatten(1)
+        if valid is None:
+            losses, squares = losses.mean(1), squares.mean(1)
+        else:
+            count = valid.flatten(1).sum(1).clamp_(min=1)
+            losses, squares = (losses * valid.flatten(1)).sum(1) / count, squares.sum(1) / count
+    elif valid is not None:
+        losses = losses * valid
+    return PerExample(losses, squares.clamp(min=0).sqrt_())
