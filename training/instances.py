@@ -8,15 +8,36 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Indices: TypeAlias = NDArray[np.int64]
 """Positions in a data set, from 0."""
+
+
+class IndexedItem(NamedTuple):
+    """The pair ``(index, item)``; a batch of them is the pair of all indices and the batch of the items.
+
+    >>> index, item = IndexedItem(7, "seven")
+    >>> index, item
+    (7, 'seven')
+    """
+
+    index: Any
+    item: Any
+
+
+def on_item(function: Callable[[Any], Any], given: Any) -> Any:
+    """Return what ``function`` makes of an item or batch; an index stays beside it.
+
+    >>> on_item(str.upper, "a"), on_item(str.upper, IndexedItem(7, "a"))
+    ('A', IndexedItem(index=7, item='A'))
+    """
+    return IndexedItem(given.index, function(given.item)) if isinstance(given, IndexedItem) else function(given)
 
 
 class WithIndex:
@@ -29,10 +50,10 @@ class WithIndex:
     Raises TypeError for a data set without a length or without indices.
 
     >>> letters = WithIndex(["a", "b", "c"])
-    >>> letters[1], letters[-1], len(letters)
-    ((1, 'b'), (2, 'c'), 3)
-    >>> letters.__getitems__([2, 0])
-    [(2, 'c'), (0, 'a')]
+    >>> [(index, letter) for index, letter in letters], len(letters)
+    ([(0, 'a'), (1, 'b'), (2, 'c')], 3)
+    >>> letters[-1]
+    IndexedItem(index=2, item='c')
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -54,16 +75,16 @@ class WithIndex:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: Any) -> tuple[int, Any]:
+    def __getitem__(self, index: Any) -> IndexedItem:
         found = self._checked(index)
-        return found, self.dataset[found]
+        return IndexedItem(found, self.dataset[found])
 
-    def __getitems__(self, indices: Sequence[Any]) -> list[tuple[int, Any]]:
+    def __getitems__(self, indices: Sequence[Any]) -> list[IndexedItem]:
         """Return many items, in one request if the data set takes one."""
         found = [self._checked(index) for index in indices]
         many = getattr(self.dataset, "__getitems__", None)
         items = many(list(found)) if callable(many) else [self.dataset[index] for index in found]
-        return list(zip(found, items, strict=True))
+        return [IndexedItem(index, item) for index, item in zip(found, items, strict=True)]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":  # while it is unpickled there is no data set yet

@@ -15,6 +15,7 @@ from looptap.training.echoing.rng import kept_random, seed_random
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Fresh, Indexed, Iterated, Key, Streamed, batch_length
 from looptap.training.echoing.worker_stages import Entry, drawn, pinned
+from looptap.training.instances import expected_length, next_length, on_item
 
 _PLACES = ("_in_epoch", "_epoch_fresh", "_room")  # also the names in checkpoints
 
@@ -52,21 +53,39 @@ class Flow(EchoObservables):
 
     def __len__(self) -> int:
         """Return the batches of this or the next epoch. Raises TypeError if unknown."""
-        whole, size = self._mode_now in (BATCH, SHUFFLED), 1 if self._whole else self._size or 1
-        fresh = len(self.loader) if whole else self._examples()
-        factor, rest = self._factor_now, float(fresh)
-        if self._inside:
-            batches, examples = self._source.asked
-            asked = batches if whole else examples if examples >= 0 else self._epoch_fresh
-            rest = max(0.0, fresh - asked)
-        rest *= factor
-        if self._inside:
-            rest += self._source.expected() * (1.0 if self._in_workers else factor) + len(self._buffer)
-            rest += sum(max(0, self._promised(one, factor) - one.done) for one in list(self._pending))
+        found = self.expected_length
+        if found is None:
+            raise TypeError(f"The length of {self.loader!r:.60} is unknown, and so is how long its echo is.")
+        return round(found)
+
+    @property
+    def expected_length(self) -> float | None:
+        """Batches of this epoch, those so far and those to come; outside, of the next one. None: unknown."""
+        whole, factor, fresh = self._whole, self._factor_now, expected_length(self.loader)
+        if fresh is None:
+            return None
+        if not self._inside:
+            return self._batches(self._items(fresh, whole) * factor, whole)
+        batches, examples = self._source.asked
+        rest = self._items(fresh, whole, batches, examples if examples >= 0 else self._epoch_fresh) * factor
+        rest += self._source.expected(whole) * (1.0 if self._in_workers else factor) + len(self._buffer)
+        rest += sum(max(0, self._promised(one, factor) - one.done) for one in list(self._pending))
+        return self._in_epoch + self._batches(rest, whole)
+
+    @property
+    def next_length(self) -> float | None:
+        """Batches of each later epoch; None: unknown."""
+        whole, fresh = self.mode in (BATCH, SHUFFLED), next_length(self.loader)
+        return None if fresh is None else self._batches(self._items(fresh, whole) * self.factor, whole)
+
+    def _batches(self, items: float, whole: bool) -> float:
+        """Return the batches that are made of so many items, copies included."""
         if self._end == "drop" and self._mode_now != BATCH:
-            rest = max(0.0, rest - self._most(self.buffer))
-        left = round(rest) if whole else int(rest / size) if self._drops_last else math.ceil(rest / size - 1e-9)
-        return (self._in_epoch if self._inside else 0) + left
+            items = max(0.0, items - self._most(self.buffer))
+        if whole:
+            return items
+        size = self._size or 1
+        return float(int(items / size) if self._drops_last else math.ceil(items / size - 1e-9))
 
     @property
     def fill(self) -> int:
@@ -176,7 +195,7 @@ class Flow(EchoObservables):
             return batch
         with kept_random():
             seed_random(f"{self._seed}/{self.epoch}/batch/{key}")
-            return self._augment_batch(batch)
+            return on_item(self._augment_batch, batch)
 
     def _made(self, examples: list[Example]) -> Any:
         """Collate the drawn examples; copy those that are used again."""
@@ -306,14 +325,21 @@ class Flow(EchoObservables):
             return 1
         return examples if self._now != SHUFFLED else max(2, -(-examples // (self._size or 1)))
 
-    def _examples(self) -> int:
-        batches, size = getattr(self.loader, "batch_sampler", None), self._size or 1
-        source = self.loader.dataset if batches is None else getattr(batches, "sampler", None)
-        count = len(self.loader) * size if source is None else len(source)
-        return count // size * size if self._drops_last else count
+    def _items(self, fresh: float, whole: bool, batches: float = 0, examples: float = 0) -> float:
+        """Return what follows in an epoch of ``fresh`` batches after so many of its ``batches`` and ``examples``.
+
+        These are batches where they are echoed ``whole``, else examples: of the last batch as many as there are.
+        """
+        if whole:
+            return max(0.0, fresh - batches)
+        sampler, size = getattr(self.loader, "batch_sampler", None), self._size or 1
+        source: Any = self.loader.dataset if sampler is None else getattr(sampler, "sampler", None)
+        try:
+            count = len(source) // size * size if self._drops_last else len(source)
+        except (TypeError, NotImplementedError):  # a stream, or a batch sampler that draws by itself
+            count = -1
+        return max(0.0, count - examples if -(-count // size) == fresh else (fresh - batches) * size)
 
     def _tenth(self) -> int:
-        try:
-            return self._examples() // 10 if hasattr(self.loader, "dataset") else 1000
-        except TypeError:  # a stream
-            return 1000
+        fresh = expected_length(self.loader) if hasattr(self.loader, "dataset") else None
+        return 1000 if fresh is None else int(self._items(fresh, False) / 10)

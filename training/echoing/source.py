@@ -133,13 +133,19 @@ class Tickets:
             self.started = [state.numpy().tobytes() for state in states]
             yield from self._sampler
             return
+        if hasattr(self._sampler, "load_state_dict"):  # its own state is loaded, so it continues by itself
+            batches = iter(self._sampler)
+            for _ in range(getattr(self._sampler, "drawn_again", 0)):
+                next(batches, None)
+            yield from batches
+            return
         with kept_random():
             setters = [torch.set_rng_state, *(one.set_state for one in self._generators)]
             for set_state, raw in zip(setters, self.started, strict=True):
                 set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
             batches = iter(self._sampler)
             for _ in range(self.asked):
-                next(batches)
+                next(batches, None)
         yield from batches
 
 
@@ -181,9 +187,10 @@ class Indexed:
         """Return plain data for `resume`."""
         return self._tickets.state()
 
-    def expected(self) -> int:
-        """Return how many requested copies have not arrived."""
-        return sum(ticket.examples() for ticket in self._tickets.outstanding.values())
+    def expected(self, whole: bool) -> int:
+        """Return how many requested copies, or ``whole`` batches, have not arrived."""
+        tickets = list(self._tickets.outstanding.values())
+        return len(tickets) if whole else sum(ticket.examples() for ticket in tickets)
 
     @property
     def asked(self) -> tuple[int, int]:
@@ -247,7 +254,7 @@ class Streamed:
         """Return plain data for `resume`."""
         return {"asked": self._taken}
 
-    def expected(self) -> int:
+    def expected(self, whole: bool) -> int:
         """Return 0: how much the workers have ready is unknown."""
         return 0
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from looptap.training.echoing.pytrees import Packed, copied
 from looptap.training.echoing.rng import kept_random, seed_random
+from looptap.training.instances import on_item
 
 SHARED = ("factor", "whole", "epoch")
 """The floats that workers of an iterable data set read from shared memory."""
@@ -171,7 +172,7 @@ class Stage:
             for item, place, some in zip(items, ticket.places, copies, strict=True):
                 for copy in some:
                     seed_random(f"{self.seed}/{ticket.epoch}/{place}/{copy}")
-                    found.append(augment(item if copy == some[-1] else copied(item)))
+                    found.append(on_item(augment, item if copy == some[-1] else copied(item)))
         times["augment"] = time.perf_counter() - begun
         return found
 

@@ -1,0 +1,214 @@
+"""An echo of a loader that skips instances: each index stays with its item, and the expected length is followed."""
+
+from __future__ import annotations
+
+import collections
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from clocks import Clock
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
+
+from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
+from looptap.training.instances import IndexedItem, WithIndex, expected_length, merge_copies, next_length
+from looptap.training.progress import Progress
+
+
+class Tens(Dataset):
+    """Item i is ten times i, twice: as a tensor and as a number."""
+
+    def __len__(self):
+        return 120
+
+    def __getitem__(self, i):
+        return torch.full((2,), 10.0 * i), 10 * i
+
+
+class Choosy(Sampler):
+    """A batch sampler that keeps ``kept`` of the instances it walks, by a generator of its own; it can be resumed."""
+
+    def __init__(self, count=120, size=8, kept=1.0):
+        self.count, self.batch_size, self.kept = count, size, kept
+        self.rng, self.order, self.place, self.given, self.inside = np.random.default_rng(0), [], 0, 0, False
+        self.drawn: list[int] = []
+        self.newest = collections.deque(maxlen=2)
+        self.again: list[list[int]] = []
+
+    def __iter__(self):
+        while self.again:
+            yield self.again.pop(0)
+        if not self.inside:
+            self.order, self.place, self.given, self.inside = self.rng.permutation(self.count).tolist(), 0, 0, True
+        while self.place < self.count:
+            batch = []
+            while self.place < self.count and len(batch) < self.batch_size:
+                if self.rng.random() < self.kept:
+                    batch.append(self.order[self.place])
+                self.place += 1
+            if batch:
+                self.given += 1
+                self.drawn += batch
+                self.newest.append(batch)
+                yield batch
+        self.inside = False
+
+    def __len__(self):
+        return max(1, round(self.expected_length))
+
+    @property
+    def expected_length(self):
+        if not self.inside:
+            return self.count * self.kept / self.batch_size
+        return self.given + (self.count - self.place) * self.kept / self.batch_size
+
+    @property
+    def next_length(self):
+        return self.count * self.kept / self.batch_size
+
+    @property
+    def drawn_again(self):
+        return len(self.again)
+
+    def state_dict(self, again=0):
+        """Without an echo, batches that nobody has observed yet have to be drawn ``again``."""
+        return {"rng": self.rng.bit_generator.state, "order": self.order, "place": self.place, "given": self.given,
+                "inside": self.inside, "again": list(self.newest)[:again]}  # fmt: skip
+
+    def load_state_dict(self, state):
+        self.__dict__.update(state | {"rng": self.rng})
+        self.rng.bit_generator.state = state["rng"]
+
+
+def shifted(item):
+    """An augmentation of the data set's item: it does not expect an index."""
+    x, i = item
+    return x + torch.rand(()), i
+
+
+def choosy(mode, factor=3, *, workers=0, kept=1.0, persistent=False, **how):
+    sampler = Choosy(kept=kept)
+    loader = DataLoader(WithIndex(Tens()), batch_sampler=sampler, num_workers=workers, persistent_workers=persistent)
+    augment = {BEFORE: {"augment": shifted}, AFTER: {"augment": shifted}}.get(mode, {"augment_batch": shifted})
+    return Echo(loader, factor, mode, **augment, **how), sampler
+
+
+def checked(batch):
+    """The indices of a batch, each of which has come with its item."""
+    assert isinstance(batch, IndexedItem)
+    index, (x, i) = batch
+    assert index.dtype == torch.int64
+    assert torch.equal(10 * index, i)
+    shift = x - i.unsqueeze(1)
+    assert torch.all((shift >= 0) & (shift < 1.01))
+    assert torch.any(shift > 0)
+    return index.tolist()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_an_index_stays_with_its_item_through_buffer_and_augmentation(mode, workers, persistent):
+    echo, sampler = choosy(mode, workers=workers, persistent=persistent)
+    for kept in (1.0, 0.5, 0.25):
+        sampler.kept, sampler.drawn = kept, []
+        steps, counts, lengths = 0, collections.Counter(), []
+        for batch in echo:
+            found = checked(batch)
+            unique, _ = merge_copies(found, np.ones(len(found)))
+            assert set(unique.tolist()) == set(found)
+            steps += 1
+            counts.update(found)
+            lengths.append(expected_length(echo))
+        assert counts == {index: 3 for index in sampler.drawn}
+        assert abs(lengths[-1] - steps) <= 4
+        assert lengths[0] == pytest.approx(3 * 15 * kept, rel=0.5)
+        assert next_length(echo) == pytest.approx(3 * 15 * kept, abs=1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_length_of_an_echo_is_that_of_its_loader_times_the_factor(mode):
+    echo, sampler = choosy(mode, 2.5)
+    assert expected_length(echo) == pytest.approx(37.5, abs=0.5)
+    assert len(echo) == round(expected_length(echo))
+    sampler.kept = 0.31
+    expected = 120 * 0.31 / 8 * 2.5
+    assert expected_length(echo) == pytest.approx(expected, abs=0.0 if mode in (BATCH, SHUFFLED) else 1.0)
+    batches = iter(echo)
+    next(batches)
+    inside = expected_length(echo)
+    sampler.kept = 1.0
+    assert expected_length(echo) > inside + 5
+    assert next_length(echo) == pytest.approx(37.5, abs=0.5)
+    echo.factor = 1.0
+    assert next_length(echo) == 15.0
+
+
+def test_an_echo_of_a_loader_of_unknown_length_has_none():
+    echo = Echo(DataLoader(Endless()), 2)
+    assert expected_length(echo) is None
+    assert next_length(echo) is None
+    with pytest.raises(TypeError, match="unknown"):
+        len(echo)
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            yield 0
+
+
+def test_a_sampler_whose_len_changes_is_followed_too():
+    class Fewer(BatchSampler):
+        kept = 1.0
+
+        def __len__(self):
+            return round(15 * self.kept)
+
+    sampler = Fewer(range(120), 8, False)
+    echo = Echo(DataLoader(Tens(), batch_sampler=sampler), 2, AFTER)
+    assert len(echo) == 30
+    sampler.kept = 0.5
+    assert len(echo) == 16
+    assert len(Echo(DataLoader(Tens(), batch_size=7), 2, AFTER)) == 35  # ceil(240 / 7), not twice 18
+
+
+@pytest.mark.parametrize("mode", [BATCH, AFTER, BEFORE])
+@pytest.mark.parametrize("every", [None, 16])
+def test_progress_follows_an_echo_of_a_loader_that_skips_more_and_more(mode, every):
+    echo, sampler = choosy(mode, 2)
+    clock, looked = Clock(), []
+    progress = Progress(echo, epochs=8, validate_every=every, clock=clock)
+    for _ in range(8):
+        for _ in progress.train():
+            clock.now += 1.0
+            looked.append((clock.now, progress.remaining.median))
+            if every and (progress.steps + 1) % every == 0:
+                progress.validated(0.5)
+            sampler.kept = max(0.5, sampler.kept - 0.003)
+        if not every:
+            progress.validated(0.5)
+    assert progress.estimator.forecasts <= (8 if not every else progress.steps // every + 1) + 1
+    late = [(left, clock.now - now) for now, left in looked if sampler.kept == 0.5][-40:]
+    assert len(late) == 40
+    assert np.abs(np.diff(late, axis=1)).mean() < 6.0  # seconds, a batch each
+
+
+# ---------------------------------------------------------------- resume
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("again", [0, 2])
+def test_a_sampler_with_a_state_of_its_own_continues_where_it_was(mode, workers, again):
+    echo, sampler = choosy(mode, 2, workers=workers, kept=0.7)
+    batches = iter(echo)
+    for _ in range(7):
+        checked(next(batches))
+    states = pickle.dumps([echo.state_dict(), sampler.state_dict(again)])
+    wanted = [checked(batch) for batch in batches]
+    second, resumed = choosy(mode, 2, workers=workers, kept=0.7)
+    state, own = pickle.loads(states)
+    second.load_state_dict(state)
+    resumed.load_state_dict(own)
+    assert [checked(batch) for batch in second] == wanted
