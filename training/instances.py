@@ -1,6 +1,6 @@
-"""The index of an instance, its copies in a batch, and the length that an epoch is expected to have.
+"""The index of an instance, its copies in a batch, and expected epoch lengths.
 
-One convention for every loader that repeats or skips instances. Needs numpy, and nothing of torch.
+A convention for all loaders that repeat or skip instances. Needs numpy, but not torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Indices: TypeAlias = NDArray[np.int64]
 
 
 class IndexedItem(NamedTuple):
-    """The pair ``(index, item)``; a batch of them is the pair of all indices and the batch of the items.
+    """The pair ``(index, item)``; a batch pairs all indices with the items' batch.
 
     >>> index, item = IndexedItem(7, "seven")
     >>> index, item
@@ -32,7 +32,7 @@ class IndexedItem(NamedTuple):
 
 
 def on_item(function: Callable[[Any], Any], given: Any) -> Any:
-    """Return what ``function`` makes of an item or batch; an index stays beside it.
+    """Return ``function`` of an item or batch, still with its index if it has one.
 
     >>> on_item(str.upper, "a"), on_item(str.upper, IndexedItem(7, "a"))
     ('A', IndexedItem(index=7, item='A'))
@@ -41,11 +41,11 @@ def on_item(function: Callable[[Any], Any], given: Any) -> Any:
 
 
 class WithIndex:
-    """Pair each item of a map-style ``dataset`` with its index: ``(index, item)``.
+    """A map-style ``dataset`` whose items come with their index: ``(index, item)``.
 
-    The index of an instance is its position in ``dataset``, a whole number from 0, whatever the order in which items
-    are drawn and the process that reads them. A loader collates the indices to one tensor, so that a loop gets them
-    beside its batch. Everything else (``set_epoch``, ``targets``, ...) is that of ``dataset``.
+    The index of an instance is its position in ``dataset``, a whole number from 0, regardless of the order in which
+    items are drawn and the process that reads them. A loader collates the indices to one tensor, so that a loop gets
+    them with its batch. Everything else (``set_epoch``, ``targets``, ...) is that of ``dataset``.
 
     Raises TypeError for a data set without a length or without indices.
 
@@ -80,7 +80,7 @@ class WithIndex:
         return IndexedItem(found, self.dataset[found])
 
     def __getitems__(self, indices: Sequence[Any]) -> list[IndexedItem]:
-        """Return many items, in one request if the data set takes one."""
+        """Return many items, in one request if the data set supports it."""
         found = [self._checked(index) for index in indices]
         many = getattr(self.dataset, "__getitems__", None)
         items = many(list(found)) if callable(many) else [self.dataset[index] for index in found]
@@ -106,10 +106,10 @@ def merge_copies(indices: Any, values: Any, keep: str = "mean") -> tuple[Indices
     """Return each index once, ascending, with the mean (or last) of its values.
 
     An echoed batch may hold several copies of an instance, and each has a loss of its own. ``values`` has one value,
-    or one row, for each index; ``keep`` is "mean" or "last". Tensors of any device will do. A value that is NaN makes
+    or one row, for each index; ``keep`` is "mean" or "last". Tensors may be on any device. A value that is NaN makes
     the mean of its instance NaN, and of no other.
 
-    Raises ValueError for values that do not belong to the indices, TypeError for indices that are no whole numbers.
+    Raises ValueError for values that do not belong to the indices, TypeError for indices that are not whole numbers.
 
     >>> unique, losses = merge_copies([7, 2, 7], [1.0, 5.0, 2.0])
     >>> unique.tolist(), losses.tolist()
@@ -137,7 +137,7 @@ def merge_copies(indices: Any, values: Any, keep: str = "mean") -> tuple[Indices
 def index_array(indices: Any) -> Indices:
     """Return indices of any kind (list, tensor, array) as one array.
 
-    Raises TypeError if they are no whole numbers, ValueError if they are no list.
+    Raises TypeError if they are not whole numbers, ValueError if they are not a list.
 
     >>> index_array([3, 1]).tolist()
     [3, 1]
@@ -153,7 +153,7 @@ def index_array(indices: Any) -> Indices:
 
 
 def expected_length(loader: Any) -> float | None:
-    """Return how many batches the present epoch is expected to have; None: unknown.
+    """Return the expected number of batches of the present epoch; None if unknown.
 
     That is ``loader.expected_length``, else the ``expected_length`` of its ``batch_sampler``, else its ``len()``. It
     may be a fraction, and change with each batch: a loader that repeats or skips instances states the batches so far
@@ -168,15 +168,15 @@ def expected_length(loader: Any) -> float | None:
         return found
     try:
         return float(len(loader))
-    except Exception:  # a stream, or a loader of the host's that fails: its loop must not end for a question
+    except Exception:  # a stream, or an error in the host's loader, which must not end its loop
         return None
 
 
 def next_length(loader: Any) -> float | None:
-    """Return how many batches each later epoch is expected to have; None: unknown.
+    """Return the expected number of batches of later epochs; None if unknown.
 
-    That is the ``next_length`` of the loader or of its batch sampler, else its `expected_length`. The two differ inside
-    an epoch in which it was changed how much is repeated or skipped. Does not raise.
+    That is the ``next_length`` of the loader or of its batch sampler, else its `expected_length`. The two differ
+    within an epoch in which the repetition or skipping was changed. Does not raise.
 
     >>> next_length([[1, 2], [3]])
     2.0
@@ -186,7 +186,7 @@ def next_length(loader: Any) -> float | None:
 
 
 def stated_length(loader: Any, name: str = "expected_length") -> float | None:
-    """Return the length that a loader or its batch sampler states; None if it only has a ``len()``.
+    """Return the length that a loader or its batch sampler states, else None.
 
     >>> stated_length([[1, 2], [3]])
     """
@@ -200,12 +200,12 @@ def stated_length(loader: Any, name: str = "expected_length") -> float | None:
 def _attribute(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name, None)
-    except Exception:  # a property of the host's that fails
+    except Exception:  # an error in the host's property
         return None
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """Return values as an array, those of a tensor without its gradient or device."""
+    """Return values as an array; tensors without gradient or device."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if not values.is_complex() and values.is_floating_point():
@@ -216,6 +216,6 @@ def _array(values: Any) -> NDArray[Any]:
 
 
 def _is_stream(dataset: Any) -> bool:
-    """Return whether it is an IterableDataset, which inherits a `__getitem__` that only raises."""
-    data = sys.modules.get("torch.utils.data")  # without torch it is none
+    """Return True for an IterableDataset, whose inherited `__getitem__` only raises."""
+    data = sys.modules.get("torch.utils.data")  # not loaded without torch
     return data is not None and isinstance(dataset, data.IterableDataset)

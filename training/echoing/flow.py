@@ -60,7 +60,7 @@ class Flow(EchoObservables):
 
     @property
     def expected_length(self) -> float | None:
-        """Batches of this epoch, those so far and those to come; outside, of the next one. None: unknown."""
+        """Expected batches of this epoch, or between epochs of the next; None if unknown."""
         whole, factor, fresh = self._whole, self._factor_now, expected_length(self.loader)
         if fresh is None:
             return None
@@ -74,12 +74,12 @@ class Flow(EchoObservables):
 
     @property
     def next_length(self) -> float | None:
-        """Batches of each later epoch; None: unknown."""
+        """Expected batches of each later epoch; None if unknown."""
         whole, fresh = self.mode in (BATCH, SHUFFLED), next_length(self.loader)
         return None if fresh is None else self._batches(self._items(fresh, whole) * self.factor, whole)
 
     def _batches(self, items: float, whole: bool) -> float:
-        """Return the batches that are made of so many items, copies included."""
+        """Return the number of batches made of so many items, copies included."""
         if self._end == "drop" and self._mode_now != BATCH:
             items = max(0.0, items - self._most(self.buffer))
         if whole:
@@ -326,9 +326,10 @@ class Flow(EchoObservables):
         return examples if self._now != SHUFFLED else max(2, -(-examples // (self._size or 1)))
 
     def _items(self, fresh: float, whole: bool, batches: float = 0, examples: float = 0) -> float:
-        """Return what follows in an epoch of ``fresh`` batches after so many of its ``batches`` and ``examples``.
+        """Return what is left of an epoch after ``batches`` and ``examples``.
 
-        These are batches where they are echoed ``whole``, else examples: of the last batch as many as there are.
+        The epoch has ``fresh`` batches. If they are echoed ``whole``, batches are counted, else examples, with the
+        exact size of the last batch.
         """
         if whole:
             return max(0.0, fresh - batches)

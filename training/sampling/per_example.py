@@ -156,7 +156,7 @@ def _alike(outputs: Any, targets: Any) -> tuple[Any, Any]:
 
 
 def _averaged(losses: Any, squares: Any, valid: Any) -> PerExample:
-    """Average over all dimensions but the first, where ``valid``; waits for no device."""
+    """Average over all dimensions but the first, where ``valid``; never waits."""
     if valid is not None:
         squares = squares * valid
     if losses.ndim > 1:
