@@ -46,6 +46,12 @@ class Stream(StreamContents):
     `columns` return columns of one moment. ``buffer`` bounds the items that are kept and ``buffer_bytes`` their size;
     `forgotten` counts the items dropped to make room for newer ones. `state` is live, ended or failed, and `reason`
     says why.
+
+    >>> stream = stream_of([(1, 0.9), (2, 0.7)], fields=("step", "loss"))
+    >>> stream.latest.loss
+    0.7
+    >>> [row.step for row in stream]
+    [1, 2]
     """
 
     def __init__(

@@ -55,6 +55,17 @@ class Progress(ProgressObservables):
 
     Raises ValueError and TypeError for invalid arguments, but never later: in the loop a value that is not a number is
     reported in `note` and leaves the estimate unchanged.
+
+    >>> progress = Progress(10, epochs=2, validation=100)
+    >>> for epoch in range(2):
+    ...     for batch in progress.train(range(10)):
+    ...         pass
+    ...     for batch in progress.validate(range(10)):
+    ...         pass
+    ...     stop = progress.validated(0.5)
+    >>> progress.finished()
+    >>> progress.fraction
+    1.0
     """
 
     epochs = Control(int, minimum=1, default=1, doc="after how many epochs training ends")
