@@ -1,4 +1,8 @@
-"""Estimate the memory of packed bytes before decoding them."""
+"""Estimate the memory of packed bytes before decoding them.
+
+An empty list is one byte on the wire and 72 in memory, so a hostile peer could multiply what it sends. `check` scans
+the headers, without looking into buffers, of anything larger than `SMALL_BYTES`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Connection files: where a run listens, and a key that it admits."""
+"""Connection files: where a run listens, and a key that it admits.
+
+One file per run, rank and role, mode 0600, complete or absent, in a directory that only its owner can change. It holds
+the client's key pair of that role and the public half of the server's; never the server's secret. Readers reject files
+that others could have read or written, with an error that says how to fix them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reducers of distributions: median quantile histogram."""
+"""Reducers of distributions: median quantile histogram.
+
+They are exact while there are few numbers, then use a sketch that states its error: ``error()`` is 0.0 while exact.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Reducers of sums: sum mean variance stdev."""
+"""Reducers of sums: sum mean variance stdev.
+
+``sum`` and ``mean`` add integers exactly and floats with compensation; ``variance`` merges by the formula of Chan,
+Golub and LeVeque (1979). All work element-wise on arrays and tensors, and on an accelerator with torch's arithmetic
+only: nothing waits for the device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`Feed`: the numbered items of one stream, its readers and subscribers."""
+"""`Feed`: the numbered items of one stream, its readers and subscribers.
+
+Guarantees: every method may be called from any thread; the only lock, `Feed.changed`, is never held while a
+subscriber's code runs, and `Feed.publish` never waits for a reader.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +257,7 @@ class Feed:
         return False
 
     def subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
-        """Call ``on_batch`` with items (``replay``: kept ones, too), then ``on_end``.
+        """Call ``on_batch`` with new items (``replay``: also kept ones), then ``on_end``.
 
         Call `schedule` afterwards, once ready for the first call.
         """

@@ -1,4 +1,8 @@
-"""Plain values: values of exact known types, whose use runs no code of the job."""
+"""Plain values: values of exact known types, whose use runs no code of the job.
+
+Plain are numbers, text, bytes, None, tensors and parameters, arrays without objects, numpy's scalars, and tuples,
+lists, dicts, sets and deques of them, as far as a bounded check reaches. Subclasses are not plain.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Number, size and device of an item, for reducers."""
+"""Number, size and device of an item, for reducers.
+
+This module does not import torch; a tensor is recognized by its attributes.
+"""
 
 from __future__ import annotations
 
