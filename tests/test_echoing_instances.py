@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
 from looptap.training.instances import IndexedItem, WithIndex, expected_length, merge_copies, next_length
 from looptap.training.progress import Progress
+from looptap.training.selection import Selection
 
 
 class Tens(Dataset):
@@ -212,3 +213,38 @@ def test_a_sampler_with_a_state_of_its_own_continues_where_it_was(mode, workers,
     second.load_state_dict(state)
     resumed.load_state_dict(own)
     assert [checked(batch) for batch in second] == wanted
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_echo_of_a_selection_loses_and_repeats_nothing_over_a_resume(mode, workers):
+    """The first epoch is plain: each instance is drawn once, so an echo of 2 has each twice."""
+
+    def begun():
+        selection = Selection(Tens(), batch_size=8)
+        loader = DataLoader(WithIndex(Tens()), batch_sampler=selection, num_workers=workers)
+        return Echo(loader, 2, mode, augment_batch=None if mode == AFTER else shifted), selection
+
+    def trained(batches, selection, counts):
+        for index, (x, _) in batches:
+            selection.observe(index, losses=x[:, 0] / 1000)
+            counts.update(index.tolist())
+            yield
+
+    echo, selection = begun()
+    progress, counts = Progress(echo, epochs=1), collections.Counter()
+    steps = trained(progress.train(), selection, counts)
+    for _ in range(9):
+        next(steps)
+    assert expected_length(echo) == pytest.approx(30, abs=1)
+    states = pickle.dumps([echo.state_dict(), selection.state_dict(), progress.state_dict()])
+    again, resumed = begun()
+    later = Progress(again, epochs=1)
+    for one, state in zip((again, resumed, later), pickle.loads(states), strict=True):
+        one.load_state_dict(state)
+    assert len(resumed.state_dict()["drawn"]) == len(pickle.loads(states)[1]["drawn"])  # a checkpoint before any step
+    for _ in trained(later.train(), resumed, counts):
+        assert expected_length(again) == pytest.approx(30, abs=1)
+    assert counts == dict.fromkeys(range(120), 2)
+    assert later.epoch == 1
+    assert selection.note == resumed.note == ""

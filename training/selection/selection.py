@@ -96,6 +96,7 @@ class Selection(SelectionObservables):
         turn = self._turn = self._turn + 1
         while self._again or not self._over():
             indices = self._again.popleft() if self._again else self._draw()
+            self.given += 1
             self._drawn.append(indices)
             yield indices.tolist()
             if turn != self._turn:  # the loop iterates again before the end
@@ -114,7 +115,17 @@ class Selection(SelectionObservables):
         if not self._inside:
             return self._expected(self.shard) / self.batch_size
         rest = self._end - self.walk.walked
-        return self.given + max(0.0, rest * self.kept) / self.batch_size
+        return self.given + len(self._again) + max(0.0, rest * self.kept) / self.batch_size
+
+    @property
+    def next_length(self) -> float:
+        """The batches of each later epoch, at the present rate."""
+        return len(self.shard) * self.kept / self.batch_size
+
+    @property
+    def drawn_again(self) -> int:
+        """The batches that the next ``iter`` draws again after a resume, since no step on them was observed."""
+        return len(self._again)
 
     # ------------------------------------------------------------ in the step
 
@@ -187,7 +198,7 @@ class Selection(SelectionObservables):
         return {
             "size": self.table.size, "rank": self.rank, "world": self.world, "epoch": self.epoch, "steps": self.steps,
             "given": self.given - len(self._drawn), "inside": self._inside, "end": self._end, "length": self._length,
-            "drawn": [indices.copy() for indices in self._drawn], "seconds_spent": self.seconds_spent,
+            "drawn": [indices.copy() for indices in (*self._drawn, *self._again)], "seconds_spent": self.seconds_spent,
             "walk": self.walk.state_dict(), "table": self.table.state_dict(np.unique(self.shard)),
             "method": self.method, "of_method": self._method.state_dict(), "gain": self._gain.state_dict(),
             "switch": self.switch, "gate": self._gate.state_dict(), "selecting": self._selecting,
@@ -251,7 +262,6 @@ class Selection(SelectionObservables):
             found = self.walk.take(self.batch_size, everything)
             weights = np.ones(len(found.indices), np.float32)
         self.table.drawn(found, weights, method.predicted(found.indices))
-        self.given += 1
         self.taken += len(found.indices)
         self._cost += self._clock() - begun
         return found.indices
