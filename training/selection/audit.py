@@ -77,15 +77,12 @@ class Audit:
             lift=float(upper / share) if share else math.nan,
         )
 
-    def calibration(self, threshold: float, bins: int = 10) -> list[tuple[float, float, int]]:
-        """Return, for bins of the predictions, their mean, the share that was important, and how many there were."""
+    def calibration(self, threshold: float, bins: int = 10) -> Floats:
+        """Return, for bins of the predictions, their mean and the share that was important: an array (bins, 2)."""
         predicted, important = self._predicted[: len(self)], self._losses[: len(self)] > threshold
-        order = np.argsort(predicted, kind="stable")
-        return [
-            (float(predicted[part].mean()), float(important[part].mean()), len(part))
-            for part in np.array_split(order, bins)
-            if len(part)
-        ]
+        parts = np.array_split(np.argsort(predicted, kind="stable"), bins)
+        found = [(predicted[part].mean(), important[part].mean()) for part in parts if len(part)]
+        return np.array(found, np.float32).reshape(-1, 2)
 
 
 def _auc(predicted: Floats, important: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:

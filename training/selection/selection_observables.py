@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,12 +14,17 @@ from looptap.training.sampling.permutation_walk import Floats, Ints, Permutation
 from looptap.training.selection.audit import Audit, RatingQuality
 from looptap.training.selection.honest_gain import HonestGain
 from looptap.training.selection.methods.method import Method
+from looptap.training.selection.samples import MAX_SAMPLES, read_samples
 from looptap.training.selection.switch import Switch
+
+T = TypeVar("T")
+_MAX_ARRAY_INSTANCES = 100_000  # of which an array of an observable has a number; of more, every n-th
 
 
 class SelectionObservables(Noted):
     """The part of a `Selection` that clients read: current numbers, and arrays of what is known of the instances."""
 
+    data: Any
     epochs: int | None
     method: str
     floor: float
@@ -45,6 +51,8 @@ class SelectionObservables(Noted):
         self._method = Method(self.table, self)  # type: ignore[arg-type] # the controls are declared by Selection
         self._selecting, self._inside, self._turn = False, False, 0
         self._end = 0  # instances that are offered by the end of this epoch
+        self._asked_at: Any = None  # the step and the method of which `_answers` are
+        self._answers: dict[str, Any] = {}
 
     # ------------------------------------------------------------ what it does
 
@@ -109,7 +117,7 @@ class SelectionObservables(Noted):
     @property
     def quality(self) -> RatingQuality:
         """How well instances are rated, on the newest 4,096 that were drawn uniformly."""
-        return self._audit.quality(self._method.cut, self._method.threshold)
+        return self._once("quality", lambda: self._audit.quality(self._method.cut, self._method.threshold))
 
     @property
     def accuracy(self) -> float:
@@ -140,43 +148,102 @@ class SelectionObservables(Noted):
         return self.quality.lift
 
     @property
-    def calibration(self) -> list[tuple[float, float, int]]:
-        """For tenths of the ratings, their mean, the share that was important, and how many there were."""
-        return self._audit.calibration(self._method.threshold)
+    def calibration(self) -> Floats:
+        """For each tenth of the ratings their mean, and the share that was important.
+
+        An array of shape (10, 2), of as many rows as there are instances if these are fewer.
+        """
+        return self._once("calibration", lambda: self._audit.calibration(self._method.threshold))
 
     # ------------------------------------------------------------ the instances
 
     @property
     def scores(self) -> Floats:
-        """The newest scores of the instances of this rank that have one; losses where only those are known."""
-        known = self._method.predicted(self.shard)
+        """The newest scores of the instances of this rank that have one; losses where only those are known.
+
+        Of more than 100,000 instances, those of every n-th.
+        """
+        known = self._method.predicted(_thinned(self.shard))
         return known[np.isfinite(known)]
 
     @property
     def ages(self) -> Ints:
-        """How many steps ago each instance of this rank that was seen was trained on."""
-        last = self.table.last[self.shard]
+        """How many steps ago each instance of this rank that was seen was trained on.
+
+        Of more than 100,000 instances, those of every n-th.
+        """
+        last = self.table.last[_thinned(self.shard)]
         return self.steps - last[last >= 0]
 
     @property
     def acceptance_by_class(self) -> dict[int, float]:
         """The mean probability with which instances of each class would be drawn now."""
-        ids = self.shard[self.table.label[self.shard] >= 0]
-        if not len(ids):
-            return {}
-        labels, wanted = self.table.label[ids], self._method.acceptance(ids).probability
-        counts, sums = np.bincount(labels), np.bincount(labels, wanted)
-        return {label: float(sums[label] / counts[label]) for label in np.flatnonzero(counts).tolist()}
+        return self._once("by class", self._acceptance_by_class)
 
     def easiest(self, count: int = 16) -> Ints:
-        """Return the ``count`` instances that are drawn least often."""
-        return self.shard[np.argsort(self._method.acceptance(self.shard).probability, kind="stable")[:count]]
+        """Return the ``count`` instances that would be drawn least often now."""
+        return self.shard[np.argsort(self._acceptance(), kind="stable")[:count]]
 
     def hardest(self, count: int = 16) -> Ints:
         """Return the ``count`` instances with the highest scores or losses."""
         known = np.nan_to_num(self._method.predicted(self.shard), nan=-np.inf)
         return self.shard[np.argsort(-known, kind="stable")[:count]]
 
+    def skipped_samples(self, count: int = 9) -> list[dict[str, Any]]:
+        """Return the instances that were drawn least often, at most 64, as rows.
+
+        A row has ``image``, a thumbnail of the first part of the item that is one, its other parts, ``index``, the
+        newest ``loss``, and ``drawn``, how often it was trained on. Of those drawn equally often the one that is least
+        probable now comes first. The data set reads and decodes them inside the query, on the loop's thread: ask for
+        few, and seldom (``throttle=5``), if it reads from a disk. All random numbers stay as they are.
+        """
+        return self._samples(count, 1)
+
+    def kept_samples(self, count: int = 9) -> list[dict[str, Any]]:
+        """Return the instances that were drawn most often, as `skipped_samples` does."""
+        return self._samples(count, -1)
+
+    def _samples(self, count: int, sign: int) -> list[dict[str, Any]]:
+        if not isinstance(count, int) or not 0 < count <= MAX_SAMPLES:
+            raise ValueError(f"count={count!r} must be a whole number from 1 to {MAX_SAMPLES}.")
+        if not hasattr(self.data, "__getitem__"):
+            raise TypeError(f"Selection({self.data!r}) knows no data set to read from: give it in place of its length.")
+        return self._once(f"samples {sign * count}", lambda: self._read(count, sign))
+
+    def _read(self, count: int, sign: int) -> list[dict[str, Any]]:
+        rank = sign * (self.table.seen[self.shard] + self._acceptance() / 2)
+        first = np.argpartition(rank, count - 1)[:count] if count < len(rank) else np.arange(len(rank))
+        ids = self.shard[first[np.argsort(rank[first], kind="stable")]]
+        return [
+            {**row, "index": int(index), "loss": float(self.table.loss[index]), "drawn": int(self.table.seen[index])}
+            for index, row in zip(ids, read_samples(self.data, ids), strict=True)
+        ]
+
+    def _acceptance_by_class(self) -> dict[int, float]:
+        labels = self.table.label[self.shard]
+        known = labels >= 0
+        counts, sums = np.bincount(labels[known]), np.bincount(labels[known], self._acceptance()[known])
+        return {label: float(sums[label] / counts[label]) for label in np.flatnonzero(counts).tolist()}
+
+    def _acceptance(self) -> Floats:
+        """Return the probability with which each instance of the shard would be drawn now."""
+        return self._once("acceptance", lambda: self._method.acceptance(self.shard).probability)
+
+    def _once(self, name: str, compute: Callable[[], T]) -> T:
+        """Return what ``compute`` returns, computed once for all who ask at one step."""
+        now = (self.steps, self._method, self.floor, len(self._audit))
+        if now != self._asked_at:
+            self._asked_at, self._answers = now, {}
+        answers = self._answers
+        if name not in answers:
+            answers[name] = compute()
+        found: T = answers[name]
+        return found
+
     def __repr__(self) -> str:
         doing = f"keeps {self.kept:.0%}" if self._selecting else "draws all alike"
         return f"<{type(self).__name__}: {self.method!r}, {doing}, epoch {self.epoch}, {self.why}>"
+
+
+def _thinned(shard: Ints) -> Ints:
+    return shard[:: -(-len(shard) // _MAX_ARRAY_INSTANCES)]

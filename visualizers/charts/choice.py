@@ -214,6 +214,8 @@ def _of_list(value: list[Any]) -> Choice:
 def _of_dict(value: Mapping[Any, Any]) -> Choice:
     parts = list(value.values())
     if parts and all(part is None or is_number(part) for part in parts):
+        if all(isinstance(name, int) for name in value):  # classes: not the names of fields
+            return _choice("bars", FRAME)
         return _choice("line", schema=tuple(map(str, value)))
     if parts and all(is_picture(part) for part in parts):
         return _choice("images")

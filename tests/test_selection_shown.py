@@ -1,0 +1,181 @@
+"""What a client sees of a selection: numbers, arrays and samples, each on the right chart."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import Dataset, TensorDataset
+
+import looptap
+from looptap.testing import pair
+from looptap.training.selection import Selection, WithIndex
+from looptap.training.selection.audit import Audit
+from looptap.training.selection.samples import read_samples
+
+COUNT = 300
+"""More than 256 instances: a shorter array is a line."""
+
+
+class Pictures(Dataset):
+    """Pictures of 6 × 6 with their class, and noise from three generators."""
+
+    def __init__(self, form):
+        self.form, self.reads = form, 0
+        self.own = np.random.default_rng(0)
+        self.transform = torch.Generator().manual_seed(0)
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        self.reads += 1
+        image = torch.rand(6, 6) * random.random() + float(self.own.random())
+        image = image + torch.rand(1, generator=self.transform)
+        label = index % 3
+        if self.form == "dict":
+            return {"scan": image.numpy(), "kind": label, "file": f"{index}.png"}
+        return (image.numpy()[..., None], label) if self.form == "array" else (image[None], label)
+
+
+def trained(data, epochs=4):
+    """Return a selection that has skipped: the losses of the last third are high."""
+    selection = Selection(data, 20, switch="on", epochs=10)
+    labels = torch.arange(COUNT) % 3
+    logits = functional.one_hot(labels, 3) * torch.where(torch.arange(COUNT) < 200, 9.0, 0.5)[:, None]
+    for _ in range(epochs):
+        for batch in selection:
+            selection.observe(batch, logits=logits[batch], targets=labels[batch])
+    return selection
+
+
+@pytest.fixture(scope="module")
+def selection():
+    return trained(Pictures("tensor"))
+
+
+def asked(selection, query):
+    """Return the stream of a query of which one value has come."""
+    agent, run = pair()
+    agent.expose(assistant=selection)
+    stream = run.stream(query)
+    agent.emit("batch", step=1)
+    assert len(stream.values) == 1, (stream.notes, stream.traceback)
+    return agent, stream
+
+
+NUMBERS = (
+    *("accuracy", "majority", "auc", "balanced_accuracy", "lift", "threshold", "gain", "net_gain", "kept", "skipped"),
+    *("seconds_saved", "seconds_spent", "cost_seconds", "step_seconds"),
+)
+OTHERS = {
+    "acceptance_by_class": "bars", "ages": "histogram", "scores": "histogram", "calibration": "scatter",
+    "skipped_samples(4)": "images", "kept_samples(4)": "images", "quality": "line",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind"), [*((name, "line") for name in NUMBERS), *OTHERS.items()])
+def test_each_observable_can_be_asked_for_and_has_the_right_chart_on_each_surface(selection, tmp_path, name, kind):
+    agent, stream = asked(selection, f"assistant.{name}")
+    agent.emit("batch", step=2)
+    plot = looptap.plot(stream)
+    plot.pull()
+    assert plot.cells[0].chart.kind == kind
+    picture = plot.pictures()[0]
+    assert picture.marks
+    if name in OTHERS:
+        for suffix in ("png", "html", "txt"):
+            plot.save(tmp_path / f"chart.{suffix}")
+            assert (tmp_path / f"chart.{suffix}").stat().st_size > 100
+    agent.close()
+
+
+def test_a_dict_by_class_arrives_with_its_classes(selection):
+    agent, stream = asked(selection, "assistant.acceptance_by_class")
+    assert set(stream.latest) == {0, 1, 2}
+    assert all(0.2 <= share <= 1 for share in stream.latest.values())
+    agent.close()
+
+
+@pytest.mark.parametrize("form", ["tensor", "array", "dict"])
+def test_samples_that_are_skipped_and_kept_come_as_pictures_with_what_is_known_of_them(form):
+    selection = trained(Pictures(form))
+    agent, stream = asked(selection, "assistant.skipped_samples(9), assistant.kept_samples(9)")
+    skipped, kept = stream.latest
+    assert len(skipped) == len(kept) == 9
+    assert all(row["index"] < 200 for row in skipped)
+    assert max(row["drawn"] for row in skipped) < min(row["drawn"] for row in kept)
+    label = "kind" if form == "dict" else "label"
+    shape = {"tensor": (1, 6, 6), "array": (6, 6, 1), "dict": (6, 6)}[form]
+    assert all(row["image"].shape == shape and row[label] == row["index"] % 3 for row in (*skipped, *kept))
+    agent.close()
+
+
+def test_reading_samples_leaves_all_random_numbers_and_the_data_set_as_they_are():
+    def drawn(data):
+        return [torch.rand(1).item(), random.random(), np.random.rand(), data.own.random(), data.reads,
+                torch.rand(1, generator=data.transform).item()]  # fmt: skip
+
+    found = []
+    for reads in (False, True):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        selection = trained(WithIndex(Pictures("tensor")), 2)
+        if reads:
+            selection.skipped_samples(9)
+            selection.kept_samples(5)
+        found.append(drawn(selection.data.dataset))
+    assert found[0] == found[1]
+
+
+def test_instances_without_images_are_rows_of_a_table():
+    data = TensorDataset(torch.arange(COUNT * 16.0).reshape(COUNT, 16), torch.arange(COUNT) % 3)
+    agent, stream = asked(trained(data), "assistant.skipped_samples(3)")
+    row = stream.latest[0]
+    assert row["label"] == row["index"] % 3
+    first = 16 * row["index"]
+    assert row["input"] == ", ".join(f"{first + place:.3g}" for place in range(6)) + ", … (16)"
+    plot = looptap.plot(stream)
+    plot.pull()
+    assert plot.cells[0].chart.kind == "table"
+    agent.close()
+
+
+@pytest.mark.parametrize(
+    "image", [torch.zeros(3, 224, 100), np.zeros((224, 100, 3), np.uint8), PIL.Image.new("L", (90, 300))]
+)
+def test_large_images_are_shown_small(image):
+    (row,) = read_samples([(image, 1)], np.array([0]))
+    size = getattr(row["image"], "size", None) if hasattr(image, "thumbnail") else row["image"].shape
+    assert max(size) in (56, 64)
+
+
+def test_samples_need_a_data_set_and_a_small_count():
+    selection = trained(COUNT)
+    with pytest.raises(TypeError, match="give it in place of its length"):
+        selection.kept_samples()
+    for wrong in (0, 65, 2.5):
+        with pytest.raises(ValueError, match=r"from 1 to 64"):
+            selection.skipped_samples(wrong)
+
+
+def test_what_several_queries_read_at_a_step_is_computed_once(selection, monkeypatch):
+    calls = []
+    quality = Audit.quality
+    monkeypatch.setattr(Audit, "quality", lambda *args: calls.append(1) or quality(*args))
+    selection.observe([0], losses=torch.tensor([0.5]))
+    agent, run = pair()
+    agent.expose(assistant=selection)
+    streams = [run.stream(f"assistant.{name}") for name in ("accuracy", "majority", "auc", "lift", "quality")]
+    agent.emit("batch")
+    assert len(calls) == 1
+    selection.observe([1], losses=torch.tensor([0.5]))
+    agent.emit("batch")
+    assert len(calls) == 2
+    assert all(len(stream.values) == 2 for stream in streams)
+    agent.close()
