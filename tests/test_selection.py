@@ -42,7 +42,7 @@ def train(selection, data, epochs, rate=0.2, workers=0):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_offers_each_instance_once_an_epoch(method):
     data = easy_and_hard()
-    selection = Selection(data, 16, method, epochs=6, switch="on")
+    selection = Selection(data, 16, method, epochs=6, switch="on", features=data.tensors[0])
     train(selection, data, 6)
     assert selection.note == ""
     assert (selection.table.seen > 0).all()

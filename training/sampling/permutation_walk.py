@@ -49,7 +49,7 @@ class PermutationWalk:
     """
 
     def __init__(self, shard: Ints, seed: Any) -> None:
-        self.shard, self._rng = shard, np.random.default_rng(seed)
+        self.shard, self.rng = shard, np.random.default_rng(seed)
         self._order, self._place = shard[:0], 0
         self.walked = 0
         """Number of instances offered so far."""
@@ -78,7 +78,7 @@ class PermutationWalk:
                 found.append(Accepted(offered, whole, whole.astype(np.bool_)))
                 walked = len(offered)
             else:
-                chance = self._rng.random(len(offered), np.float32)
+                chance = self.rng.random(len(offered), np.float32)
                 (hits,) = np.nonzero(chance < probability)
                 walked = int(hits[missing - 1]) + 1 if len(hits) >= missing else len(offered)
                 hits = hits[:missing]
@@ -94,7 +94,7 @@ class PermutationWalk:
 
     def _permute(self, found: list[Accepted]) -> None:
         """Begin the next permutation; those ``found`` for this batch come last in it."""
-        order = self._rng.permutation(self.shard)
+        order = self.rng.permutation(self.shard)
         if found:
             again = np.isin(order, np.concatenate([part.indices for part in found]))
             order = np.concatenate([order[~again], order[again]])
@@ -102,9 +102,9 @@ class PermutationWalk:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the walk as plain data and arrays."""
-        return {"rng": self._rng.bit_generator.state, "rest": self.rest.copy(), "walked": self.walked}
+        return {"rng": self.rng.bit_generator.state, "rest": self.rest.copy(), "walked": self.walked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`."""
-        self._rng.bit_generator.state = state["rng"]
+        self.rng.bit_generator.state = state["rng"]
         self._order, self._place, self.walked = np.asarray(state["rest"]), 0, state["walked"]

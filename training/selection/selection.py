@@ -14,6 +14,7 @@ from looptap.training.instances import merge_copies
 from looptap.training.sampling.per_example import PerExample, criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Bools, Floats, Ints, everything
 from looptap.training.selection import selection_arguments as arguments
+from looptap.training.selection.features.features import features_of
 from looptap.training.selection.methods.catalog import METHODS
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.selection_observables import SelectionObservables
@@ -21,11 +22,13 @@ from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
 
 
 class MethodControl(Control):
-    """A method by its name; what is known of the instances stays."""
+    """A method by its name; what is known of the instances stays. One that lacks something is refused."""
 
     def __set__(self, instance: Any, value: Any) -> None:
+        method = METHODS[self.checked(value, self.name)]
+        method.require(instance)
         super().__set__(instance, value)
-        instance.take_over(METHODS[instance.method])
+        instance.take_over(method)
 
 
 class Selection(SelectionObservables):
@@ -33,10 +36,12 @@ class Selection(SelectionObservables):
 
     ``data`` is the data set, or its length. Give this to a DataLoader as its ``batch_sampler``, around
     ``WithIndex(dataset)``; compute the loss of a step with `mean`, and after the step say with `observe` what it was.
-    ``method`` is one of `METHODS`; with the default, ``switch="auto"`` selects only while that pays. ``epochs`` is the
-    plan: how often the data is walked. ``loss`` is "cross_entropy", "bce", "mse", a loss of torch.nn, or a function
-    that returns `PerExample` for outputs and targets. On several ranks each has a shard, and all make the same number
-    of steps: ``agree(number)`` returns the mean over the ranks, by default by torch.distributed.
+    ``method`` is one of `METHODS`; with the default, ``switch="auto"`` selects only while that pays. ``epochs`` is
+    the plan: how often the data is walked. ``features`` are what an assistant sees: an array (n, d), a function of
+    indices that returns one, or one of those of `looptap.training.selection.features`. ``loss`` is "cross_entropy",
+    "bce", "mse", a loss of torch.nn, or a function that returns `PerExample` for outputs and targets. On several
+    ranks each has a shard, and all make the same number of steps: ``agree(number)`` returns the mean over the ranks,
+    by default by torch.distributed.
 
     All batches are full: an epoch ends with the batch in which the last instance was offered. Nothing here draws from
     the global random numbers. What is wrong at construction raises ValueError, TypeError or ControlError; what is
@@ -66,6 +71,7 @@ class Selection(SelectionObservables):
         loss: Any = "cross_entropy",
         switch: str = AUTO,
         floor: float = 0.2,
+        features: Any = None,
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
@@ -77,12 +83,16 @@ class Selection(SelectionObservables):
         super().__init__(arguments.size_of(data), shard, arguments.batch_size_of(batch_size, len(shard)), [seed, rank])
         self.data, self.rank, self.world = data, rank, world
         self.epochs = None if epochs is None else arguments.whole("epochs", epochs)
+        self.features = None if features is None else features_of(features, self.table.size)
+        if self.features is not None:
+            self.learning_rate = self.features.learning_rate
         self._criterion, self._clock = criterion_of(loss), clock
         self._agree = agree or (arguments.mean_over_ranks if world > 1 else None)
         self._length: int | None = None  # batches of this epoch, where ranks have agreed on them
         self._drawn = deque[Ints]()  # batches that were drawn, and not observed yet
         self._again = deque[Ints]()  # of those, what is drawn again after a resume
         self._late: list[tuple[Ints, PerExample]] = []  # on a device, which is not waited for
+        self._methods: dict[type[Method], Method] = {}  # those that were used: each continues where it was
         self._resumed, self._cost, self._mark = False, 0.0, 0.0
         self.switch, self.floor, self.method = switch, floor, method
 
@@ -211,6 +221,7 @@ class Selection(SelectionObservables):
         On another number of ranks give the states of all that were: what is known of the instances is taken over, and
         the epoch begins again.
         """
+        METHODS[state["method"]].require(self)
         for one in (state, *others):
             if one["size"] != self.table.size:
                 raise ValueError(f"The state is that of {one['size']:,} instances; here are {self.table.size:,}.")
@@ -253,15 +264,13 @@ class Selection(SelectionObservables):
         return self.walk.walked >= self._end if self._length is None else self.given >= self._length
 
     def _draw(self) -> Ints:
-        begun, method = self._clock(), self._method
+        begun = self._clock()
         try:
             found = self._accepted()
-            weights = method.weights(found.indices, found.probability)
         except Exception as error:  # a method that fails must not end the loop
             self._fail(f"The method {self.method!r} failed: {error}. Sampling is plain.")
             found = self.walk.take(self.batch_size, everything)
-            weights = np.ones(len(found.indices), np.float32)
-        self.table.drawn(found, weights, method.predicted(found.indices))
+        self.table.drawn(found, *self._described(found))
         self.taken += len(found.indices)
         self._cost += self._clock() - begun
         return found.indices
@@ -270,6 +279,15 @@ class Selection(SelectionObservables):
         if not self._selecting:
             return self.walk.take(self.batch_size, everything)
         return self.walk.take(self.batch_size, self._method.acceptance, ahead=self._method.ahead)
+
+    def _described(self, found: Accepted) -> tuple[Floats, Floats]:
+        """Return the weights of what was drawn, and how important it is thought to be."""
+        try:
+            weights = self._method.weights(found.indices, found.probability)
+            return weights, self._method.predicted(found.indices)
+        except Exception as error:
+            self._fail(f"The method {self.method!r} failed: {error}. The plain mean is taken.")
+            return np.ones(len(found.indices), np.float32), np.full(len(found.indices), np.nan, np.float32)
 
     def _chosen(self, ids: Ints, losses: Any) -> Floats:
         """Return weights that make the mean over a batch that over what is chosen of it."""
@@ -330,7 +348,7 @@ class Selection(SelectionObservables):
 
     def take_over(self, method: type[Method]) -> None:
         """Use ``method`` from the next draw on, with what is known of the instances."""
-        self._method = method(self.table, self)
+        self._method = self._methods.get(method) or self._methods.setdefault(method, method(self.table, self))
         self._method.begin(self.epoch)
         self._audit.clear()
         self._selecting = not self._method.switched or self._gate.on

@@ -115,6 +115,11 @@ class SelectionObservables(Noted):
         return self._method.threshold
 
     @property
+    def gamma(self) -> float:
+        """The share of the draws that the assistant of "autoassist" decides: its accuracy as of late; else NaN."""
+        return self._method.gamma
+
+    @property
     def quality(self) -> RatingQuality:
         """How well instances are rated, on the newest 4,096 that were drawn uniformly."""
         return self._once("quality", lambda: self._audit.quality(self._method.cut, self._method.threshold))

@@ -8,6 +8,7 @@ import numpy as np
 
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Acceptance, Bools, Floats, Ints
+from looptap.training.selection.features.features import Features
 
 
 class Settings(Protocol):
@@ -21,6 +22,8 @@ class Settings(Protocol):
     """The share of the bias of selection that weights take away, 0 to 1."""
     learning_rate: float
     """That of an assistant."""
+    features: Features | None
+    """What an assistant sees of the instances; None: nothing was given."""
 
     @property
     def elapsed(self) -> float | None:
@@ -43,6 +46,10 @@ class Method:
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         self.table, self.settings = table, settings
+
+    @classmethod
+    def require(cls, settings: Settings) -> None:
+        """Raise ControlError if something is missing that this method needs."""
 
     def begin(self, epoch: int) -> None:
         """Note that an epoch begins."""
@@ -72,6 +79,11 @@ class Method:
     def cut(self) -> float:
         """A prediction above it says that an instance is important."""
         return self.table.mean_loss
+
+    @property
+    def gamma(self) -> float:
+        """The share of the draws that an assistant decides; NaN without one."""
+        return float("nan")
 
     def observe(self, indices: Ints, losses: Floats, scores: Floats | None) -> None:
         """Learn from a step, before the table does."""

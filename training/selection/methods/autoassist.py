@@ -1,0 +1,126 @@
+"""`AutoAssist`: an assistant learns from the features which losses are high, and draws by that."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from looptap.streams.errors import ControlError
+from looptap.training.sampling.instance_table import InstanceTable
+from looptap.training.sampling.permutation_walk import Acceptance, Floats, Ints
+from looptap.training.selection.features.features import Rows
+from looptap.training.selection.methods.method import Method, Settings
+
+_LOSS_DECAY_FACTOR = 0.75  # of the sums whose ratio is T, a step
+_ACCURACY_DECAY_FACTOR = 0.95
+_MAX_FRESH_RATINGS = 4096  # of more instances the newest ratings are returned, so that a query does not hold a step up
+
+
+class AutoAssist(Method):
+    """Draws by a logistic model of the features, the assistant, as published.
+
+    ``P = 1 - gamma + gamma * g``: g is the assistant's probability that the loss of the instance is above T, the ratio
+    of the moving averages of the sum and of the number of losses; gamma is the moving average of its accuracy, 0 at
+    the start. After each step: ``phi = (1 - decay) * phi - rate * mean gradient``, on the batch of that step. Source:
+    Zhang, Yu & Dhillon, AutoAssist (2019), Algorithm 1.
+    """
+
+    name: ClassVar[str] = "autoassist"
+
+    def __init__(self, table: InstanceTable, settings: Settings) -> None:
+        super().__init__(table, settings)
+        self.require(settings)
+        assert settings.features is not None
+        self.features = features = settings.features
+        self.phi = np.zeros(self.features.width + 1, np.float32)
+        """The weights of the assistant; the last is the constant."""
+        self.averages = np.zeros(3)
+        """Moving averages: of the sum and of the number of losses in a step, and of the accuracy."""
+        self._rated = np.full(table.size, np.nan, np.float32)
+        self._rated_at = np.full(table.size, -1, np.int64)  # after how many updates
+        self._updates = 0
+        self._rows: tuple[Ints, Rows] = np.empty(0, np.int64), features.rows(np.empty(0, np.int64))
+
+    @classmethod
+    def require(cls, settings: Settings) -> None:
+        """Raise ControlError if there are no features."""
+        if settings.features is None:
+            raise ControlError(
+                "the method 'autoassist' needs features: Selection(..., features=pixels(images)), "
+                "pixels_and_class(images, labels), tfidf(texts), an array (n, d) or a function of indices."
+            )
+
+    @property
+    def gamma(self) -> float:
+        """The moving average of the assistant's accuracy: the share of the draws that it decides."""
+        return float(self.averages[2])
+
+    @property
+    def threshold(self) -> float:
+        """T: an instance whose loss is above it counts as important; NaN before the first step."""
+        total, count, _ = self.averages.tolist()
+        return total / count if count else float("nan")
+
+    @property
+    def cut(self) -> float:
+        """One half: above it an instance is judged important."""
+        return 0.5
+
+    def acceptance(self, indices: Ints) -> Acceptance:
+        """Return with which probability each of ``indices`` is drawn."""
+        gamma = self.gamma
+        return Acceptance(np.float32(1 - gamma) + np.float32(gamma) * self.predicted(indices), 1 - gamma)
+
+    def predicted(self, indices: Ints) -> Floats:
+        """Return g of each of ``indices``, the probability that it is important.
+
+        For more than 4,096 it is that of the time when each was rated last, one half if it never was.
+        """
+        if len(indices) > _MAX_FRESH_RATINGS:
+            return np.nan_to_num(self._rated[indices], nan=0.5)
+        if not (self._rated_at[indices] == self._updates).all():
+            self._rated[indices] = self._rating(self._rows_of(indices))
+            self._rated_at[indices] = self._updates
+        return self._rated[indices]
+
+    def observe(self, indices: Ints, losses: Floats, scores: Floats | None) -> None:
+        """Learn from the batch that was trained on."""
+        total, count, gamma = self.averages.tolist()
+        total += (1 - _LOSS_DECAY_FACTOR) * (float(losses.sum(dtype=np.float64)) - total)
+        count += (1 - _LOSS_DECAY_FACTOR) * (len(losses) - count)
+        important = losses > total / count
+        rows = self._rows_of(indices)
+        rating = self._rating(rows)
+        accuracy = float(((rating > self.cut) == important).mean())
+        errors = (rating - important) * np.float32(self.settings.learning_rate / len(losses))
+        phi = self.phi
+        phi *= np.float32(1 - self.features.decay)
+        phi[:-1] -= rows.gradient(errors)
+        phi[-1] -= errors.sum()
+        self._updates += 1
+        self.averages[:] = total, count, gamma + (1 - _ACCURACY_DECAY_FACTOR) * (accuracy - gamma)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that is not in the table."""
+        return {"phi": self.phi.copy(), "averages": self.averages.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned. Raises ValueError for that of other features."""
+        if len(state["phi"]) != len(self.phi):
+            raise ValueError(
+                f"The assistant of the state has {len(state['phi']) - 1:,} features; here are {len(self.phi) - 1:,}."
+            )
+        self.phi[:], self.averages[:] = state["phi"], state["averages"]
+        self._updates += 1
+
+    def _rows_of(self, indices: Ints) -> Rows:
+        """Return rows; those of the last call if it was for the same instances."""
+        if not np.array_equal(self._rows[0], indices):
+            self._rows = indices, self.features.rows(indices)
+        return self._rows[1]
+
+    def _rating(self, rows: Rows) -> Floats:
+        half = np.float32(0.5)
+        found: Floats = half + half * np.tanh(half * (rows.dot(self.phi[:-1]) + self.phi[-1]))
+        return found
