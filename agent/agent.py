@@ -126,7 +126,7 @@ class Agent:
         Clients read it by its name, the history first. With ``keep``, all values also go to the file of the run
         (docs/store.md). The query and its arguments are those of `Run.stream`; no budget limits it, since the
         host has written it. Raises QueryError for a bad query, ValueError for another bad argument
-        or a name that is taken, LimitReached beyond ``Limits.standing_streams``. Evaluating it never raises.
+        or a name that is taken, LimitReached beyond ``Limits.declared_streams``. Evaluating it never raises.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")

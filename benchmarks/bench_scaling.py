@@ -24,7 +24,7 @@ from scaling import Growth, longest_hold
 
 import looptap
 
-MANY = looptap.Limits(clients=64, streams=4000, streams_per_client=4000, standing_streams=4000)
+MANY = looptap.Limits(clients=64, streams=4000, streams_per_client=4000, declared_streams=4000)
 CLIENTS, EVENTS = 4, 300
 
 RANKS = """

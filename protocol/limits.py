@@ -32,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes sent to all clients and not yet acknowledged; at least 1 MiB for one client."""
     outbox_values: int = 200_000
     """Values queued for the I/O thread, per stream."""
-    standing_streams: int = 256
+    declared_streams: int = 256
     """Streams that the host declares, names of `Agent.log` included."""
     handed_streams: int = 64
     """Declared streams that clients have created with `Run.export` and `Run.keep`."""

@@ -58,11 +58,11 @@ def lazy(function: Callable[[], Any]) -> Any:
 class EventOrigin:
     """The attributes common to events of one type: name, exposed observables, rank."""
 
-    __slots__ = ("name", "rank", "standing")
+    __slots__ = ("exposed", "name", "rank")
 
-    def __init__(self, name: str, standing: dict[str, Any] | None = None, rank: int = 0) -> None:
+    def __init__(self, name: str, exposed: dict[str, Any] | None = None, rank: int = 0) -> None:
         self.name, self.rank = name, rank
-        self.standing = {} if standing is None else standing
+        self.exposed = {} if exposed is None else exposed
 
 
 _ANONYMOUS = EventOrigin("event")
@@ -98,28 +98,28 @@ class Event:
             return self._dt
         if name.startswith("__"):  # copy, pickle and friends probe for these
             raise AttributeError(name)
-        standing = self._source.standing
-        if name in standing:
-            value = standing[name]
+        exposed = self._source.exposed
+        if name in exposed:
+            value = exposed[name]
             if type(value) is Lazy:
                 value = self.__dict__[name] = value.function()
             return value
         if name == "rank":
             return self._source.rank
-        raise _missing(name, self._source.name, self.__dict__, standing)
+        raise _missing(name, self._source.name, self.__dict__, exposed)
 
     def __getitem__(self, name: str) -> Any:
         """Return the observable ``name``, such as ``e["train/loss"]``."""
         return getattr(self, name)
 
     def __looptap_names__(self) -> set[str]:
-        return {*self.__dict__, *self._source.standing}
+        return {*self.__dict__, *self._source.exposed}
 
-    def __looptap_standing__(self) -> dict[str, Any]:
-        return self._source.standing
+    def __looptap_exposed__(self) -> dict[str, Any]:
+        return self._source.exposed
 
     def __looptap_shown__(self) -> tuple[dict[str, Any], ...]:
-        return self.__dict__, self._source.standing
+        return self.__dict__, self._source.exposed
 
     def __repr__(self) -> str:
         return f"<{self._source.name} event {self._number}: {', '.join(self.__dict__)}>"
@@ -196,8 +196,8 @@ def missing_of(event: Any, names: Iterable[str]) -> str:
     return str(_missing(unknown[0], event._source.name, given, {})) if unknown and given else ""
 
 
-def _missing(name: str, event: str, own: Iterable[str], standing: Iterable[str]) -> MissingObservable:
-    names = sorted({*own, *standing})
+def _missing(name: str, event: str, own: Iterable[str], exposed: Iterable[str]) -> MissingObservable:
+    names = sorted({*own, *exposed})
     tags = [tag for tag in names if tag.partition("/")[0] == name]
     hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
     if tags:

@@ -79,10 +79,10 @@ class Stream(torch.utils.data.IterableDataset):
         return self.numbers
 
 
-def ask(query, event=None, /, **standing):
-    """Return the stream of ``query`` at one event of a job that exposes ``standing``."""
+def ask(query, event=None, /, **exposed):
+    """Return the stream of ``query`` at one event of a job that exposes ``exposed``."""
     agent, run = pair("guarded")
-    agent.expose(**standing)
+    agent.expose(**exposed)
     stream = run.stream(query, on="batch", budget=math.inf)
     agent.emit("batch", **(event or {"step": 1}))
     agent.close()

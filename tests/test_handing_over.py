@@ -56,7 +56,7 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
         soon(going.is_set)
         for n, stream in enumerate(streams):
             time.sleep(chance.random() * 0.04)
-            while stream.standing is None:
+            while stream.declared is None:
                 with contextlib.suppress(looptap.LimitReached):  # inside an event that takes long: ask again
                     run.keep(stream, name=f"s{n}")
         readers = [run.stream(f"s{n}") for n in range(4)]
@@ -141,7 +141,7 @@ def test_it_ends_when_it_is_neither_exported_nor_kept_nor_read(ended):
 
 
 def test_the_host_takes_its_names_from_clients_and_nothing_is_raised_into_the_loop(caplog):
-    agent, run = pair(limits=looptap.Limits(handed_streams=2, standing_streams=2))
+    agent, run = pair(limits=looptap.Limits(handed_streams=2, declared_streams=2))
     streams = [run.stream("step", on="batch"), run.stream("2 * step", on="batch")]
     for stream, name in zip(streams, ("loss", "lr"), strict=True):
         run.export(stream, name=name)
@@ -175,7 +175,7 @@ def test_a_stream_that_cannot_be_handed_over_says_so():
     with pytest.raises(looptap.LimitReached, match="handed_streams"):
         run.export(run.stream("2 * step", on="batch"))
     mine = run.stream("step")
-    assert mine.standing == "step"  # by its name
+    assert mine.declared == "step"  # by its name
     with pytest.raises(QueryError, match="handed over"):
         mine.grant(0.5)
 
@@ -214,7 +214,7 @@ def test_a_handed_over_stream_survives_a_lost_client_and_a_hidden_one_reattaches
             soon(lambda: parts_of(agent).dispatcher.clients and parts_of(agent).dispatcher.exporter.streams)
             agent.emit("batch", step=step + 1)
             soon(lambda step=step: stream.latest == step + 1)
-            assert (stream.standing is None) != exported  # the second time nobody wants it any more
+            assert (stream.declared is None) != exported  # the second time nobody wants it any more
         assert [(r.number, r.value) for r in stream.records] == [(1, 1), (2, 2), (3, 3), (5, 5)]
         assert [(gap.after, gap.missing) for gap in stream.gaps] == [(3, 1)]
 

@@ -65,7 +65,7 @@ def test_a_name_is_a_name_only_where_it_is_exact_and_no_argument_of_a_query_is_g
     queries += [run.stream(" loss"), run.stream("loss", budget=0.5)]
     agent.emit("batch", loss=2.0)
     assert [q.values for q in queries] == [[2.0]] * 5
-    assert [q.standing for q in queries] == [None] * 5
+    assert [q.declared for q in queries] == [None] * 5
 
 
 def test_streams_are_listed_with_what_they_are_and_cost():
@@ -90,7 +90,7 @@ def test_streams_are_listed_with_what_they_are_and_cost():
 
 
 def test_an_invalid_declaration_is_refused_at_once():
-    agent, run = pair(limits=looptap.Limits(standing_streams=2))
+    agent, run = pair(limits=looptap.Limits(declared_streams=2))
     with pytest.raises(QueryError):
         agent.stream("bad", "1 +")
     with pytest.raises(ValueError, match="whole number"):
@@ -101,7 +101,7 @@ def test_an_invalid_declaration_is_refused_at_once():
     with pytest.raises(ValueError, match="another name"):
         agent.stream("loss", "2 * loss")
     agent.log(lr=1)
-    with pytest.raises(LimitReached, match="standing_streams"):
+    with pytest.raises(LimitReached, match="declared_streams"):
         agent.stream("third", "loss")
     assert [s.name for s in run.streams] == ["loss", "lr"]
 
@@ -157,7 +157,7 @@ def test_log_keeps_a_value_per_call_with_its_number_and_time():
 
 
 def test_log_never_raises(caplog):
-    agent, run = pair(limits=looptap.Limits(standing_streams=3))
+    agent, run = pair(limits=looptap.Limits(declared_streams=3))
     agent.stream("loss", "loss")
     agent.log(thing=object())
     for name in range(10):
@@ -166,7 +166,7 @@ def test_log_never_raises(caplog):
     assert [s.name for s in run.streams] == ["loss", "thing", "name 0"]
     assert run.stream("thing").state == "live"
     assert run.stream("thing").error_count == 1
-    assert any("standing_streams" in r.message for r in caplog.records)
+    assert any("declared_streams" in r.message for r in caplog.records)
     assert any("is a stream of a query" in r.message for r in caplog.records)
 
 

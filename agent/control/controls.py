@@ -83,10 +83,10 @@ class ControlChanges:
 
 
 class BoundControls:
-    """All controls of a job, by name; ``standing`` are the exposed objects."""
+    """All controls of a job, by name; ``exposed`` are the exposed objects."""
 
-    def __init__(self, standing: Callable[[], dict[str, Any]]) -> None:
-        self._standing = standing
+    def __init__(self, exposed: Callable[[], dict[str, Any]]) -> None:
+        self._exposed = exposed
         self._declared: dict[str, BoundControl] = {}
         self.changes = ControlChanges()
 
@@ -100,8 +100,8 @@ class BoundControls:
 
     def named(self) -> dict[str, BoundControl]:
         """Return the named controls; a declared one hides a found one."""
-        standing = self._standing()
-        found = {knob.name: knob for name, thing in list(standing.items()) for knob in _of(name, thing, standing)}
+        exposed = self._exposed()
+        found = {knob.name: knob for name, thing in list(exposed.items()) for knob in _of(name, thing, exposed)}
         return found | self._declared
 
     def saved(self) -> dict[str, Any]:
@@ -151,9 +151,9 @@ class BoundControls:
     def _at_path(self, path: str) -> BoundControl | None:
         """Return an exposed object's attribute or item; None if there is none."""
         steps = list(_steps(path))
-        if len(steps) < 2 or steps[0] not in (standing := self._standing()):
+        if len(steps) < 2 or steps[0] not in (exposed := self._exposed()):
             return None
-        holder = standing[steps[0]]
+        holder = exposed[steps[0]]
         for step in steps[1:-1]:
             holder = _reach(holder, step, path)
         last = steps[-1]
@@ -182,7 +182,7 @@ class _Anything(Control):
         return "a number, text, True or False"
 
 
-def _of(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[BoundControl]:
+def _of(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[BoundControl]:
     """Yield the controls of one exposed object."""
     if isinstance(thing, Lazy):
         return
@@ -192,7 +192,7 @@ def _of(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[BoundContro
             if attribute not in seen and isinstance(control, Control):
                 yield BoundControl(f"{name}.{attribute}", control, *_accessors(thing, attribute))
             seen.add(attribute)
-    for found in optimizer_knobs(name, thing, standing):
+    for found in optimizer_knobs(name, thing, exposed):
         knob = BoundControl(*found)
         knob.of_optimizer = True
         yield knob

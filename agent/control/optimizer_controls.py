@@ -26,13 +26,13 @@ Found = tuple[str, Control, Callable[[], Any], Callable[[Any, str], object], "st
 """Path, declaration, getter, setter, what drives it (None: nothing ever does), and why it cannot be set, if so."""
 
 
-def optimizer_knobs(name: str, thing: Any, standing: dict[str, Any]) -> Iterator[Found]:
+def optimizer_knobs(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[Found]:
     """Yield the controls of an optimizer: for all groups, and for each of several."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "optim") or not isinstance(thing, torch.optim.Optimizer):
         return
     schedulers = [
-        s for s in standing.values()
+        s for s in exposed.values()
         if isinstance(s, torch.optim.lr_scheduler.LRScheduler) and getattr(s, "optimizer", None) is thing
     ]  # fmt: skip
     drives = ", ".join(type(s).__name__ for s in schedulers)

@@ -70,7 +70,7 @@ class AttachedQuery(QueryStatus):
         short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
         self._pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
         self._inputs_seen = None if recorder is None else Sight.of_whole(recorder.condition.reads)
-        self._standing: Mapping[str, Any] = {}  # of the newest event
+        self._exposed: Mapping[str, Any] = {}  # of the newest event
         self._mapped = pipeline if short and isinstance(pipeline, Mapped) else None
 
     def evaluate(self, event: Event, number: int, now: float, began: int) -> None:
@@ -151,7 +151,7 @@ class AttachedQuery(QueryStatus):
         if self.pipeline.trusted:
             self._put(self.pipeline.recover(now), event, number, now)
         else:  # which may end a window
-            self._inside(StateGuard(self._pipelines, self._standing), number, lambda: self._recover(event, number, now))
+            self._inside(StateGuard(self._pipelines, self._exposed), number, lambda: self._recover(event, number, now))
 
     def _recover(self, event: Event, number: int, now: float) -> None:
         self._put(self.pipeline.recover(now), event, number, now)
@@ -171,7 +171,7 @@ class AttachedQuery(QueryStatus):
 
     def _guarded(self, event: Event, number: int, now: float) -> None:
         """Evaluate unknown code: restore what it changes, and report it once."""
-        self._standing = event.__looptap_standing__()
+        self._exposed = event.__looptap_exposed__()
         guard = StateGuard(self._pipelines, *event.__looptap_shown__())
         self._inside(guard, number, lambda: self._evaluate(event, number, now))
 
@@ -324,7 +324,7 @@ class AttachedQuery(QueryStatus):
         if self.pipeline.trusted or self.pipeline.mapped:  # what is left to reduce are copies, or nothing
             self._put_closed(number, now)
         else:  # training thread only: the guard puts back what the loop must not be using
-            guard = StateGuard(self._pipelines, self._standing)
+            guard = StateGuard(self._pipelines, self._exposed)
             self._inside(guard, number, lambda: self._put_closed(number, now))
 
     def _put_closed(self, number: int, now: float) -> None:

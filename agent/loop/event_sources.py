@@ -260,12 +260,12 @@ class EventSources:
     """All event types of a run; the first event or query of a type opens it."""
 
     def __init__(
-        self, groups: tuple[str, ...], standing: dict[str, Any], rank: int, backlog: DeferredEvaluator,
+        self, groups: tuple[str, ...], exposed: dict[str, Any], rank: int, backlog: DeferredEvaluator,
         clock: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
         self.clock = clock
         """Tells the time of events, in seconds that never go back."""
-        self.exposed, self.rank, self.backlog = standing, rank, backlog
+        self.exposed, self.rank, self.backlog = exposed, rank, backlog
         assert isinstance(backlog.queues, QueueSet)
         self._post = backlog.queues
         self.unobserved = backlog.for_unobserved_events()

@@ -50,9 +50,9 @@ class QueryRegistry:
         throttle: float = 0.0,
     ) -> Pipeline:
         """Compile code, which may use exposed functions. Raises QueryError."""
-        standing = self._sources.exposed
-        functions = {n: v for n, v in standing.items() if callable(v) and not hasattr(v, "parameters")}
-        known = frozenset(set(standing) - set(functions))
+        exposed = self._sources.exposed
+        functions = {n: v for n, v in exposed.items() if callable(v) and not hasattr(v, "parameters")}
+        known = frozenset(set(exposed) - set(functions))
         limits = self._limits
         bounds = Bounds(limits.collected_items, limits.collected_bytes, limits.keys)
         return compile_query(QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds))

@@ -53,10 +53,10 @@ class AccessGrants:
     """The shares of a run; ``dismiss`` disconnects the clients of a key."""
 
     def __init__(
-        self, run: m.RunInfo, limits: Limits, standing: DeclaredStreams, dismiss: Callable[[str, str], None],
+        self, run: m.RunInfo, limits: Limits, declared: DeclaredStreams, dismiss: Callable[[str, str], None],
         link: Callable[[], ServerThread | None],
     ) -> None:  # fmt: skip
-        self._run, self._limits, self._standing, self._dismiss = run, limits, standing, dismiss
+        self._run, self._limits, self._declared, self._dismiss = run, limits, declared, dismiss
         self._link = link
         self.shares: dict[str, AccessGrant] = {}
 
@@ -113,10 +113,10 @@ class AccessGrants:
             return None
         share = next((one for one in self.shares.values() if one.key.decode() == client.key), None)
         if share is None:
-            return lambda standing: False
+            return lambda declared: False
         if share.only:
-            return lambda standing: share.id in standing.shares
-        return lambda standing: standing.exported
+            return lambda declared: share.id in declared.shares
+        return lambda declared: declared.exported
 
     def limited(self, id: str) -> AccessGrant:
         """Return the share ``id``, which has streams of its own. Raises QueryError."""
@@ -125,17 +125,17 @@ class AccessGrants:
             raise QueryError(f"the share {id} shows all that is exported: it was made without streams of its own.")
         return share
 
-    def show(self, standing: DeclaredStream, share: str, shown: bool) -> None:
+    def show(self, declared: DeclaredStream, share: str, shown: bool) -> None:
         """Show or hide a stream for one share, or for all if none is named.
 
         Raises QueryError.
         """
         if share:
-            (standing.shares.add if shown else standing.shares.discard)(self.limited(share).id)
+            (declared.shares.add if shown else declared.shares.discard)(self.limited(share).id)
             return
-        standing.exported = shown
+        declared.exported = shown
         if not shown:
-            standing.shares.clear()
+            declared.shares.clear()
 
     def _share(self, id: str) -> AccessGrant:
         if (share := self.shares.get(id)) is None:
@@ -155,8 +155,8 @@ class AccessGrants:
             return
         for shared in over:
             del self.shares[shared.id]
-            for standing in self._standing.seen(None):
-                standing.shares.discard(shared.id)
+            for declared in self._declared.seen(None):
+                declared.shares.discard(shared.id)
             link.authenticator.revoke(shared.key)
             self._dismiss(shared.key.decode(), reason)
             if all(other.gate is not shared.gate for other in self.shares.values()):
@@ -164,7 +164,7 @@ class AccessGrants:
         self._set_alarm(link)
 
     def _info(self, shared: AccessGrant, viewers: tuple[str, ...] = ()) -> ShareInfo:
-        own = tuple(standing.name for standing in self._standing.seen(None) if shared.id in standing.shares)
+        own = tuple(declared.name for declared in self._declared.seen(None) if shared.id in declared.shares)
         return ShareInfo(
             share=shared.id, expires=shared.expires, left=max(0.0, shared.until - time.monotonic()),
             endpoints=tuple(shared.gate.bound.endpoints), by=shared.by, streams=own if shared.only else None,

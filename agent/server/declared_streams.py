@@ -149,18 +149,18 @@ class DeclaredStreams:
         Nothing may be evaluated meanwhile. Raises QueryError, LimitReached.
         """
         bound = self._limits.handed_streams
-        if sum(bool(standing.by) for standing in list(self.by_name.values())) >= bound:
+        if sum(bool(declared.by) for declared in list(self.by_name.values())) >= bound:
             raise LimitReached(f"{bound} streams are handed over, the bound (Limits.handed_streams); end one.")
         try:
             _check_name(name)
-            standing = DeclaredStream(
+            declared = DeclaredStream(
                 name, query, self.history.open(DEFAULT_HISTORY_VALUES, after), by=by or "a client"
             )
-            self._add(standing)
+            self._add(declared)
         except ValueError as error:
             raise QueryError(str(error), hint="Name it: run.export(stream, name='loss').") from None
-        query.outbox, query.name = standing.buffer, name
-        return standing
+        query.outbox, query.name = declared.buffer, name
+        return declared
 
     def find(self, name: str, sees: Sight | None = None) -> DeclaredStream:
         """Return a declared stream by name, if a viewer ``sees`` it. Raises QueryError."""
@@ -294,11 +294,10 @@ class DeclaredStreams:
         _check_name(name)
         if (there := self.by_name.get(name)) is not None and not there.by:
             raise _taken(name)
-        declared = sum(not standing.by for standing in list(self.by_name.values()))
-        if declared >= self._limits.standing_streams:
+        count = sum(not declared.by for declared in list(self.by_name.values()))
+        if count >= self._limits.declared_streams:
             raise LimitReached(
-                f"{declared} streams are declared, the bound (Limits.standing_streams); put what "
-                "varies into the values."
+                f"{count} streams are declared, the bound (Limits.declared_streams); put what varies into the values."
             )
 
 

@@ -46,38 +46,38 @@ class RunRecorder:
         self._errors_told = -math.inf
         self._before: weakref.WeakKeyDictionary[DeclaredStream, tuple[int, int]] = weakref.WeakKeyDictionary()
 
-    def start_recording(self, standing: DeclaredStream) -> None:
+    def start_recording(self, declared: DeclaredStream) -> None:
         """Record a declared stream, from its oldest value or where it was left off."""
-        if standing in self._kept:
+        if declared in self._kept:
             return
-        standing.kept = True
-        self._rings[standing.buffer] = standing
-        self._ready[standing] = None
-        if standing in self._before:
-            number, above = self._before[standing]
-            self._kept[standing] = number, Cursor(standing.buffer, above)
+        declared.kept = True
+        self._rings[declared.buffer] = declared
+        self._ready[declared] = None
+        if declared in self._before:
+            number, above = self._before[declared]
+            self._kept[declared] = number, Cursor(declared.buffer, above)
             return
-        pipeline, reader = standing.query.pipeline, Cursor(standing.buffer)
+        pipeline, reader = declared.query.pipeline, Cursor(declared.buffer)
         number = self.writer.stream(
-            standing.name,
-            query="" if standing.logged else pipeline.text,
-            on=standing.query.on,
+            declared.name,
+            query="" if declared.logged else pipeline.text,
+            on=declared.query.on,
             window=str(pipeline.window),
             fields=pipeline.fields,
-            unit=standing.unit,
+            unit=declared.unit,
             first=reader.position + 1,
         )
-        self._kept[standing] = number, reader
+        self._kept[declared] = number, reader
 
-    def stop_recording(self, standing: DeclaredStream, lineage: RunHistory) -> None:
+    def stop_recording(self, declared: DeclaredStream, lineage: RunHistory) -> None:
         """Stop recording a stream, after handing over its last values."""
-        standing.kept = False
-        if standing in self._kept:
-            self._ready[standing] = None
+        declared.kept = False
+        if declared in self._kept:
+            self._ready[declared] = None
             self.hand_over(lineage)
-            self._rings.pop(standing.buffer)
-            number, reader = self._kept.pop(standing)
-            self._before[standing] = number, reader.position
+            self._rings.pop(declared.buffer)
+            number, reader = self._kept.pop(declared)
+            self._before[declared] = number, reader.position
             reader.leave()
 
     def heard(self, sinks: Sequence[ValueSink]) -> None:
@@ -93,9 +93,9 @@ class RunRecorder:
     def hand_over(self, lineage: RunHistory) -> None:
         """Pass new values to the file; values lost before show as a gap in numbers."""
         ready, self._ready = self._ready, {}
-        for standing in ready:
-            number, reader = self._kept[standing]
-            on = standing.query.on
+        for declared in ready:
+            number, reader = self._kept[declared]
+            on = declared.query.on
             while (columns := reader.peek(_MAX_BATCH_VALUES, _MAX_BATCH_BYTES)) is not None:
                 values, flags = finished(columns)
                 flags = lineage.flagged(on, columns, flags)
@@ -122,10 +122,10 @@ class RunRecorder:
                 query.traceback[-_MAX_ERROR_CHARACTERS:],
                 query.reason[:_MAX_ERROR_CHARACTERS] * (query.state == "failed"),
             )
-            for number, query in ((self._kept[standing][0], standing.query) for standing in streams)
+            for number, query in ((self._kept[declared][0], declared.query) for declared in streams)
             if query.errors
         }
-        withheld = {str(self._kept[standing][0]): standing.query.withheld for standing in streams}
+        withheld = {str(self._kept[declared][0]): declared.query.withheld for declared in streams}
         if due and any(count != self._withheld.get(name, 0) for name, count in withheld.items()):
             self._withheld |= withheld
             self.writer.describe(withheld=self._withheld)

@@ -62,7 +62,7 @@ class StatisticsReporter:
 
     def stats(self) -> AgentStats:
         """Collect all counters of the agent."""
-        streams, standing, post = list(self._exporter.streams), self._declared, self._queues
+        streams, declared, post = list(self._exporter.streams), self._declared, self._queues
         return AgentStats(
             run=self.run.id,
             events=self._sources.counts(),
@@ -72,10 +72,10 @@ class StatisticsReporter:
             clients=self._sessions.stats(),
             shares=len(self._grants.shares),
             queries=[s.stats() for s in streams if s.reader is None],
-            streams=standing.list(),
+            streams=declared.list(),
             readers=[s.stats() for s in streams if s.reader is not None],
-            history_bytes=standing.history.held_bytes,
-            history_peak=standing.history.peak_bytes,
+            history_bytes=declared.history.held_bytes,
+            history_peak=declared.history.peak_bytes,
             outbox_bytes=post.pending_bytes(),
             outbox_peak=post.peak_bytes,
             dropped=sum(s.source.dropped for s in streams),

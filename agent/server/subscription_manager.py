@@ -35,7 +35,7 @@ class SubscriptionManager:
     def __init__(
         self,
         queries: QueryRegistry,
-        standing: DeclaredStreams,
+        declared: DeclaredStreams,
         delivery: ValueExporter,
         taps: EventSources,
         post: QueueSet,
@@ -44,7 +44,7 @@ class SubscriptionManager:
         lineage: RunHistory,
         sharing: AccessGrants,
     ) -> None:
-        self._queries, self._standing, self._delivery, self._taps = queries, standing, delivery, taps
+        self._queries, self._declared, self._delivery, self._taps = queries, declared, delivery, taps
         self._post, self._limits, self._keeper, self._lineage = post, limits, keeper, lineage
         self._sharing = sharing
 
@@ -61,9 +61,9 @@ class SubscriptionManager:
         if ask.stream in client.streams:
             raise LimitReached(f"stream {ask.stream} is in use.")
         if isinstance(ask, m.Read):
-            return self._read(client, ask, self._standing.find(ask.name, self._sharing.visibility(client)))
-        if ask.named and (standing := self._standing.named(ask.code.text)) is not None:
-            return self._read(client, ask, standing)
+            return self._read(client, ask, self._declared.find(ask.name, self._sharing.visibility(client)))
+        if ask.named and (declared := self._declared.named(ask.code.text)) is not None:
+            return self._read(client, ask, declared)
         if ask.named and not ask.on:
             raise QueryError(f"the job declares no stream {ask.code.text!r:.120} so far.")
         return self._attach(client, ask)
@@ -83,25 +83,25 @@ class SubscriptionManager:
             info = msgspec.structs.replace(info, point=AttachPoint(event=event, base=base))
         return info
 
-    def _read(self, client: ClientSession, ask: m.Attach | m.Read, standing: DeclaredStream) -> SubscriptionInfo:
+    def _read(self, client: ClientSession, ask: m.Attach | m.Read, declared: DeclaredStream) -> SubscriptionInfo:
         """Subscribe the client to a declared stream, after the number it has reached."""
         self._taps.unobserved.drain()
-        reader, query, pipeline = Cursor(standing.buffer, ask.above), standing.query, standing.query.pipeline
+        reader, query, pipeline = Cursor(declared.buffer, ask.above), declared.query, declared.query.pipeline
         hurried = ask.latency == "low" and not client.viewer
         self._delivery.add(Subscription(ask.stream, client, query, reader, low_latency=hurried))
         self._queries.schedule_command(query)
-        quiet = standing.logged or client.viewer
-        text = "" if standing.logged else pipeline.text
+        quiet = declared.logged or client.viewer
+        text = "" if declared.logged else pipeline.text
         return SubscriptionInfo(
             mapped=pipeline.mapped,
             fields=pipeline.fields,
-            explain="the job hands its values over" if standing.logged else pipeline.explain(),
+            explain="the job hands its values over" if declared.logged else pipeline.explain(),
             notes=() if quiet else (*pipeline.notes, *self._queries.notes(query)),
             declared=DeclaredSource(
-                name=standing.name,
+                name=declared.name,
                 query=text,
                 on=query.on,
-                unit=standing.unit,
+                unit=declared.unit,
                 after=reader.position,
                 upto=reader.number,
             ),
@@ -145,36 +145,36 @@ class SubscriptionManager:
             raise QueryError("this agent keeps nothing: it has no store.")
         if ask.share:
             self._sharing.limited(ask.share)
-        standing = self._standing_of(client, ask)
+        declared = self._declared_of(client, ask)
         if ask.keep:
-            self.keep(standing)
+            self.keep(declared)
         elif ask.keep is not None and self._keeper is not None:
             self._taps.drain()
-            self._keeper.stop_recording(standing, self._lineage)
+            self._keeper.stop_recording(declared, self._lineage)
         if ask.export is not None:
-            self._sharing.show(standing, ask.share, ask.export)
+            self._sharing.show(declared, ask.share, ask.export)
             for stream in list(self._delivery.streams):
-                sees = self._sharing.visibility(stream.client) if stream.query is standing.query else None
-                if sees is not None and not sees(standing):
+                sees = self._sharing.visibility(stream.client) if stream.query is declared.query else None
+                if sees is not None and not sees(declared):
                     stream.end("it is no longer exported", at_once=True)
                     self._delivery.mark(stream)
-        return standing.describe()
+        return declared.describe()
 
-    def keep(self, standing: DeclaredStream) -> None:
+    def keep(self, declared: DeclaredStream) -> None:
         """Keep a declared stream in the file of the run, its history first."""
         if self._keeper is not None:
             self._taps.unobserved.drain()
-            self._keeper.start_recording(standing)
+            self._keeper.start_recording(declared)
             self._keeper.hand_over(self._lineage)  # before new values take the place of old ones
-            self._queries.schedule_command(standing.query)
+            self._queries.schedule_command(declared.query)
 
-    def _standing_of(self, client: ClientSession, ask: m.Stand) -> DeclaredStream:
+    def _declared_of(self, client: ClientSession, ask: m.Stand) -> DeclaredStream:
         if not ask.stream:
-            return self._standing.find(ask.name)
+            return self._declared.find(ask.name)
         stream = self.stream(client, ask.stream)
-        for standing in list(self._standing.by_name.values()):
-            if standing.query is stream.query:
-                return standing
+        for declared in list(self._declared.by_name.values()):
+            if declared.query is stream.query:
+                return declared
         if not (ask.export or ask.keep):
             raise QueryError(f"{stream.query.name!r:.120} is neither exported nor kept.")
         return self._hand_over(stream, ask.name)
@@ -191,9 +191,9 @@ class SubscriptionManager:
             if not still:
                 raise LimitReached("the loop is inside an event that takes long; nothing has changed, ask again.")
             after = stream.base + outbox.number
-            standing = self._standing.adopt(name or query.name, query, after, stream.client.name)
+            declared = self._declared.adopt(name or query.name, query, after, stream.client.name)
         self._delivery.hand_over(
-            stream, HandedOverCursor(self._post, outbox, stream.base, Cursor(standing.buffer, after))
+            stream, HandedOverCursor(self._post, outbox, stream.base, Cursor(declared.buffer, after))
         )
         self._queries.schedule_command(query)
-        return standing
+        return declared

@@ -127,7 +127,7 @@ class Top(App[None]):
         )  # fmt: skip
         self._first = list(streams)
         self._over = threading.Event()
-        self._standing: set[str] = set()  # declared streams opened so far; a dropped one is not reopened
+        self._seen_declared: set[str] = set()  # declared streams opened so far; a dropped one is not reopened
         self._opening = False
         self._controls: list[ControlInfo] = []
         self._listed = False
@@ -191,14 +191,14 @@ class Top(App[None]):
         last.update(commands(seen, 8 if self.size.height >= _HIGH_TERMINAL_LINES else 4, last.content_size.width))
         self._show_controls(seen)
         declared = [one.name for one in seen.streams if one.name != COMMANDS]  # shown in their own part
-        new = [name for name in declared if name not in self._standing]
-        room = MAX_DEFAULT_STREAMS - len(self._standing)
+        new = [name for name in declared if name not in self._seen_declared]
+        room = MAX_DEFAULT_STREAMS - len(self._seen_declared)
         if new and room > 0 and not self._opening and self.job.state == LIVE:
             self._opening = True
             names = new[:room]
-            self._standing.update(names)
+            self._seen_declared.update(names)
             self._do("", lambda: [self.job.stream(name, buffer=_MAX_BUFFERED_VALUES) for name in names], self._opened)
-        left = len(declared) - len(self._standing)
+        left = len(declared) - len(self._seen_declared)
         more = f", {left} more by name with a" if left > 0 and not self._opening else ""
         self.query_one("#streams").border_title = f"streams{more}"
         self._draw_head()

@@ -163,7 +163,7 @@ class SharingClient:
             raise QueryError(f"{stream!r:.120} is no live stream of this run and no name of a declared one.")
         number = stream.attach.stream
         found = self._done(m.Stand(self._session.requests.number(), number, name or stream.name, **wanted), timeout)
-        if stream.standing is None:
+        if stream.declared is None:
             stream.stand_as(found)
         return found
 

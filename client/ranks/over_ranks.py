@@ -59,9 +59,9 @@ def over_ranks(
     )  # fmt: skip
     lead = next(iter(stream.parts.values()))
     try:
-        if combine == MERGE and lead.standing is not None:
+        if combine == MERGE and lead.declared is not None:
             raise QueryError(
-                f"{lead.standing!r} is declared by the job, which sends its values, not their parts.", text,
+                f"{lead.declared!r} is declared by the job, which sends its values, not their parts.", text,
                 hint="combine='mean' combines such values; a query of your own can be merged.",
             )  # fmt: skip
         if f is not None and (isinstance(combine, str) is False or combine == "list"):
@@ -173,7 +173,7 @@ def _asked(
         stream.own_notes.append(f"without rank {rank}: {error}")
         stream.gathering.post(rank, None)
     lead = next(iter(stream.parts.values()))
-    stream.mapped, stream.standing, stream.unit, stream.on = lead.mapped, lead.standing, lead.unit, lead.on
+    stream.mapped, stream.declared, stream.unit, stream.on = lead.mapped, lead.declared, lead.unit, lead.on
     for together in nodes.values():
         stream.own_notes.append(f"{numbered(together)} by a relay")
     if missing := run.ranks.missing if ranks in (None, ALL) else ():

@@ -116,7 +116,7 @@ class Session:
 
     def _say_hello(self) -> None:
         run = self._expected
-        streams = tuple(n for n, s in self.streams.living() if s.standing is None and not s.opening)
+        streams = tuple(n for n, s in self.streams.living() if s.declared is None and not s.opening)
         self.transport.send(encode(m.Hello(m.VERSION, self.client, run.id if run else "", self._token, streams)))
 
     @property
@@ -196,7 +196,7 @@ class Session:
 
     def _no_answer(self) -> str:
         own = sorted(
-            (s for _, s in self.streams.living() if s.standing is None), key=lambda s: s.cost.share, reverse=True
+            (s for _, s in self.streams.living() if s.declared is None), key=lambda s: s.cost.share, reverse=True
         )
         return self.vitals.no_answer([stream.text for stream in own])
 
@@ -326,7 +326,7 @@ class Session:
             return
         if error is None:
             stream.reattached(answer.result())
-        elif stream.standing is None or not isinstance(error, QueryError):
+        elif stream.declared is None or not isinstance(error, QueryError):
             stream.end(FAILED, str(error))
         elif stream.take_back():  # the job does not declare it any more, and it was this client's own
             self._attach_again(stream)

@@ -19,7 +19,7 @@ class StreamSink(Protocol):
     text: str
     cost: Cost
     opening: bool
-    standing: str | None
+    declared: str | None
 
     @property
     def attach(self) -> m.Attach:

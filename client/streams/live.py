@@ -78,7 +78,7 @@ class LiveStream(Stream):
         """Whether the query yields at events, not at the ends of windows."""
         self.opening = True
         """Whether the agent has not yet said that it has attached the query."""
-        self.standing: str | None = None
+        self.declared: str | None = None
         """The name of the declared stream that this one reads, None for a query of its own."""
         self.begins, self._upto = 1, 0
         """The number of the first value that it may have: what a history had given up before is not missing."""
@@ -151,7 +151,7 @@ class LiveStream(Stream):
         """Handle the reply to the attach: how the agent understands the query."""
         self.opening, self.mapped, source = False, info.mapped, info.declared
         if self.attach.named and source is not None:
-            self.standing, self.on = self.attach.code.text, source.on
+            self.declared, self.on = self.attach.code.text, source.on
             self.text, self.unit = source.query, source.unit
             self.begins = source.after + 1
             self.feed.begin_after(source.after)
@@ -169,7 +169,7 @@ class LiveStream(Stream):
 
     def stand_as(self, found: StreamInfo) -> None:
         """Continue as a reader of the declared stream that the query has become."""
-        self._own, self.standing = self.attach, found.name
+        self._own, self.declared = self.attach, found.name
         self.attach = msgspec.structs.replace(self.attach, code=m.Code(found.name), named=True)
 
     def take_back(self) -> bool:
@@ -177,7 +177,7 @@ class LiveStream(Stream):
         own, self._own = self._own, None
         if own is None:
             return False
-        self.attach, self.standing, self._relinked = own, None, True
+        self.attach, self.declared, self._relinked = own, None, True
         return True
 
     def receive(self, message: m.Values) -> None:
@@ -197,21 +197,21 @@ class LiveStream(Stream):
         if moved is not None:
             self.take_back()
         self._settled = False
-        if self.standing is None:
+        if self.declared is None:
             self._earlier_errors = self.error_count
             self._earlier = self.withheld, self.filtered
             self._reported_dropped = self._reported_errors = 0
         if moved is None:
-            self._relinked = self.standing is None  # else the numbers tell
+            self._relinked = self.declared is None  # else the numbers tell
         else:
             self.feed.skip_to(0, unknown=not self._accounted)
             self._relinked = self._accounted = False
             self._first_place, self._last_place = None, (self.newest, 0)
             self.feed.add_seam(*moved)
-            if self.standing is not None:  # the next run numbers its values from 1
+            if self.declared is not None:  # the next run numbers its values from 1
                 self._offset = self.newest
         above = min(max(0, self.newest - self._offset), MAX_VALUE_NUMBER)
-        on = self.attach.on if self.standing is None else ""
+        on = self.attach.on if self.declared is None else ""
         return msgspec.structs.replace(self.attach, request=request, above=above, on=on)
 
     def end(self, state: str, reason: str, *, cut: bool = False) -> None:

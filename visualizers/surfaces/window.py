@@ -60,7 +60,7 @@ class ChartWindow:
         self.parts: list[WindowPart] = []
         self.bar: FrameBar | None = None
         self._background: Any = None  # the picture of all that does not move
-        self._standing: list[Any] = []  # the texts in it
+        self._shown_labels: list[Any] = []  # the texts in it
         self._stamps: dict[Any, Any] = {}  # drawn legends, by artist
         self._saving = False
         self._playing = 0.0
@@ -211,7 +211,7 @@ class ChartWindow:
     def _paint(self, whole: bool) -> None:
         self.frames += 1
         blits = self.canvas.supports_blit and self._background is not None
-        if whole or not blits or self._labels() != self._standing:
+        if whole or not blits or self._labels() != self._shown_labels:
             self.redrawn += 1
             self.canvas.draw()
             return
@@ -226,7 +226,7 @@ class ChartWindow:
         if self.canvas.supports_blit:
             self._background = self.canvas.copy_from_bbox(self.figure.bbox)
             self._stamps.clear()
-        self._standing = self._labels()
+        self._shown_labels = self._labels()
         self._draw_artists()
 
     def _draw_artists(self) -> None:
