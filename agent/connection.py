@@ -31,7 +31,7 @@ class Connection(Protocol):
     """The connection of an agent to its clients: by sockets, or in memory for tests."""
 
     files: list[Path]
-    """What is to be removed at the end."""
+    """Files to remove at the end."""
 
     @property
     def link(self) -> ServerThread | None:
@@ -92,7 +92,7 @@ class Replaceable(Protocol):
 
 
 agents_by_place: dict[Place, Replaceable] = {}
-"""The agents of this process that can be found."""
+"""The open agents of this process."""
 
 
 def take_place(agent: Replaceable, place: Place) -> Replaceable | None:

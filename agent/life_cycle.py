@@ -20,7 +20,7 @@ from looptap.protocol.files.connection import remove
 from looptap.streams.preserving.interrupts import complete
 
 EXIT_SECONDS = 2.0
-"""For what is still to be sent at the end of the run."""
+"""Timeout for sending pending values at the end of the run."""
 MAX_COMPLAINTS = 10
 """Kinds of errors that are logged, one line each."""
 

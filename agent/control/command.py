@@ -34,7 +34,7 @@ NOT_BEGUN = "Ctrl-C in the job came before this command had begun: nothing is do
 INTERRUPTED = "interrupted by Ctrl-C in the job: it has begun, and may have done a part or all of its work."
 
 Then: TypeAlias = Callable[[], None]
-"""What the loop thread has to do when the event is over: wait, or raise."""
+"""An action of the loop thread after the event: wait, or raise."""
 
 
 class Requester(NamedTuple):
@@ -43,7 +43,7 @@ class Requester(NamedTuple):
     peer: bytes
     request: int
     regardless: bool = False
-    """True for the record of a command that failed, too; else its error is the answer."""
+    """True to reply with the record even after a failure; else its error is the reply."""
 
 
 class CommandResult(NamedTuple):
@@ -69,17 +69,17 @@ class LoopCommand:
     def __init__(self, job: JobHooks, record: CommandRecord, finished: Callable[[LoopCommand], None]) -> None:
         self.job, self.record = job, record
         self.requesters: list[Requester] = []
-        """Who waits for the outcome."""
+        """The clients that wait for the outcome."""
         self.source = ""
-        """Text of the code that it runs, for tracebacks."""
+        """The text of its code, for tracebacks."""
         self.vote: Vote | None = None
-        """What has to be decided before it is applied; None for a command of one rank."""
+        """The vote of the ranks before it is applied; None for a command of one rank."""
         self.waits = False
         """True while it waits for its event."""
         self.over = self.reported = False
-        """Whether something has become of it, and whether that was handed to the store and the stream of commands."""
+        """True once it has an outcome, and once that has gone to the store and the stream of commands."""
         self.overdue = 0.0
-        """Seconds that it has run, once they are many."""
+        """Seconds that it has been running, if that is long."""
         self.kind = CALL
         """Name of the error class that a client raises for `error`."""
         self.value: Any = None

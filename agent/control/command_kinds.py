@@ -205,7 +205,7 @@ class UnknownCommand(LoopCommand):
 BY_NAME: dict[str, type[LoopCommand]] = {
     "set": SetControl, "trigger": CallTrigger, "checkpoint": SaveCheckpoint, "stop": StopLoop, "pause": PauseLoop,
 }  # fmt: skip
-"""The kinds that a client asks for by a word; code comes in a message of its own."""
+"""The kinds of commands by name; code has a message type of its own."""
 
 
 def _check_schedule(control: BoundControl, schedule: str) -> None:

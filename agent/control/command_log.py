@@ -11,9 +11,9 @@ from looptap.protocol.replies import CommandRecord
 from looptap.streams.errors import ControlError, EventPassed, LooptapError, NotAgreed
 
 MAX_RECORDS = 1000
-"""Outcomes that can be asked for again, and records that are kept."""
+"""Number of records, and of outcomes that can be requested again."""
 MAX_RECORD_BYTES = 33_554_432
-"""Bytes of results and of code that are remembered; beyond, the oldest are let go of, but not that they have run."""
+"""Bytes of results and code that are kept; beyond, the oldest are dropped, but not the fact that they have run."""
 
 
 class CommandLog:

@@ -33,11 +33,11 @@ class BoundControl:
     ) -> None:  # fmt: skip
         self.name, self.control, self.get, self.set = name, control, get, set
         self.schedules = schedules
-        """What drives it: then the caller says what is to become of that. None: no schedule ever does."""
+        """The schedules that drive it, for which a caller must choose SCALE or FREEZE; None: none ever does."""
         self.refusal = refusal
-        """Why it cannot be set at present, if so."""
+        """The reason why it cannot be set now, if so."""
         self.of_optimizer = False
-        """Whether the state of an optimizer has its value."""
+        """True if an optimizer's state contains its value."""
 
     def value(self) -> Any:
         """Return the value as plain data; a number if it has one element."""

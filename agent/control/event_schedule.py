@@ -26,7 +26,7 @@ class EventSchedule:
     def __init__(self, queries: QueryRegistry, on: str) -> None:
         self._queries, self._on = queries, on
         self.pending: list[tuple[int, str, Scheduled]] = []
-        """In the order of their events, and of their ids."""
+        """Pending entries, sorted by event number and id."""
         self._running: Scheduled | None = None  # done, or left by Ctrl-C
         self._lock = threading.Lock()
         self._waits = False

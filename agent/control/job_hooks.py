@@ -17,7 +17,7 @@ from looptap.streams.loop_observer import LoopObserver
 from looptap.streams.values.snapshots import snapshot
 
 MAX_RESULT_BYTES = 10_000
-"""Bytes of what a host's function returns that are kept on record."""
+"""Bytes of a host function's result that a record keeps."""
 
 log = logging.getLogger("looptap")
 
@@ -35,7 +35,7 @@ class JobHooks:
 
     def __init__(self, sources: EventSources, default_event: str) -> None:
         self.default_event = default_event
-        """The event type of a command that names none and is safe at any."""
+        """The event type for commands that name none and are safe at any."""
         self.controls = BoundControls(lambda: sources.exposed)
         self.triggers: dict[str, Trigger] = {}
         self.checkpoint: Trigger | None = None
@@ -43,7 +43,7 @@ class JobHooks:
         self.on_stop: Callable[[], BaseException] | None = None
         self.stop_requested = False
         self.stop_looked_at = False
-        """Whether the host has ever read `Agent.stop_requested`."""
+        """True once the host has read `Agent.stop_requested`."""
         self.observers = ExposedObservers(sources.exposed)
         self.exclude_pause = sources.exclude_pause
 

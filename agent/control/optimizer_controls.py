@@ -14,7 +14,7 @@ from looptap.streams.control import Control
 from looptap.streams.errors import ControlError
 
 SCALE, FREEZE = "scale", "freeze"
-"""What may become of a schedule."""
+"""Treatments of a schedule when its learning rate is set."""
 
 _LR = Control(float, minimum=0, doc="the learning rate of all parameter groups, or of one")
 _DECAY = Control(float, minimum=0, doc="the weight decay of all parameter groups, or of one")

@@ -10,7 +10,7 @@ from looptap.agent.control.process_group import ProcessGroup
 from looptap.streams.errors import ControlError
 
 MAX_SHARE_OF_COLLECTIVE_TIMEOUT = 4
-"""On several ranks a pause takes at most this part of the seconds after which a collective gives up."""
+"""On several ranks a pause takes at most one part in this many of the collective timeout."""
 _INTERRUPT_CHECK_SECONDS = (
     0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
 )
@@ -22,7 +22,7 @@ class Pause:
     def __init__(self) -> None:
         self.bound: float | None = None
         self.total = 0.0
-        """Seconds that the loop has paused so far, the open pause not counted."""
+        """Seconds of all pauses that have ended."""
         self.resumes = 0
         self._began = self._ends = 0.0
         # Not a Condition: the locks of those stay taken when Ctrl-C comes at the wrong moment.

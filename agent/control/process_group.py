@@ -22,7 +22,7 @@ COMMIT, LATE, ALONE, OFF = "commit", "late", "alone", "off"
 """What is decided on a command: all ranks are at its event; one had passed it; they did not all come in time; it was
 called off."""
 DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 600.0
-"""Seconds after which a process group gives up waiting for a rank, where it does not say."""
+"""Collective timeout of a process group that states none."""
 _POLL_SECONDS = 0.0002, 0.002  # seconds between two looks for the decision: at first, and at last
 _DECISION_LIFETIME_SECONDS = 60.0  # seconds after which no rank asks for a decision any more
 
@@ -33,7 +33,7 @@ class ProcessGroup(NamedTuple):
     rank: int
     size: int
     timeout: float
-    """Seconds after which a collective gives up."""
+    """Collective timeout in seconds."""
 
 
 def group() -> ProcessGroup | None:
@@ -84,7 +84,7 @@ class Ballots:
         self._store: Any = None
         self._old: deque[tuple[float, str]] = deque()
         self.since: float | None = None
-        """When the operation began that is under way on the store."""
+        """The start time of the running store operation."""
 
     def connect(self, patience: float) -> None:
         """Connect in advance, on a thread of its own."""

@@ -27,9 +27,9 @@ from looptap.streams.events import Event
 PREPARED_LIFETIME_SECONDS = 10.0
 """Seconds for which a prepared command waits for its event to be named."""
 MAX_PREPARED_COMMANDS = 64
-"""Commands that wait for the agreement of the ranks."""
+"""Commands that may wait for the agreement of the ranks."""
 STORE_GRACE_SECONDS = 1.0
-"""Seconds beyond its patience after which a store that has not answered counts as unreachable."""
+"""Seconds beyond the vote's timeout after which a silent store counts as unreachable."""
 _INTERRUPT_CHECK_SECONDS = (
     0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
 )

@@ -66,9 +66,9 @@ class HistoryBuffer:
         self.number = after
         """The number of the newest value."""
         self.first = after + 1
-        """The number of the oldest value that is held."""
+        """The number of the oldest held value."""
         self.held = 0
-        """Bytes that are held."""
+        """Bytes held."""
         self.readers = 0
 
     @property

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 MIN_VALUE_BYTES = 64
-"""Minimum size for which a value counts."""
+"""Every value counts as at least this large."""
 RESERVATION_BYTES = 65_536
-"""Bytes that a queue reserves at a time; then it asks again how much is free."""
+"""Bytes that a queue reserves at a time."""
 MAX_FREE_SHARE_PER_QUEUE = 2
 """A queue may hold this many times the free bytes: a client that does not read leaves room for those that do."""
 MAX_VALUES_PER_TRANSFER = 16_384
@@ -142,13 +142,13 @@ class QueueSet:
     def __init__(self, limit: int, ring: Callable[[], None], hurry: Callable[[], None]) -> None:
         self.limit, self.wake_gathering, self.wake_now = limit, ring, hurry
         self.defers = False
-        """Whether the training thread measures the cost of a query, and sends wakeups afterwards."""
+        """True while the training thread times a query; wakeups are sent afterwards."""
         self.deferred: tuple[Callable[[], None], ...] = ()
-        """Those wakeups."""
+        """The deferred wakeups."""
         self.ready: set[ValueSink] = set()
         """The sinks with new values; added by producers, removed by the I/O thread."""
         self.changed = False
-        """Whether the state of a query has changed; set by producers, cleared by the I/O thread before it looks."""
+        """True if a query's state has changed; set by producers, cleared by the I/O thread before it looks."""
         self.wakeup_pending = False
         self.peak_bytes = 0
         self.granted = 0

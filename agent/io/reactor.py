@@ -27,19 +27,19 @@ from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 
 MAX_FRAMES_PER_TURN = 64
-"""Frames that are received before values get their turn."""
+"""Frames received before values are sent."""
 MAX_RECEIVE_SECONDS = 0.0005
-"""Seconds after which receiving stops, whatever is pending."""
+"""Seconds after which receiving stops, even if frames are pending."""
 MAX_FLUSH_SECONDS = 0.0002
 """Seconds of flushing after which the GIL is given away, if there is more."""
 MIN_GAP_SECONDS = 0.0002
-"""Seconds of sleep, at least, between two pieces of work: less would not let another thread have the GIL."""
+"""Minimum sleep between two pieces of work: less would not let another thread take the GIL."""
 TOUCH_INTERVAL_SECONDS = 6 * 3600.0
 """Seconds between updates of the mtime of a link's files, against cleaners of temporary directories."""
 MIN_VIEWER_REST_SECONDS, VIEWER_REST_FACTOR = 0.05, 30
-"""Seconds for which viewers are not heard after a flood of theirs, at least, and as many times what that took."""
+"""Viewers are ignored after a flood: minimum seconds, and the multiple of the seconds that the flood took."""
 FILE_CHECK_INTERVAL_SECONDS = 60.0
-"""Seconds between two looks whether these files are still there."""
+"""Seconds between two checks whether these files still exist."""
 
 # Waiting for the GIL is not holding it; the clock of Windows' threads is too coarse.
 _spent = time.monotonic if sys.platform == "win32" else time.thread_time

@@ -42,7 +42,7 @@ class ServerSocket:
         self.bound = Bound(())
         self.router: zmq.Socket[bytes] | None = None
         self.peer, self.frames = b"", 0
-        """Of the message that is being received: who sends it, and how many frames of it there were."""
+        """The sender of the message being received, and the number of its frames so far."""
         self._held: dict[bytes, list[tuple[zmq.MessageTracker, int]]] = {}
 
     def open(self, context: zmq.Context[zmq.Socket[bytes]], wanted: str | None, directory: Path | None) -> None:

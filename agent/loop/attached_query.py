@@ -52,19 +52,19 @@ class AttachedQuery(QueryStatus):
         self.on, self.name, self.max_bytes, self.recorder = on, name or pipeline.text, max_bytes, recorder
         self.grouped, self.every = needs_group(pipeline), pipeline.every
         self.numbers, self.language = pipeline.numbers, pipeline.language
-        """What it reads of an event if it is arithmetic, else None; the names of the language that it uses."""
+        """The observables it reads if it is arithmetic, else None; the names of the language that it uses."""
         if recorder is not None:
             condition = recorder.condition
             self.language |= condition.language
             if self.numbers is not None:
                 self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
         self.deferred: bool | None = None
-        """Whether it is evaluated after its events; None until it has seen one."""
+        """True if it is evaluated after its events; None before its first."""
         self.expensive_in_a_row = 0  # how often in a row, a little later, it cost more than what is never limited
         self.seen = 0
-        """The number of the last event that it has evaluated, or counted as lost."""
+        """The number of the last event that was evaluated, or counted as lost."""
         self.closed = 0
-        """How many groups had ended when it last closed its window at the end of one."""
+        """The number of the last group whose end closed its window."""
         self._flush_requested = False
         self._outputs: Sequence[Output] | None = None  # of an evaluation, until all is done that belongs to it
         short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None

@@ -69,7 +69,7 @@ class Turn:
         self.lock = threading.RLock()
         """Held while a piece is evaluated. Only its owner can release it: so Ctrl-C never leaves it taken."""
         self.overdue = False
-        """Whether another thread has waited for the piece in vain; it waits no second time for the same one."""
+        """True once another thread has given up waiting for the piece; it does not wait for the same one again."""
         self.thread = 0
         """The identifier of the thread that evaluates."""
 
@@ -85,7 +85,7 @@ class DeferredEvaluator:
         self.max_pending = MAX_PENDING_EVENTS
         self.turn = Turn()
         self.piece: list[PendingEvent] = []
-        """The events that are being evaluated, or that Ctrl-C has left."""
+        """The events being evaluated, or left over by Ctrl-C."""
 
     def for_unobserved_events(self) -> DeferredEvaluator:
         """Return a twin that never wakes the I/O thread; the two take turns."""

@@ -25,7 +25,7 @@ from looptap.streams.language.copyable import IMMUTABLE, copied_numbers
 from looptap.streams.operators.pipeline import Latest
 
 EventCommand = Callable[[Event], "Callable[[], None] | None"]
-"""What runs at an event; it returns what is to be done when the event is over."""
+"""A function that runs at an event; it may return an action for after the event."""
 
 MAX_EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
@@ -264,7 +264,7 @@ class EventSources:
         clock: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
         self.clock = clock
-        """Tells the time of events, in seconds that never go back."""
+        """The clock of events, in monotonic seconds."""
         self.exposed, self.rank, self.backlog = exposed, rank, backlog
         assert isinstance(backlog.queues, QueueSet)
         self._post = backlog.queues

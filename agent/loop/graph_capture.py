@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 log = logging.getLogger("looptap")
 captured = 0
-"""Events that were not looked at because a CUDA graph was being captured."""
+"""Events ignored during CUDA graph capture."""
 
 
 def captures() -> Callable[[], bool] | None:

@@ -30,7 +30,7 @@ GLARING_SECONDS = 200e-6
 MIN_EVALUATIONS = 3
 """Evaluations before the first decision."""
 SPENDABLE_SHARE = 0.8
-"""Of the budget, what is handed out: costs rise before they are measured."""
+"""Share of the budget that is given out: costs rise before they are measured."""
 MEAN_SECONDS = 0.5
 """Seconds of the loop over which a mean cost is taken."""
 MIN_WATCH_MEANS = 6
@@ -40,7 +40,7 @@ TOO_LONG_SECONDS = 1.0
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 640.0
 """Seconds after which a suspended query is tried again: twice as many after each time, up to the longest."""
 MEASURE_NEXT = -1
-"""In place of the events to pass over: the next evaluation is watched."""
+"""A pace that means: watch the next evaluation."""
 _SMOOTHING_FACTOR = 0.2
 _MIN_DEMAND_CHANGE = 0.05  # part by which a demand has to change for the shares to be computed again
 
@@ -145,7 +145,7 @@ class Verdict(NamedTuple):
     """The reason why a query was limited: its cost, and the budget left."""
 
     cost: float
-    """Seconds of an evaluation, typically."""
+    """Typical seconds of an evaluation."""
     step: float
     """Seconds between two events that it asks for, without queries."""
     allowed: float
@@ -195,9 +195,9 @@ class CostMeter:
         self.skip = 0
         """Of the events that the query asks for, those to pass over before the next evaluation; or `MEASURE_NEXT`."""
         self.watched = False
-        """Whether costs are without the time that others took."""
+        """True if costs exclude the time that others took."""
         self.verdict: Verdict | None = None
-        """Why it was limited the last time."""
+        """The reason for the last limit."""
 
     def charge(self, cost: float, step: float, seconds: float, events: int, now: float) -> bool:
         """Record an expensive evaluation in a loop of ``step`` seconds; False: detach.

@@ -23,18 +23,18 @@ class QueryStatus:
         self.pipeline, self.outbox, self.meter = pipeline, outbox, meter
         pipeline.on_failure = self._window_failed
         self.latest_slots = places
-        """What it reads of events of other types."""
+        """Its copies of observables of other event types."""
         self.state, self.reason = "live", ""
         self.errors = self.events = 0
         self.seconds = self.started = 0.0
-        """What the query has cost the training thread, and the time of its first event."""
+        """Seconds that the query has cost the training thread, and the time of its first event."""
         self.traceback = ""
         self.warning = ""
-        """A sentence on what the query does to the loop."""
+        """A warning on what the query does to the loop."""
         self.doubt = ""
-        """What the query is likely to read of its events, and the first of them did not have."""
+        """Names that the query probably reads and that its first event did not have."""
         self.changes = 1
-        """How often its state, its first error or its limit has changed: who reads it is to hear of that."""
+        """The number of changes of its state, first error or limit, which are sent to readers."""
         self.suspended = False
         self.withheld = 0
         """Events that the budget has kept from it."""
@@ -42,7 +42,7 @@ class QueryStatus:
         self.pause_seconds = self.retry_at = 0.0  # of the newest suspension, and when it ends
         self._resumed = 0.0  # when it ended
         self.overdue = 0.0
-        """Seconds that its present evaluation has taken, once they are many."""
+        """Seconds that its present evaluation has been running, if that is long."""
         self._in_a_row = 0
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
 

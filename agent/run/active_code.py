@@ -28,7 +28,7 @@ class Inside(NamedTuple):
     thread: int
     seconds: float = 0.0
     client: str = ""
-    """Who asked for it; empty for the job itself."""
+    """The name of its client; empty for the job itself."""
 
     def same(self, other: Inside) -> bool:
         """Return True if both are the same evaluation."""

@@ -13,7 +13,7 @@ from looptap.store.errors import StoreError
 from looptap.streams.flags import REPEATED
 
 MAX_EARLIER_RUNS = 100
-"""Runs before this one that are remembered, the newest ones."""
+"""Earlier runs that are remembered, the newest."""
 
 
 class ResumeFacts(TypedDict, total=False):
@@ -34,7 +34,7 @@ class RunHistory:
         self.taken_up: dict[str, int] = {}
         """The numbers of the last events before the state that was loaded."""
         self.seen: dict[str, int] = {}
-        """The highest numbers of events that were there before that, as far as is known."""
+        """The highest known event numbers of the earlier runs."""
         self._since = math.inf
         self._find: Callable[[], Mapping[str, int]] | None = None
 

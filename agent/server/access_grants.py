@@ -46,7 +46,7 @@ class AccessGrant:
     expires: float
     by: str
     only: bool = False
-    """Whether it shows what is exported to it, in place of what is exported to all."""
+    """True if it shows only streams exported to it, not those exported to all."""
 
 
 class AccessGrants:

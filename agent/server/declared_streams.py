@@ -54,11 +54,11 @@ class DeclaredStream:
     ) -> None:
         self.name, self.query, self.buffer, self.unit, self.logged, self.by = name, query, ring, unit, logged, by
         self.exported = self.kept = False
-        """Whether viewers see it; whether its values go to the file of the run."""
+        """True if viewers see it; if its values go to the file of the run."""
         self.shares: set[str] = set()
         """The shares whose viewers see it, too."""
         self.dropped = False
-        """Whether its query has failed and was taken off its events."""
+        """True once its query has failed and was detached."""
 
     def describe(self) -> StreamInfo:
         """Describe the stream to an operator."""

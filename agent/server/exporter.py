@@ -55,9 +55,9 @@ class ValueExporter:
         self._queries, self._post, self.guests, self._limits = queries, post, guests, limits
         self._send, self._rank, self._lineage = send, rank, lineage
         self.streams: dict[Subscription, None] = {}
-        """All of them, in the order in which they were opened."""
+        """All streams, in the order of opening."""
         self.hurried = 0
-        """How many of them want low latency."""
+        """The number of streams with low latency."""
         self._served: dict[ValueSink, dict[Subscription, None]] = {}  # by where their values come from
         self._turns: OrderedDict[ClientSession, None] = (
             OrderedDict()
@@ -65,7 +65,7 @@ class ValueExporter:
         self._owing: dict[ClientSession, None] = {}  # clients that are owed answers
         self.sent_bytes = 0
         self.leaving = False
-        """Whether the run ends: no answer of a client will come in time."""
+        """True while the run ends: clients will not confirm in time."""
 
     # ------------------------------------------------------------ which streams there are, and which have news
 

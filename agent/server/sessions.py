@@ -29,7 +29,7 @@ class SessionTable:
         self.limits = limits
         self.clients: dict[bytes, ClientSession] = {}
         self.operators = 0
-        """How many of them are no viewers."""
+        """The number of operators."""
         self.reached: dict[str, dict[int, int]] = {}  # by token, the oldest first
 
     def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> ClientSession:

@@ -29,7 +29,7 @@ class StatisticsReporter:
         history: RunHistory, pause: Pause, recorder: RunRecorder | None, budget: OverheadBudget,
     ) -> None:  # fmt: skip
         self.refused_messages = 0
-        """Messages that no client may send, or that are none."""
+        """Messages that are malformed or not allowed."""
         self.io_seconds = 0.0
         """CPU time of the I/O thread."""
         self.run, self._sources, self._queues, self._liveness = run, sources, queues, liveness

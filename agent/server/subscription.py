@@ -28,7 +28,7 @@ from looptap.streams.text import last_line
 from looptap.streams.values.snapshots import Pending
 
 RETRY_DELAY_SECONDS, VIEWER_RETRY_DELAY_SECONDS, VIEWER_STALL_TIMEOUT_SECONDS = 0.01, 0.25, 4.0
-"""Seconds before another try to send to a client for which libzmq had no room; to a viewer ever more, up to so many."""
+"""Seconds before the next try after libzmq had no room: for an operator, and for a viewer from first to longest."""
 MAX_MISSED_HEARTBEAT_TIMEOUTS = 3
 """Times `Limits.heartbeat_timeout` that a client may be silent: its thread may have to wait for its interpreter."""
 
@@ -41,24 +41,24 @@ class ClientSession:
     role: str
     name: str
     key: str = ""
-    """The public key by which it came in; empty without sockets."""
+    """Its public key; empty without sockets."""
     token: str = ""
-    """What it will be known by over another link; empty: it will not come back."""
+    """The secret that identifies it over another link; empty: it will not reconnect."""
     streams: dict[int, Subscription] = field(default_factory=dict)
     ready: OrderedDict[Subscription, None] = field(default_factory=OrderedDict)
-    """Those that have something to send or to tell, the next one first."""
+    """Streams with values or states to send, the next one first."""
     sent_bytes: int = 0
     got_bytes: int = 0
     owed: deque[bytes] = field(default_factory=deque)
-    """Answers for which libzmq had no room; nothing overtakes them."""
+    """Replies for which libzmq had no room; they are sent first."""
     full_until: float = 0.0
     """When to try again, after libzmq had no room for it."""
     refusals: int = 0
-    """How often in a row that was so."""
+    """The number of consecutive times without room."""
     last_heard: float = field(default_factory=time.monotonic)
-    """When it was heard last; a client gives a sign of life each second."""
+    """The time of its last frame; a client sends one each second."""
     disconnected: bool = False
-    """Whether its link is lost; it may be back."""
+    """True while its link is lost; it may reconnect."""
 
     @property
     def viewer(self) -> bool:
@@ -113,11 +113,11 @@ class Subscription:
         self.number, self.client, self.query, self.source, self.base = number, client, query, source, base
         self.low_latency = low_latency
         self.sink: ValueSink = query.outbox
-        """Where its query puts the values."""
+        """The output of its query."""
         self.reader = source if isinstance(source, Cursor | HandedOverCursor) else None
         self._ended = ""  # why, if only this client's reading has
         self.reported_changes = 0
-        """Of the changes of the query's state, those that the client has heard of."""
+        """The number of state changes that were sent to the client."""
         self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
         self.sent = 0
         self._reached = base

@@ -31,24 +31,24 @@ class Outcome:
     number: int = 0
     """The number of that event."""
     time: float = 0.0
-    """When, in seconds since the epoch by the host's clock."""
+    """The time in seconds since the epoch, by the host's clock."""
     old: Any = None
     new: Any = None
     version: int | None = None
-    """Of the control, after the change."""
+    """The version of the control after the change."""
     result: Any = None
-    """What a function of the host returned; of a pause, for how many seconds it is."""
+    """The result of a host function; of a pause its seconds."""
     saved: Any = None
-    """What the checkpoint before the change returned."""
+    """The result of the checkpoint before the change."""
 
     error: str = ""
-    """Why it was not done, where that is returned and not raised (`looptap.Run.cancel`)."""
+    """The reason of a failure, where that is returned and not raised (`looptap.Run.cancel`)."""
     note: str = ""
-    """A remark: of a stop, that the loop has never checked whether one is requested."""
+    """A remark, such as that the loop has never checked for a requested stop."""
     waited: float = 0.0
     """Seconds that the loop waited at the event for the other ranks."""
     ranks: dict[int, Outcome] = field(default_factory=dict)
-    """Of a command for several ranks, what came of it on each; this one is that of the lowest."""
+    """The outcome on each rank of a command for several; this one is the lowest rank's."""
 
     def __str__(self) -> str:
         what = f"{self.what} {self.name}".strip()
@@ -88,7 +88,7 @@ class Controls(Mapping[str, ControlInfo]):
         self.report, self.run = report, run
         """``report`` asks the agent what can be set and done."""
         self.seen: dict[str, int] = {}
-        """The version in which each control was looked at last."""
+        """The last version of each control that was read."""
 
     def look(self, name: str | None = None, report: ControlReport | None = None) -> dict[str, ControlInfo]:
         """Return the present controls, or those in ``report``.

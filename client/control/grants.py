@@ -28,10 +28,10 @@ class Share:
         self.id, self.expires, self.endpoints, self.streams = info.share, info.expires, info.endpoints, info.streams
         """``streams`` is what it shows, as of when it was asked for; None: whatever is exported."""
         self.who = ["".join(filter(str.isprintable, name[:1000])) for name in info.viewers]
-        """Names of those who were there when it was asked for; `viewers` asks again."""
+        """Names of its viewers at the time of the request; `viewers` asks again."""
         self._client = client
         self.path = path
-        """Where the viewer's file is, to be sent to whom it is for; None for a share that was made elsewhere."""
+        """The path of the viewer's file, to be sent to viewers; None for a share that was made elsewhere."""
 
     @property
     def left(self) -> float:

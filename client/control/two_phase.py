@@ -17,11 +17,11 @@ from looptap.protocol.replies import CommandRecord, CommandReply, Preparation
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 
 MAX_ATTEMPTS = 8
-"""Events that are named, each further ahead, before it is given up: a loop may be faster than we are."""
+"""Events that are tried, each further ahead, before giving up: the loop may be faster."""
 _REPLY_TIMEOUT_SECONDS = 5.0  # seconds in which an agent answers what it need not ask the loop for
 
 Answer: TypeAlias = CommandRecord | LooptapError
-"""The record of a command on one rank, or why there is none."""
+"""The record of a command on one rank, or its error."""
 
 
 def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int]) -> dict[int, Session]:

@@ -48,7 +48,7 @@ class RunListing:
     route: CommandRoute | None = field(default=None, repr=False, compare=False)
     members: Mapping[int, RunListing] = field(default_factory=dict, repr=False, compare=False)
     opener: Opener | None = field(default=None, repr=False, compare=False)
-    """Attaches to it: `attach` calls this with the listing, the timeout in seconds, and whether to follow."""
+    """The function that `attach` calls with the listing, the timeout in seconds, and whether to follow."""
 
     @property
     def missing(self) -> tuple[int, ...]:

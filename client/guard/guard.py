@@ -28,9 +28,9 @@ from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.feed import FAILED
 
 SCAN_INTERVAL_SECONDS, JUDGE_INTERVAL_SECONDS = 0.5, 0.05
-"""Seconds between two looks for new runs, and between two looks at what has come of those that are there."""
+"""Seconds between searches for new runs, and between checks of known ones."""
 ATTACH_TIMEOUT_SECONDS = 5.0
-"""Seconds for a run to let the guard in; the next attempt comes after as long, then less and less often."""
+"""Timeout for attaching; the next attempt follows after as long, then less and less often."""
 _WORKER_THREADS = 8
 _MAX_PENDING_TASKS = 64  # runs that are let in at one time, and actions that are under way
 

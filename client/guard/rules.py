@@ -16,7 +16,7 @@ from looptap.streams.operators.windows import as_window
 PLAIN = ("log", "desktop", "checkpoint", "stop")
 """Actions that are one word."""
 PREFIXES = ("http://", "https://", "shell:", "call:")
-"""How the others begin."""
+"""Prefixes of the other actions."""
 
 
 class Firing(NamedTuple):

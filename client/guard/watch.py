@@ -22,7 +22,7 @@ from looptap.streams.stream.stream import Record
 from looptap.streams.text import last_line
 
 MAX_BUFFERED_VALUES = 20_000
-"""Values of a query that may wait for the next look of the guard."""
+"""Values of a query that may wait for the next check."""
 MAX_COMPARED_STEPS = 1_000
 """Steps at which runs are compared with their siblings; those before are forgotten."""
 
@@ -227,7 +227,7 @@ class RunWatch:
         self.listed, self.run = listed, listed.attach(timeout)
         self.judges: list[tuple[int, Judge]] = []
         self.problems: list[tuple[int, Judgement]] = []
-        """Rules that this run cannot be asked."""
+        """Rules that cannot be checked on this run."""
         try:
             for index, rule in enumerate(rules):
                 try:

@@ -30,7 +30,7 @@ _RANK_CHECK_INTERVAL_SECONDS = 1.0  # seconds between two checks of the ranks
 _MAX_ABSENCES = 1000
 
 Combined = Callable[[AssembledWindow], Any]
-"""Makes one value of what the ranks have; None where each value is for itself."""
+"""A function that combines the parts of the ranks; None without combine."""
 
 
 class Absent(NamedTuple):
@@ -60,17 +60,17 @@ class RankStream(LiveStream):
         self.ranks = self.asked = tuple(ranks)
         """``ranks`` is who answers; by a relay that is one for several of those that are ``asked``."""
         self.parts: dict[int, RankPart] = {}
-        """The stream of each rank, which keeps none of its values."""
+        """The stream of each rank; it keeps no values."""
         self.gone: dict[int, str] = {}
-        """The ranks that have ended or could not be reached, and why."""
+        """The reason for each rank that has ended or could not be reached."""
         self.combined: Combined | None = None
         self.gathering = Gathering(WindowAssembler(ranks, patience, together=bool(attach.align)), weakref.ref(self))
-        """Brings the values of the ranks together."""
+        """The thread that merges the values of the ranks."""
         self._absent: deque[Absent] = deque(maxlen=_MAX_ABSENCES)
         self._next = 1
         self._place = 0.0, 0.0  # of the newest value: its time and its clock
         self.own_notes: list[str] = []
-        """Return the notes on this stream, besides those of the ranks."""
+        """Notes on this stream, besides those of the ranks."""
         release = weakref.finalize(self, self.gathering.stop)
         release.atexit = False
 

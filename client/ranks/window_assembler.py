@@ -49,9 +49,9 @@ class WindowAssembler:
     def __init__(self, ranks: Collection[int], patience: float, together: bool = False) -> None:
         self.ranks, self.patience, self.together = tuple(sorted(ranks)), patience, together
         self.live = set(self.ranks)
-        """Those that may have more to say."""
+        """Ranks that may send more values."""
         self.late = dict.fromkeys(self.ranks, 0)
-        """Values that came when their number had been given up, by rank."""
+        """Values that came after their number had been given up, by rank."""
         self._parts: dict[Key, dict[int, RankContribution]] = {}
         self._since: dict[Key, float] = {}
         self._order: list[Key] = []

@@ -52,9 +52,9 @@ class _Asked(Generic[R]):
     lasting: bool
     first: Callable[[R], None] | None = None
     sent: bool = False
-    """Whether it went over the link of this moment."""
+    """True if it was sent over the present link."""
     ever: bool = False
-    """Whether it ever went over a link: then it may have been done."""
+    """True if it was ever sent: then it may have been executed."""
 
 
 class PendingRequests:

@@ -65,13 +65,13 @@ class Session:
     ) -> None:
         self._state, self._reason = LIVE, ""
         self.losses = 0
-        """How often the link was lost."""
+        """The number of times the link was lost."""
         self.refused_messages = 0
         """Messages of the agent that were malformed, or belong to no stream."""
         self._got = self._acknowledged = 0  # bytes of values over this link, and how many the agent knows of
         self.role = ""
         self.info: m.RunInfo
-        """What the run says of itself: id, name, host, pid, rank, versions."""
+        """The run's identity: id, name, host, pid, rank, versions."""
         self._expected, self.follow = run, follow
         """``follow``: whether the session continues with the next run of the same name."""
         self.vitals = Vitals()

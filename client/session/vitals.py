@@ -28,7 +28,7 @@ class Vitals:
         self.events: dict[str, int] = {}
         self.paused = 0.0
         self.inside = ""
-        """The query or command that the loop has been inside of for long, with its client."""
+        """A query or command that has been running for long, with its client."""
         self._idle, self._ages = 0.0, dict[str, float]()
         self._heard = self.beaten = time.monotonic()  # the last frame, the last beat
         self._unheard = 0  # ticks since the last frame

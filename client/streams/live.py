@@ -75,19 +75,19 @@ class LiveStream(Stream):
         super().__init__(name, text=text, on=attach.on, feed=feed)
         self.run = run
         self.mapped = False
-        """Whether the query yields at events, not at the ends of windows."""
+        """True if the query yields at events, not at the ends of windows."""
         self.opening = True
-        """Whether the agent has not yet said that it has attached the query."""
+        """True until the agent has attached the query."""
         self.declared: str | None = None
         """The name of the declared stream that this one reads, None for a query of its own."""
         self.begins, self._upto = 1, 0
         """The number of the first value that it may have: what a history had given up before is not missing."""
         self.unit = ""
-        """The unit of the values, where the host has named one."""
+        """The unit of the values, if the host has named one."""
         self.skipped = 0
         """Values that ``throttle`` held back."""
         self.broken_off = False
-        """Whether the run went without a word on how far the query had come."""
+        """True if the run ended without reporting the query's last number."""
         self.attach = attach
         """The request that attaches the query."""
         self._own: m.Attach | None = None  # the query that was handed over to the job

@@ -34,7 +34,7 @@ class Route(Protocol):
     """A way to an agent that is opened for each connection."""
 
     longest: float
-    """Seconds between two attempts, at most, to restore a lost connection."""
+    """Maximum seconds between two attempts to reconnect."""
 
     def endpoint(self) -> str:
         """Return where to connect, once. Raises NoAnswer if a retry helps, or LinkError."""

@@ -19,7 +19,7 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + by
 _MECHANISM = slice(12, 32)
 
 UNANSWERED = "accepts the connection but does not answer"
-"""What `no_answer` says of an agent whose handshake does not end."""
+"""The reason in `no_answer` for a handshake that does not end."""
 
 
 def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None:

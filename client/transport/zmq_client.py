@@ -63,7 +63,7 @@ class ZmqTransport:
         self._limits = limits or Limits()
         self._still_there, self._route = still_there, route
         self.failures = 0
-        """Exceptions of the receiver, the newest of which is `last_failure`."""
+        """The number of the receiver's exceptions, the newest of which is `last_failure`."""
         self.last_failure: Exception | None = None
         self.refused_messages = 0
         """Messages of more than one frame, which no agent sends."""

@@ -16,7 +16,7 @@ import zmq
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 IO_THREADS = 2
-"""Threads of libzmq that encrypt and decrypt: a link with large arrays does not hold up all others."""
+"""Threads of libzmq that encrypt and decrypt: a link with large arrays does not delay all others."""
 MAX_SOCKETS = 16_384
 """The bound on sockets; a link has three."""
 

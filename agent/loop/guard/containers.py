@@ -10,7 +10,7 @@ from typing import Any
 from looptap.agent.loop.guard.tensor_state import ObjectPath
 
 MAX_ITEMS = 1000
-"""Items of a container that are kept; of a longer one its length and its ends."""
+"""Items of a container that are copied; of a longer one only its length and ends are."""
 
 
 def contents(container: Any) -> Any:

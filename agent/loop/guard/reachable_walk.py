@@ -12,7 +12,7 @@ from looptap.agent.loop.guard.tensor_state import Change, ObjectPath, Tensors
 from looptap.streams.values.plain import ATOM, kind_of
 
 MAX_THINGS = 4000
-"""Objects that one walk looks at."""
+"""Objects that one walk visits."""
 
 Undo = Callable[[], Iterable[Change]]
 
@@ -27,12 +27,12 @@ class Walk:
         self.named = named
         self.tensors = Tensors()
         self.things: list[Any] = []
-        """What was seen; it stays alive, so that nothing else has its id."""
+        """The visited objects, kept alive so that no other gets their ids."""
         self.containers: list[tuple[ObjectPath, Any, Any, bool]] = []
         self.modules = Modules()
         self.undos: list[tuple[ObjectPath, Undo]] = []
         self.stand_ins: list[tuple[dict[str, Any], str, Any]] = []
-        """What something else stands in for while the query runs."""
+        """Objects that are replaced by a stand-in while the query runs."""
         self.waiting: deque[tuple[Any, ObjectPath]] = deque()
         self._seen: set[int] = set()
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_TYPES = 2000
-"""Types of which something is remembered; classes made in a loop must not pile up."""
+"""Types in the cache, which classes made in a loop must not fill without bound."""
 
 _LIBRARIES = frozenset({
     "torch", "numpy", "looptap", "zmq", "msgspec", "pandas", "matplotlib", "logging", "threading", "multiprocessing",
     "concurrent", "asyncio", "socket", "weakref", "subprocess", "queue", "functools", "ctypes",
 })  # fmt: skip
-"""Whose objects are not looked into, unless they are of a kind that is known here."""
+"""Libraries whose objects are not searched, unless their kind is known here."""
 
 _methods_of: dict[type, list[types.FunctionType]] = {}
 

@@ -16,15 +16,15 @@ import numpy as np
 from looptap.streams.values.plain import TENSOR, kind_of
 
 SMALL_BYTES = 65_536
-"""What is larger is not copied."""
+"""Tensors larger than this are not copied."""
 MAX_COPIED_BYTES = 1_048_576
 """Bytes of all copies of one guard."""
 MAX_COPIED_TENSORS = 64
-"""Tensors of which copies or samples are made, in addition to buffers."""
+"""Tensors that are copied or sampled, besides buffers."""
 MAX_SAMPLED_ELEMENTS = 1024
-"""Elements of something large that are compared."""
+"""Elements of a large tensor that are compared."""
 MAX_NON_LEAVES = 16
-"""Results of the loop whose place in the graph is kept."""
+"""Results of the loop whose graph node is kept."""
 
 
 class ObjectPath(NamedTuple):

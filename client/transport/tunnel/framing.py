@@ -20,11 +20,11 @@ from looptap.protocol.files.connection import ConnectionFile, parse
 from looptap.protocol.limits import Limits
 
 LINE_BUFFER_BYTES = 131_072
-"""Bytes that a stream of lines should buffer: more than a line has."""
+"""Buffer size of a stream of lines: more than a line has."""
 _CHUNK_BYTES = 49_152
 _LINE = _CHUNK_BYTES // 3 * 4 + 2
 MAX_FRAME_BYTES = (Limits().outbound_message + 65_536) * 4 // 3
-"""Bytes of a line that is believed: as many as a frame of an agent has, in base64."""
+"""Maximum bytes of a line: a frame of an agent in base64."""
 _FRAME_MARK = b"looptap-relay:"
 _MAX_GREETING_LINES = 1_000  # lines that a shell may greet with
 _MARK, _VERSION = b"looptap-bridge/", b"1"

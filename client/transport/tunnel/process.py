@@ -30,7 +30,7 @@ from looptap.protocol.files.connection import IPC, private_dir
 
 SSH, COMMAND = "ssh://", "command:"
 START_TIMEOUT_SECONDS = 30.0
-"""Seconds that a command may take until it says which run it leads to: logins, queues, slow file systems."""
+"""Timeout for a command's heading: logins, queues and slow file systems take time."""
 _HOST = re.compile(r"(?:[\w.%+-]+@)?(?:[\w.%-]+|\[[0-9A-Fa-f:.%\w]+\])(?::\d{1,5})?")
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
 _EXIT_GRACE_SECONDS = 0.5  # seconds in which a command may end by itself
@@ -101,7 +101,7 @@ class CommandRoute:
     """The way to one run by a command, which is started for each connection."""
 
     longest = 10.0
-    """Seconds between two attempts, at most, to restore a lost connection."""
+    """Maximum seconds between two attempts to reconnect."""
 
     def __init__(self, name: str, rank: int | None = None) -> None:
         self.name, self._command = name, command_of(name, rank)
