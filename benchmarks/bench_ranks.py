@@ -59,20 +59,20 @@ for value in stream.follow(history=False):
         break
 windows = stream.arrived - seen
 assert not (stream.dropped or stream.withheld), stream
-told = {{"cpu": (time.process_time() - cpu) / windows, "messages": messages / windows, "delays": delays,
+report = {{"cpu": (time.process_time() - cpu) / windows, "messages": messages / windows, "delays": delays,
          "threads": threading.active_count(), "absent": len(stream.absent)}}
 run.close()
 children = resource.getrusage(resource.RUSAGE_CHILDREN)
-told["relay"] = children.ru_utime + children.ru_stime
-print(json.dumps(told))
+report["relay"] = children.ru_utime + children.ru_stime
+print(json.dumps(report))
 """
 
 
 def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o700)
-        told = {"LOOPTAP_DIR": place, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-        environment = {**os.environ, **told}
+        variables = {"LOOPTAP_DIR": place, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        environment = {**os.environ, **variables}
         begin = str(time.monotonic() + 1.0)
         each = RANKS // PROCESSES
         jobs = [

@@ -30,8 +30,8 @@ def rows() -> Iterator[Row]:
     server = subprocess.Popen(["Xvfb", "-displayfd", str(write), *screen], pass_fds=[write], stderr=subprocess.DEVNULL)
     os.close(write)
     try:
-        with os.fdopen(read) as told:
-            os.environ["DISPLAY"] = f":{told.readline().strip()}"
+        with os.fdopen(read) as number:
+            os.environ["DISPLAY"] = f":{number.readline().strip()}"
         yield measured()
     finally:
         server.terminate()

@@ -1,4 +1,4 @@
-"""A client of looptap in another process, told on stdin what to attach."""
+"""A client of looptap in another process, controlled by requests on its stdin."""
 
 from __future__ import annotations
 

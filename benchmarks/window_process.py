@@ -59,12 +59,12 @@ class Count:
         if now - self.begun >= self.seconds:
             self.over = True
             lasted = now - self.begun
-            told = {
+            report = {
                 "frames": len(self.ages) / lasted, "ages": sorted(self.ages), "points": points,
                 "cpu": (time.process_time() - self.cpu) / lasted,
                 **{name: spent / lasted for name, spent in self.spent.items()},
             }  # fmt: skip
-            print(json.dumps(told), flush=True)
+            print(json.dumps(report), flush=True)
             self.close()
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ def test_a_command_is_done_at_one_event_on_both_ranks(directory):
         with pytest.raises(ControlError, match="another one, and nothing was done"):
             outcome_of(run, outcome.id, 5, "set", name="lr", value=0.9)
         with pytest.raises(ControlError, match="is remembered, and nothing was done"):
-            outcome_of(run, "nobody's", 5, "stop")
+            outcome_of(run, "unknown", 5, "stop")
         with pytest.raises(RemoteError, match=r"no space left \(rank 1\) It was done on rank 0"):
             run.trigger("fail")
         with pytest.raises(ControlError, match="from 0 to 1"):

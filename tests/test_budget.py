@@ -173,7 +173,7 @@ def evaluated(costs, events, step, meter):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread has waited")
 @pytest.mark.parametrize("waits", [0, 1], ids=["preempted", "deprived of the lock"])
 def test_a_query_is_not_charged_while_others_have_the_cpu_or_the_lock(waits):
-    def costs(n):  # 15 µs, and in every 4 ms of that somebody else has 4 ms, or in every 6 ms the lock
+    def costs(n):  # 15 µs, and in every 4 ms of that another process has 4 ms, or in every 6 ms the lock
         others = n % round((1.2 * SWITCH_SECONDS if waits else 4e-3) / 15e-6) == 0
         return (4e-3, 15e-6, waits) if others else (15e-6, 15e-6, 0)
 

@@ -116,7 +116,7 @@ def objects(out):
     return [json.loads(line) for line in out.splitlines()]
 
 
-# ---------------------------------------------------------------- what a stranger reads first
+# ---------------------------------------------------------------- what a newcomer reads first
 
 
 STEERING = ["controls", "set", "trigger", "checkpoint", "pause", "resume", "stop", "commands", "replay"]
@@ -171,7 +171,7 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
         (["watch", "small", "loss", "--budget", "-1"], 1, "budget=-1.0 must be a fraction of the loop's time above 0"),
         (["plot", "small", "loss", "--budget", "0"], 1, "budget=0.0 must be a fraction of the loop's time above 0"),
         (["top", "small", "loss", "--budget", "nan"], 1, "budget=nan must be a fraction of the loop's time above 0"),
-        (["watch", "nobody", "loss"], 1, "No run matches 'nobody'; alive: small-"),
+        (["watch", "missing", "loss"], 1, "No run matches 'missing'; alive: small-"),
         (["watch", "small", "foo(loss)"], 1, "unknown function 'foo'.\n    foo(loss)\n    ^\n"),
         (["watch", "small", "loss", "--every", "0"], 1, "every=0 must be a whole number of events, 1 or more."),
         (["call", "small", "loss +"], 1, "this is not a Python expression"),
@@ -190,7 +190,7 @@ def test_a_mistake_is_answered_by_one_sentence_on_stderr(job, here, arguments, c
 
 def test_ls_lists_runs_with_their_hosts_queries_and_costs(job, place, run):
     with looptap.attach("small", directory=place) as mine:
-        stream = mine.stream("step, loss")  # one that nobody holds is detached
+        stream = mine.stream("step, loss")  # a dropped one is detached
         stream.wait(3)
         code, out, _ = run("ls", "--json")
         (report,) = [report for report in json.loads(out) if report["pid"] == job.pid]
@@ -366,7 +366,7 @@ def test_attach_waits_as_long_as_asked_without_following(start, command, run, ve
 
 
 def test_waiting_for_a_run_ends_at_ctrl_c_or_after_its_time(start, command, run):
-    start("somebody")
+    start("another")
     watching = command("watch", "never", "step", "--follow")
     assert "No run matches 'never'; alive: " in watching.stderr.readline()
     watching.send_signal(signal.SIGINT)

@@ -32,7 +32,7 @@ from looptap.protocol.limits import Limits
 QUICK = Limits(handshake=0.3)
 
 
-class Ear:
+class RecordingReceiver:
     """A receiver that records its calls."""
 
     def __init__(self):
@@ -93,8 +93,8 @@ def client_threads():
 
 @pytest.fixture(params=[None, "tcp"], ids=["ipc", "tcp"])
 def agent(request):
-    keys, brain = RoleKeys.fresh("operator"), Echo()
-    link = brain.link = AgentLink(brain, endpoint=request.param, keys=keys, limits=Limits())
+    keys, handler = RoleKeys.fresh("operator"), Echo()
+    link = handler.link = AgentLink(handler, endpoint=request.param, keys=keys, limits=Limits())
     link.start()
     link.keys = keys
     yield link
@@ -129,19 +129,19 @@ def listener(behave):
 
 
 def test_frames_go_both_ways_in_order(agent):
-    link, ear = client(agent), Ear()
-    link.start(ear, 5)
+    link, receiver = client(agent), RecordingReceiver()
+    link.start(receiver, 5)
     sent = [b"%d" % n for n in range(1000)]
     for frame in sent:
         link.send(frame)
-    soon(lambda: len(ear.frames) == 1000)
-    assert ear.frames == sent
+    soon(lambda: len(receiver.frames) == 1000)
+    assert receiver.frames == sent
     link.close()
 
 
 def test_frames_sent_before_the_end_still_leave(agent):
-    link, ear = client(agent), Ear()
-    link.start(ear, 5)
+    link, receiver = client(agent), RecordingReceiver()
+    link.start(receiver, 5)
     before = agent.frames_in
     link.send(b"farewell")
     link.close()
@@ -150,38 +150,38 @@ def test_frames_sent_before_the_end_still_leave(agent):
 
 def test_closing_ends_the_thread_and_may_be_done_twice(agent):
     link = client(agent)
-    link.start(Ear(), 5)
+    link.start(RecordingReceiver(), 5)
     link.close()
     link.close()
     soon(lambda: not client_threads(), detail="the thread of the link ends")
 
 
 def test_a_failing_receiver_is_counted_and_gets_the_next_frame(agent):
-    class Clumsy(Ear):
+    class Clumsy(RecordingReceiver):
         def on_frame(self, frame):
             super().on_frame(frame)
             raise ValueError("clumsy")
 
-    link, ear = client(agent), Clumsy()
-    link.start(ear, 5)
+    link, receiver = client(agent), Clumsy()
+    link.start(receiver, 5)
     link.send(b"1")
     link.send(b"2")
     soon(lambda: link.failures == 2)
-    assert ear.frames == [b"1", b"2"]
+    assert receiver.frames == [b"1", b"2"]
     link.close()
 
 
 def test_the_receiver_is_called_once_a_second(agent):
-    link, ear = client(agent), Ear()
-    link.start(ear, 5)
-    soon(lambda: ear.ticks >= 2)
+    link, receiver = client(agent), RecordingReceiver()
+    link.start(receiver, 5)
+    soon(lambda: receiver.ticks >= 2)
     link.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_may_not_use_the_link(agent):
     link = client(agent)
-    link.start(Ear(), 5)
+    link.start(RecordingReceiver(), 5)
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -224,27 +224,27 @@ def raw_server():
 
 def test_a_message_of_many_frames_is_counted_and_not_kept(raw_server):
     router, link = raw_server
-    ear = Ear()
-    link.start(ear, 5)
+    receiver = RecordingReceiver()
+    link.start(receiver, 5)
     link.send(b"hello")
     peer, _ = router.recv_multipart()
     router.send_multipart([peer, *[b"frame"] * 5000])
     router.send_multipart([peer, b"good"])
-    soon(lambda: ear.frames)
-    assert ear.frames == [b"good"]
+    soon(lambda: receiver.frames)
+    assert receiver.frames == [b"good"]
     assert link.refused_messages == 1
     link.close()
 
 
 def test_a_frame_over_the_bound_ends_the_link(raw_server):
     router, link = raw_server
-    ear = Ear()
-    link.start(ear, 5)
+    receiver = RecordingReceiver()
+    link.start(receiver, 5)
     link.send(b"hello")
     peer, _ = router.recv_multipart()
     router.send_multipart([peer, bytes(2_000_000)])
-    soon(lambda: ear.lost)
-    assert ear.frames == []
+    soon(lambda: receiver.lost)
+    assert receiver.frames == []
     link.close()
 
 
@@ -254,7 +254,7 @@ def test_a_frame_over_the_bound_ends_the_link(raw_server):
 def refusal(link, timeout=60.0):
     """Return the error of an attempt to connect, after which no thread is left."""
     with pytest.raises(LinkError) as caught:
-        link.start(Ear(), timeout)
+        link.start(RecordingReceiver(), timeout)
     soon(lambda: not client_threads(), detail="the thread of the link ends")
     return caught.value
 
@@ -331,10 +331,10 @@ def test_an_ordinary_file_in_place_of_a_socket_is_an_ended_run(tmp_path):
 
 def test_the_second_endpoint_is_tried_when_the_first_is_dead(agent, tmp_path):
     endpoints = [f"ipc://{tmp_path}/none", *agent.endpoints]
-    link, ear = ZmqTransport(endpoints, agent.keys.server.public, agent.keys.client), Ear()
-    link.start(ear, 5)
+    link, receiver = ZmqTransport(endpoints, agent.keys.server.public, agent.keys.client), RecordingReceiver()
+    link.start(receiver, 5)
     link.send(b"hello")
-    soon(lambda: ear.frames)
+    soon(lambda: receiver.frames)
     link.close()
 
 
@@ -342,19 +342,19 @@ def test_the_second_endpoint_is_tried_when_the_first_is_dead(agent, tmp_path):
 
 
 def test_a_link_that_is_cut_is_restored():
-    keys, brain = RoleKeys.fresh("operator"), Echo()
-    agent = brain.link = AgentLink(brain, endpoint="tcp", keys=keys, limits=Limits())
+    keys, handler = RoleKeys.fresh("operator"), Echo()
+    agent = handler.link = AgentLink(handler, endpoint="tcp", keys=keys, limits=Limits())
     agent.start()
     with Proxy(agent.endpoints[0]) as proxy:
-        link, ear = ZmqTransport([proxy.endpoint], keys.server.public, keys.client), Ear()
-        link.start(ear, 5)
+        link, receiver = ZmqTransport([proxy.endpoint], keys.server.public, keys.client), RecordingReceiver()
+        link.start(receiver, 5)
         for cut in range(1, 4):
             proxy.cut()
-            soon(lambda cut=cut: ear.back == cut)
+            soon(lambda cut=cut: receiver.back == cut)
             link.send(b"%d" % cut)
-            soon(lambda cut=cut: ear.frames[-1:] == [b"%d" % cut])
-        assert len(ear.lost) == 3
-        assert not ear.ended
+            soon(lambda cut=cut: receiver.frames[-1:] == [b"%d" % cut])
+        assert len(receiver.lost) == 3
+        assert not receiver.ended
         link.close()
     agent.stop()
 
@@ -363,29 +363,32 @@ def test_a_link_that_is_cut_is_restored():
 def test_a_handshake_that_breaks_off_once_is_no_wrong_server(agent):
     with Proxy(agent.endpoints[0]) as proxy:
         proxy.greet_and_hang_up = 2  # the attempt, and the look at who that was
-        link, ear = ZmqTransport([proxy.endpoint], agent.keys.server.public, agent.keys.client), Ear()
-        link.start(ear, 5)
+        link, receiver = (
+            ZmqTransport([proxy.endpoint], agent.keys.server.public, agent.keys.client),
+            RecordingReceiver(),
+        )
+        link.start(receiver, 5)
         link.send(b"hello")
-        soon(lambda: ear.frames)
+        soon(lambda: receiver.frames)
         link.close()
 
 
 def test_a_lost_link_is_given_up_once_the_run_is_known_to_be_gone(agent):
-    link, ear = client(agent, still_there=lambda: False), Ear()
-    link.start(ear, 5)
+    link, receiver = client(agent, still_there=lambda: False), RecordingReceiver()
+    link.start(receiver, 5)
     agent.stop()
-    soon(lambda: ear.ended)
-    assert type(ear.ended[0]) is RunEnded
+    soon(lambda: receiver.ended)
+    assert type(receiver.ended[0]) is RunEnded
     soon(lambda: not client_threads(), detail="the thread of the link ends")
 
 
 def test_a_lost_link_is_tried_for_as_long_as_the_run_may_be_there(agent):
-    link, ear = client(agent), Ear()
-    link.start(ear, 5)
+    link, receiver = client(agent), RecordingReceiver()
+    link.start(receiver, 5)
     agent.stop()
-    soon(lambda: ear.lost)
+    soon(lambda: receiver.lost)
     link.close()
-    assert not ear.ended
+    assert not receiver.ended
     soon(lambda: not client_threads(), detail="the thread of the link ends")
 
 
@@ -400,7 +403,7 @@ def test_links_leave_no_descriptors_behind(agent):
     before = descriptors()
     for _ in range(10):
         link = client(agent)
-        link.start(Ear(), 5)
+        link.start(RecordingReceiver(), 5)
         link.close()
         refusal(client(agent, keys=KeyPair.fresh()))
     soon(lambda: descriptors() <= before + 2)

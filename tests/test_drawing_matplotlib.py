@@ -84,7 +84,7 @@ def test_pixels_change_where_the_line_is_and_an_update_moves_them():
     assert drawing.update(line(X[::-1])) == "data"
     assert whether_drawn_at(figure, axes, 20, 79, RED)
     assert not whether_drawn_at(figure, axes, 20, 20, RED)
-    assert drawing.artists == kept  # the same artists: nothing was made anew
+    assert drawing.artists == kept  # the same artists: nothing was made again
 
 
 def test_an_update_says_what_it_took():

@@ -1,4 +1,4 @@
-"""An echo of a loader that skips instances: each index stays with its item, and the expected length is followed."""
+"""Echoes of a loader that skips instances: indices stay, lengths are followed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from looptap.training.selection import Selection
 
 
 class Tens(Dataset):
-    """Item i is ten times i, twice: as a tensor and as a number."""
+    """A data set whose item i is ten times i, as a tensor and as a number."""
 
     def __len__(self):
         return 120
@@ -28,7 +28,7 @@ class Tens(Dataset):
 
 
 class Choosy(Sampler):
-    """A batch sampler that keeps ``kept`` of the instances it walks, by a generator of its own; it can be resumed."""
+    """A resumable batch sampler that keeps ``kept`` of the instances it offers."""
 
     def __init__(self, count=120, size=8, kept=1.0):
         self.count, self.batch_size, self.kept = count, size, kept
@@ -73,7 +73,7 @@ class Choosy(Sampler):
         return len(self.again)
 
     def state_dict(self, again=0):
-        """Without an echo, batches that nobody has observed yet have to be drawn ``again``."""
+        """Return the state; without an echo, unobserved batches are drawn ``again``."""
         return {"rng": self.rng.bit_generator.state, "order": self.order, "place": self.place, "given": self.given,
                 "inside": self.inside, "again": list(self.newest)[:again]}  # fmt: skip
 
@@ -83,7 +83,7 @@ class Choosy(Sampler):
 
 
 def shifted(item):
-    """An augmentation of the data set's item: it does not expect an index."""
+    """Augment an item of the data set, which has no index."""
     x, i = item
     return x + torch.rand(()), i
 
@@ -96,7 +96,7 @@ def choosy(mode, factor=3, *, workers=0, kept=1.0, persistent=False, **how):
 
 
 def checked(batch):
-    """The indices of a batch, each of which has come with its item."""
+    """Return the indices of a batch, after checking that each is its item's."""
     assert isinstance(batch, IndexedItem)
     index, (x, i) = batch
     assert index.dtype == torch.int64

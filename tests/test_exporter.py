@@ -369,13 +369,13 @@ def test_values_carry_the_rank_and_bytes_are_counted(monkeypatch):
     before = wire.exporter.sent_bytes
     assert before == 0
     (client,) = ready(wire, A)
-    told = wire.exporter.sent_bytes - before
-    assert told > 0
+    reported = wire.exporter.sent_bytes - before
+    assert reported > 0
     assert client.sent_bytes == 0  # a client confirms values alone
     wire.emit(*range(600))
     wire.deliver()
     sent = sum(len(frame) for _, frame in wire.frames)
-    assert (client.sent_bytes, wire.exporter.sent_bytes - before - told) == (sent, sent)
+    assert (client.sent_bytes, wire.exporter.sent_bytes - before - reported) == (sent, sent)
     assert {one.rank for one in wire.said(m.Values)} == {3}
     wire.agent.close()
 

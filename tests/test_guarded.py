@@ -219,7 +219,7 @@ def test_a_gradient_that_a_query_asks_for_leaves_the_graph_to_the_loop(query):
     assert stream.error_count == 0
     loss.backward()
     assert w.grad.tolist() == [8, 8, 8]
-    with pytest.raises(RuntimeError, match="second time"):  # as in a loop that nobody asks
+    with pytest.raises(RuntimeError, match="second time"):  # as in a loop without queries
         loss.backward()
 
 
@@ -339,7 +339,7 @@ def test_a_result_keeps_its_place_in_the_graph(change):
     w = torch.ones(3, requires_grad=True)
     h = w * 2
     ask(change, {"h": h})
-    (h * h).sum().backward()  # the loop goes on from it after the event
+    (h * h).sum().backward()  # the loop continues from it after the event
     assert w.grad.tolist() == [8, 8, 8]
 
 

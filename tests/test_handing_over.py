@@ -214,7 +214,7 @@ def test_a_handed_over_stream_survives_a_lost_client_and_a_hidden_one_reattaches
             soon(lambda: parts_of(agent).dispatcher.clients and parts_of(agent).dispatcher.exporter.streams)
             agent.emit("batch", step=step + 1)
             soon(lambda step=step: stream.latest == step + 1)
-            assert (stream.declared is None) != exported  # the second time nobody wants it any more
+            assert (stream.declared is None) != exported  # the second time it is not used any more
         assert [(r.number, r.value) for r in stream.records] == [(1, 1), (2, 2), (3, 3), (5, 5)]
         assert [(gap.after, gap.missing) for gap in stream.gaps] == [(3, 1)]
 
@@ -272,7 +272,7 @@ def test_streams_kept_while_they_run_are_a_prefix_without_a_gap_after_kill_9(dir
             run.keep(mine, name="mine")
             run.keep("declared")
             begun = len(mine)
-        with looptap.attach("killed") as run:  # another client, or nobody
+        with looptap.attach("killed") as run:  # another client, or none
             assert {s.name: (s.kept, s.state) for s in run.streams} == {
                 "declared": (True, "live"), "mine": (True, "live")
             }  # fmt: skip

@@ -346,7 +346,7 @@ def test_event_types_that_clients_make_up_are_bounded_and_the_refusal_is_a_sente
         is_served("types", agent)
 
 
-# ---------------------------------------------------------------- S16: strangers
+# ---------------------------------------------------------------- S16: clients without a key
 
 
 def garbage(dice):
@@ -366,20 +366,20 @@ def test_a_flood_without_keys_leaves_nothing_behind_and_shuts_no_client_out(coun
         port = int(parts_of(agent).connection.link.endpoints[0].rpartition(":")[2])
         before, open_at_once, heard = len(os.listdir("/proc/self/fd")), [], 0
         for n in range(count):
-            stranger = socket.socket()
-            stranger.bind((f"127.0.{n % 200 + 1}.1", 0))  # else ports run out
+            outsider = socket.socket()
+            outsider.bind((f"127.0.{n % 200 + 1}.1", 0))  # else ports run out
             with contextlib.suppress(OSError):
-                stranger.settimeout(5)
-                stranger.connect(("127.0.0.1", port))
-                stranger.send(garbage(dice))
+                outsider.settimeout(5)
+                outsider.connect(("127.0.0.1", port))
+                outsider.send(garbage(dice))
                 heard += 1
-            open_at_once.append(stranger)
+            open_at_once.append(outsider)
             if len(open_at_once) > 100:
                 open_at_once.pop(dice.randrange(100)).close()
-            progress(n, f"of {count:,} strangers have knocked")
+            progress(n, f"of {count:,} connections without a key")
         is_served("flooded", agent)
-        for stranger in open_at_once:
-            stranger.close()
+        for outsider in open_at_once:
+            outsider.close()
         soon(lambda: len(os.listdir("/proc/self/fd")) <= before, 60)
         assert heard == count
         assert parts_of(agent).connection.link.frames_in < 20
@@ -482,7 +482,7 @@ LEAVING = """
     from looptap.testing import parts_of
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(300)
-    if {patient}:  # whoever reads gets all, on however busy a machine
+    if {patient}:  # a client that reads gets all, on however busy a machine
         service.LAST_VALUES_TIMEOUT_SECONDS = service.LAST_STATUS_TIMEOUT_SECONDS = 60.0
     agent = looptap.Agent({name!r}, budget=math.inf)
     print("ready", flush=True)

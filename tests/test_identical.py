@@ -43,7 +43,7 @@ def attack(dice):
         elif action < 0.7 and streams:
             streams.pop(dice.randrange(len(streams))).close(timeout=0.01)
         elif action < 0.8 and streams:
-            streams.pop()  # nobody holds it any more
+            streams.pop()  # drop it
         elif 0.8 < action < 0.88:
             run.call(dice.choice(["step", "1 / 0", "mark()"]), timeout=0.1)
         elif 0.88 < action < 0.92:
@@ -53,7 +53,7 @@ def attack(dice):
             os.kill(os.getpid(), signal.SIGKILL)
 
 seed = 0
-while True:  # one client after another, each in a process of its own, until somebody ends this one
+while True:  # one client after another, each in a process of its own, until this one is ended
     seed += 1
     child = os.fork()
     if not child:
@@ -146,7 +146,7 @@ def chaos(directory):
         try:
             yield report
         finally:
-            child.send_signal(signal.SIGKILL)  # its own child ends by itself: it has nobody to attach to, or its alarm
+            child.send_signal(signal.SIGKILL)  # its own child ends by itself: it finds no run, or by its alarm
             child.wait(60)
             torch.set_num_threads(threads)
 

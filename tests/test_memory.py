@@ -106,7 +106,7 @@ def test_memory_is_flat_with_every_form_of_query(steps, one_thread):
 
     def resident():
         gc.collect()
-        if trim is not None:  # what is free, but still lies in the heap of the tests before this one, is nobody's
+        if trim is not None:  # what is free, but still lies in the heap of earlier tests, does not count
             trim(0)
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")

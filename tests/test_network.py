@@ -239,7 +239,7 @@ def test_after_a_long_absence_the_numbers_continue_and_the_gap_is_reported(direc
             soon(lambda: run.state == "lost" and not guests.clients)
             (reached,) = guests.reached.values()
             last = reached[window.attach.stream]
-            assert job.agent.stats()["queries"] == []  # nobody pays for who is not there
+            assert job.agent.stats()["queries"] == []  # an absent client costs nothing
             proxy.shut = False
             before = window.arrived, mapped.arrived
             soon(lambda before=before: window.arrived > before[0] + 3 and mapped.arrived > before[1] + 20)
@@ -365,7 +365,7 @@ def test_the_numbers_continue_for_the_newest_64_forgotten_clients():
 def test_only_the_same_role_resumes_the_streams_of_a_token():
     memory = Memory()
     memory.attach(b"link 1", "secret")
-    (welcome,) = memory.tell(b"stranger", m.Hello(m.VERSION, token="secret", streams=(1,)), VIEWER)[:1]
+    (welcome,) = memory.tell(b"other", m.Hello(m.VERSION, token="secret", streams=(1,)), VIEWER)[:1]
     assert (welcome.streams, parts_of(memory.agent).dispatcher.clients[b"link 1"].peer) == ((), b"link 1")
     (welcome,) = memory.tell(b"link 2", m.Hello(m.VERSION, token="secret", streams=(1,)))[:1]
     assert (welcome.streams, b"link 1" in parts_of(memory.agent).dispatcher.clients) == ((1,), False)
@@ -503,7 +503,7 @@ def test_streams_move_on_to_the_next_run_of_the_name_with_a_seam_for_each(direct
         assert len(before) == seam.after == killed
         assert after[0].time > before[-1].time
         assert [r.value for r in after] == [r.event for r in after]  # the numbers of the new run's events
-        assert (seam.after, None) in steps.gaps  # whether the killed one had more to say, nobody knows
+        assert (seam.after, None) in steps.gaps  # it is unknown whether the killed one had more values
         assert [r.number for r in steps.records] == list(range(1, len(before) + len(after) + 1))
         assert "2 runs, the last from number" in repr(steps)
         job.stdin.close()  # a proper end: all that was made has arrived, or is counted

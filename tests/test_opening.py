@@ -62,7 +62,7 @@ def test_a_cell_that_makes_the_agent_can_be_run_again(directory, caplog):
         soon(lambda: run.state == "ended")
         assert "replaced by a newer agent of this name" in run.reason
     assert "inert" in repr(first)
-    first.close()  # which is nobody's business any more
+    first.close()  # which has no effect any more
     del first
     soon(lambda: threads() == ["looptap-io"], detail=threads)
     soon(lambda: descriptors() <= open_before, detail=descriptors)
@@ -121,12 +121,12 @@ def no_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 
 def no_home(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    monkeypatch.setenv("LOOPTAP_DIR", "~nobody-of-that-name/x")
+    monkeypatch.setenv("LOOPTAP_DIR", "~no-such-user/x")
     return {}
 
 
 def no_home_of_the_store(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    return {"store": "~nobody-of-that-name/x"}
+    return {"store": "~no-such-user/x"}
 
 
 def busy_port(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Losses and gradient norms of single examples, against torch's own losses and against autograd."""
+"""Losses and gradient norms of single examples, against torch and autograd."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CASES = {
 
 
 def of_torch(loss, outputs, targets):
-    """Return the loss of each token, by torch itself, and which are not padding."""
+    """Return torch's own loss of each token, and which are not padding."""
     kind = {"cross_entropy": nn.CrossEntropyLoss(), "bce": nn.BCEWithLogitsLoss(), "mse": nn.MSELoss()}.get(loss, loss)
     if isinstance(kind, nn.CrossEntropyLoss):
         hard = not targets.is_floating_point()

@@ -82,7 +82,7 @@ def test_a_change_by_a_client_is_seen_at_the_next_event(job):
 
 
 def test_clients_can_follow_progress_by_an_event_of_its_own():
-    agent, run = pair("told")
+    agent, run = pair("reported")
     clock = Clock()
     progress = Progress(
         10, epochs=4, clock=clock,

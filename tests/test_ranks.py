@@ -373,7 +373,7 @@ def test_a_dead_rank_is_named_and_the_rest_continue(light):
         assert "gone" in stream.states[1]
         assert stream.states[0] == "live"
         seen = stream.arrived
-        soon(lambda: stream.arrived > seen + 20 and merged.latest == 10, detail="the other goes on")
+        soon(lambda: stream.arrived > seen + 20 and merged.latest == 10, detail="the other continues")
         assert stream.state == "live"
         assert stream.records[-1].partial
         assert run.ranks.missing == (1,)

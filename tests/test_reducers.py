@@ -425,7 +425,7 @@ def test_the_mean_of_bytes_does_not_wrap_around():
 
 @pytest.mark.parametrize("name", ["sum", "mean", "min", "max", "variance", "stdev", "first", "last"])
 def test_scalars_of_a_device_are_never_read(name):
-    item = torch.tensor(1.5, device="meta", requires_grad=True)  # whoever looks at a meta tensor gets an error
+    item = torch.tensor(1.5, device="meta", requires_grad=True)  # reading a meta tensor raises
     found = reduced(name, [item, item, item], cut=[1])
     assert (found.device.type, found.shape) == ("meta", ())
     assert name in ("first", "last") or not found.requires_grad

@@ -141,8 +141,8 @@ def test_repeated_events_are_marked_from_the_first_value_even_if_the_sender_is_b
         go.set()
         file = parts_of(agent).recorder.writer.path
     with looptap.open(file) as kept:
-        anew = [(r.event, r.again) for r in kept.stream("loss").records if r.value == 0.0]
-    assert anew == [(number, True) for number in range(2, 202)]
+        repeated = [(r.event, r.again) for r in kept.stream("loss").records if r.value == 0.0]
+    assert repeated == [(number, True) for number in range(2, 202)]
 
 
 def test_an_agent_that_goes_back_in_its_own_process_marks_repeated_events():

@@ -120,7 +120,7 @@ def test_a_viewers_file_is_private_has_a_key_of_its_own_and_no_secret_of_the_ser
         assert file.secret not in f"{share!r}{run.shares}{run.stats()}{vars(share)}"
     with pytest.raises(looptap.UnsafeFile, match="already something"):
         run.share(path=shares[0].path)
-    assert len(run.shares) == 3  # a key that nobody has is revoked
+    assert len(run.shares) == 3  # an unused key is revoked
 
 
 # ---------------------------------------------------------------- S6, S7, S8: what a viewer may do
@@ -294,7 +294,7 @@ def test_each_share_shows_its_own_streams_and_not_those_exported_to_all(job):
         soon(lambda: own.state == "ended")
         agent.emit("batch", step=6, loss=1.0)
         assert also.wait(2)[-1] == (6, 100.0)  # another share shows it
-        run.export("own", False)  # nobody is to see it
+        run.export("own", False)  # hidden from all viewers
         soon(lambda: also.state == "ended" and "own" not in [s.name for s in run.streams])
         assert [one.alive, three.alive] == [True, True]
         with pytest.raises(looptap.RefusedKey, match="has been ended"):
@@ -372,12 +372,12 @@ def test_a_key_opens_nothing_after_its_time_even_if_its_share_was_not_ended_yet(
     path = run.share(expires=60).path
     viewer = dial(path)
     parts = parts_of(agent)
-    doorman, (shared,) = parts.connection.link.authenticator, parts.dispatcher.access_grants.shares.values()
-    assert doorman.role(shared.key.decode()) == "viewer"
+    zap, (shared,) = parts.connection.link.authenticator, parts.dispatcher.access_grants.shares.values()
+    assert zap.role(shared.key.decode()) == "viewer"
     viewer.send(encode(m.GetStreams(1)))
     assert isinstance(answer(viewer, 1), m.Done)
-    doorman.admit(shared.key, "viewer", time.monotonic())  # it has passed, and the I/O thread has not looked yet
-    assert doorman.role(shared.key.decode()) is None
+    zap.admit(shared.key, "viewer", time.monotonic())  # it has passed, and the I/O thread has not looked yet
+    assert zap.role(shared.key.decode()) is None
     denied = parts_of(agent).connection.link.denied
     viewer.send(encode(m.GetStreams(2)))
     soon(lambda: parts_of(agent).connection.link.denied > denied, 60)

@@ -92,16 +92,16 @@ ENDED = """
     print("after", flush=True)
 """
 BEFORE = {
-    "nobody": ("pass", -signal.SIGTERM, "terminated (SIGTERM)"),
+    "default": ("pass", -signal.SIGTERM, "terminated (SIGTERM)"),
     "exits": ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))", 3, "ended"),
     "leaves at once": ("signal.signal(signal.SIGTERM, lambda *_: os._exit(4))", 4, ""),
-    "goes on": ("signal.signal(signal.SIGTERM, lambda *_: None)", 0, "ended"),
+    "continues": ("signal.signal(signal.SIGTERM, lambda *_: None)", 0, "ended"),
     "ignored": ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", 0, "ended"),
 }
 
 
 @pytest.mark.parametrize(
-    ("who", "asked"), [*((who, True) for who in BEFORE), ("nobody", False), ("leaves at once", False)]
+    ("who", "asked"), [*((who, True) for who in BEFORE), ("default", False), ("leaves at once", False)]
 )
 def test_with_the_hook_nothing_is_lost_and_the_job_ends_as_without(who, asked):
     handler, status, reason = BEFORE[who]
@@ -153,7 +153,7 @@ def test_off_the_main_thread_the_hook_is_refused_in_a_sentence_and_nothing_is_le
 
 def test_a_handler_that_came_later_stays():
     def theirs(number, frame):
-        raise AssertionError("nobody sends it")
+        raise AssertionError("no process sends it")
 
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -108,8 +108,8 @@ def test_an_invalid_declaration_is_refused_at_once():
 
 def test_the_queries_of_the_host_are_not_a_clients_to_change_and_have_no_budget():
     agent, run = pair(budget=1e-6)
-    agent.stream("dear", "sum(i for i in range(5000)) + loss")
-    reader = run.stream("dear")
+    agent.stream("expensive", "sum(i for i in range(5000)) + loss")
+    reader = run.stream("expensive")
     for _ in range(50):
         agent.emit("batch", loss=1.0)
     assert reader.arrived == 50
@@ -365,7 +365,7 @@ def test_all_histories_together_stay_within_their_bounds():
     stats = agent.stats()
     assert 200_000 < stats["history_bytes"] <= stats["history_peak"] <= 250_000
     assert stats["history_bytes"] == sum(s["bytes"] for s in stats["streams"])
-    assert all(s.held for s in run.streams)  # nobody is crowded out
+    assert all(s.held for s in run.streams)  # each stream keeps some
     stream = run.stream("s3")
     assert (len(stream), stream.dropped) == (stream.records[-1].number + 1 - stream.records[0].number, 0)
 
@@ -382,7 +382,7 @@ def test_a_history_of_numbers_takes_no_more_memory_than_is_counted():
         tracemalloc.stop()
 
 
-# ---------------------------------------------------------------- when nobody reads
+# ---------------------------------------------------------------- without readers
 
 
 def test_without_readers_there_is_no_wakeup_and_with_one_there_is(directory):

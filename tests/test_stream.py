@@ -526,7 +526,7 @@ def test_the_values_of_a_stream_are_values_and_no_events():
     expected = {
         "max(values)": [3.0, 4.0],
         "sum(values) / len(values)": [2.0, 3.0],
-        "ema(values, 0.5)": [1.0, 2.0, 2.0, 3.0],  # anew with each window
+        "ema(values, 0.5)": [1.0, 2.0, 2.0, 3.0],  # restarts with each window
         "[2 * v for v in values]": [[2.0, 6.0], [4.0, 8.0]],
         "v + 1": [2.0, 4.0, 3.0, 5.0],
     }

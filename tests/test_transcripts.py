@@ -106,10 +106,10 @@ def test_a_client_of_an_older_major_is_refused_with_both_versions(version):
 def test_a_client_of_an_older_major_that_continues_anyway_is_never_served(version, record):
     agent, said = record.agent_in_memory(), []
 
-    class Ear:
+    class Recorder:
         on_frame = staticmethod(said.append)
 
-    parts_of(agent).connection.receivers[b"then"] = Ear()
+    parts_of(agent).connection.receivers[b"then"] = Recorder()
     for kind, rest, _ in steps(version):
         if kind == ">":
             parts_of(agent).connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
@@ -134,10 +134,10 @@ def test_an_agent_of_an_older_major_is_an_error_with_both_versions(version):
 def test_this_agent_answers_recorded_clients_as_recorded(version, record):
     agent, said = record.agent_in_memory(), []
 
-    class Ear:
+    class Recorder:
         on_frame = staticmethod(said.append)
 
-    parts_of(agent).connection.receivers[b"then"] = Ear()
+    parts_of(agent).connection.receivers[b"then"] = Recorder()
     for kind, rest, answers in steps(version):
         said.clear()
         if kind == "!":
@@ -160,7 +160,7 @@ class Player:
 
     def send(self, frame):
         message = decode_from_client(frame)
-        if isinstance(message, m.Leave):  # the run is over, and nobody holds it any more
+        if isinstance(message, m.Leave):  # the run is over and dropped
             return
         kind, rest, _ = self.steps[self.at]
         assert (kind, type(message)) == (">", type(decode_from_client(bytes.fromhex(rest))))
@@ -210,11 +210,11 @@ def heard(frame):
 
     agent, said = pair()[0], []
 
-    class Ear:
+    class Recorder:
         on_frame = staticmethod(said.append)
 
-    parts_of(agent).connection.receivers[b"stranger"] = Ear()
-    parts_of(agent).connection.dispatcher.receive(b"stranger", OPERATOR, frame)
+    parts_of(agent).connection.receivers[b"unknown"] = Recorder()
+    parts_of(agent).connection.dispatcher.receive(b"unknown", OPERATOR, frame)
     (answer,) = map(decode_from_agent, said)
     return answer
 

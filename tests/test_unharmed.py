@@ -105,7 +105,7 @@ def test_a_keyboard_interrupt_always_goes_through():
 def test_ctrl_c_fifty_times_is_the_users_each_time(directory):
     code = """
         import looptap, signal, sys, torch
-        signal.alarm(300)  # in case nobody is left to interrupt it
+        signal.alarm(300)  # in case nothing else interrupts it
         with looptap.Agent("interrupted") as agent:
             print("ready", flush=True)
             sys.stdin.readline()

@@ -89,11 +89,11 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, directory):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             assert agent.stats()["clients"] == []
-            with looptap.attach("vanishing") as run:  # and somebody else may come
+            with looptap.attach("vanishing") as run:  # and another client may attach
                 stream = run.stream("step", on="batch")
                 agent.emit("batch", step=2)
                 assert stream.wait(1, timeout=60) == [2]
-            if how == signal.SIGSTOP:  # who comes to again is taken up again
+            if how == signal.SIGSTOP:  # a continued client resumes
                 client.send_signal(signal.SIGCONT)
                 while len(agent.stats()["queries"]) < 3:
                     agent.emit("batch", step=3)

@@ -112,7 +112,7 @@ def test_s_saves_all_that_is_to_be_seen(window, tmp_path):
     shown.turn()
     loss.add(50.0)
     shown.turn()
-    assert len(pixels(buffer(shown), BLUE)) > 300, "and goes on"
+    assert len(pixels(buffer(shown), BLUE)) > 300, "and continues"
     assert shown.save("no/such/folder/a.png") == ""
     assert "cannot be written" in said[-1]
 

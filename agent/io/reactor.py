@@ -84,8 +84,8 @@ class ServedThread(Protocol):
 class Reactor:
     """The poll loop of one server; each `run_once` sleeps, then does a piece of work."""
 
-    def __init__(self, link: ServedThread, brain: RequestHandler, door: zmq.Socket[bytes]) -> None:
-        self._server, self._handler, self._authenticator = link, brain, door
+    def __init__(self, link: ServedThread, handler: RequestHandler, zap_socket: zmq.Socket[bytes]) -> None:
+        self._server, self._handler, self._authenticator = link, handler, zap_socket
         self._rested: float | None = None  # when viewers are heard again; None while they are
         self._watch()
         self._due: float | None = None  # when to flush; None while cold

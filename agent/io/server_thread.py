@@ -60,7 +60,7 @@ class ServerThread:
 
     def __init__(
         self,
-        brain: RequestHandler,
+        handler: RequestHandler,
         *,
         endpoint: str | None = None,
         keys: RoleKeys,
@@ -76,7 +76,7 @@ class ServerThread:
         """The public key of the peer whose message is being handled."""
         self.alarm = math.inf
         """When `RequestHandler.alarmed` is to be called, in monotonic seconds."""
-        self._handler, self._wanted, self._directory = brain, endpoint, directory
+        self._handler, self._wanted, self._directory = handler, endpoint, directory
         self.limits, self._keys, self._on_failure = limits, keys, on_failure
         self.wakeup, self.urgent = Wakeup(), Wakeup()
         self._ring, self._ring_urgently = self.wakeup.set, self.urgent.set
@@ -101,9 +101,9 @@ class ServerThread:
         require_curve()
         self._context = zmq.Context()
         try:
-            door = self.authenticator.open(self._context)  # before any client can connect
+            zap_socket = self.authenticator.open(self._context)  # before any client can connect
             self._open(self._operators, self._wanted)
-            loop = Reactor(self, self._handler, door)
+            loop = Reactor(self, self._handler, zap_socket)
             self._thread = threading.Thread(target=self._run, args=(loop,), name="looptap-io", daemon=True)
             after_fork.remember(self)
             self._thread.start()

@@ -43,7 +43,7 @@ class RunRecorder:
         self._ready: dict[DeclaredStream, None] = {}  # those that have values to hand over
         self._errors: dict[str, tuple[int, str, str]] = {}
         self._withheld: dict[str, int] = {}
-        self._errors_told = -math.inf
+        self._errors_reported = -math.inf
         self._before: weakref.WeakKeyDictionary[DeclaredStream, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def start_recording(self, declared: DeclaredStream) -> None:
@@ -113,9 +113,9 @@ class RunRecorder:
         For ``streams`` a first error and the end of a query are recorded at once; for all of them, once a second.
         """
         now = time.monotonic()
-        due = now > self._errors_told + _ERROR_COUNT_INTERVAL_SECONDS
+        due = now > self._errors_reported + _ERROR_COUNT_INTERVAL_SECONDS
         if due:
-            self._errors_told, streams = now, self._kept
+            self._errors_reported, streams = now, self._kept
         errors = {
             str(number): (
                 query.errors,
@@ -137,7 +137,7 @@ class RunRecorder:
 
     def close(self, reason: str) -> None:
         """End the file, with the last count of errors."""
-        self._errors_told = -math.inf
+        self._errors_reported = -math.inf
         self._tell_errors(())
         self.writer.close(farewell=reason)
 

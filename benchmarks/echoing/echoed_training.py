@@ -140,7 +140,7 @@ def train(
         if reached or step >= steps:
             break
     end = Mark(time.perf_counter() - begun, step, loader.fresh, [])
-    told = loader.up, loader.down, loader.factor
+    state = loader.up, loader.down, loader.factor
     if not target:
         scores.append((end.seconds, task.score(averaged)))
     for mark in marks if later else ():
@@ -151,7 +151,7 @@ def train(
         if reached := _there(task, scores):
             end = mark
             break
-    return Outcome(reached, end.step, end.fresh, end.seconds, scores, *told)
+    return Outcome(reached, end.step, end.fresh, end.seconds, scores, *state)
 
 
 class Mark(NamedTuple):

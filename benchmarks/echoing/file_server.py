@@ -44,7 +44,7 @@ def serving(files: Sequence[bytes], latency: float = 0.0) -> Iterator[Server]:
         process.join()
 
 
-def _serve(files: tuple[bytes, ...], latency: Synchronized[float], told: Connection) -> None:
+def _serve(files: tuple[bytes, ...], latency: Synchronized[float], connection: Connection) -> None:
     class Handler(StreamRequestHandler):
         wbufsize = -1  # head and body leave as one packet
         disable_nagle_algorithm = True
@@ -64,5 +64,5 @@ def _serve(files: tuple[bytes, ...], latency: Synchronized[float], told: Connect
 
     server = ThreadingTCPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    told.send(server.server_address[1])
+    connection.send(server.server_address[1])
     server.serve_forever()

@@ -70,7 +70,7 @@ def test_a_stream_that_ends_a_cell_is_a_chart_that_grows_also_while_another_cell
     for _ in range(3):
         book.grows()
     enough(lab)
-    assert book.page.evaluate(SHOWN) == [3, 1]  # of frames that wait for the screen no more than one goes on waiting
+    assert book.page.evaluate(SHOWN) == [3, 1]  # at most one frame waits for the screen
     assert HOSTILE in book.texts(".looptap .legend span")[0]
     assert book.page.locator(".looptap script, .looptap img").count() == 0
     assert book.dialogs == book.errors == []
@@ -92,7 +92,7 @@ def test_a_control_reaches_the_job_while_a_cell_runs(lab, opened, job):
     book.page.get_by_role("button", name="trigger evaluate").click()
     book.wait("document.body.textContent.includes('trigger evaluate: 0.75')")
     enough(lab)
-    job.set("echo.factor", 9, expected=None)  # somebody else
+    job.set("echo.factor", 9, expected=None)  # another client
     book.wait("document.querySelector('.widget-slider .widget-readout').textContent === '9'")
     job.set("echo.factor", 2, expected=None)
 

@@ -46,7 +46,7 @@ def taking(seconds):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("query", "limited"), [("sum(range(few))", False), ("sum(range(many))", True), ("slow() or step", True)],
-    ids=["cheap", "dear", "sleeping"],
+    ids=["cheap", "expensive", "sleeping"],
 )  # fmt: skip
 def test_a_query_is_not_charged_while_others_have_the_cpu(directory, crowded, query, limited):
     with looptap.Agent("budget", budget=0.03) as agent:

@@ -18,7 +18,7 @@ def test_four_ranks_are_queried_as_one(uneven, directory):
     with ranks(directory, 4, uneven=uneven) as children:
         started(directory, 4)
         with attach("many") as run:
-            for _ in range(20):  # attach and detach beside the stream that goes on
+            for _ in range(20):  # attach and detach beside the continuing stream
                 run.stream("loss", ranks="all").close()
             merged = run.stream(QUERY, ranks="all", combine="merge")
             single = run.stream(QUERY, ranks="all", combine="list")

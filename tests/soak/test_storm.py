@@ -31,7 +31,7 @@ JOB = """
     def listen():
         for line in sys.stdin:
             asked.set()
-        os._exit(1)  # whoever watches is gone
+        os._exit(1)  # the watching process has died
     threading.Thread(target=listen, daemon=True).start()
     with looptap.Agent("storm") as agent:
         agent.expose(boom=lambda: 1 / 0)

@@ -24,20 +24,20 @@ if sys.argv[2] == "torch":
         import torch.utils.data  # noqa: F401 - as above
 
 
-def forked(door):
+def forked(server):
     """Fork for each request; return in the child, with the program and descriptors."""
     while True:
-        message, fds, _, _ = socket.recv_fds(door, 1, 5)
+        message, fds, _, _ = socket.recv_fds(server, 1, 5)
         if not message:
             os._exit(0)
         if os.fork() == 0:  # who waits for the program, and tells its exit code
             program = os.fork()
             if program == 0:
-                door.close()
+                server.close()
                 return fds
             with contextlib.suppress(OSError):
-                door.send(str(program).encode())
-            door.close()
+                server.send(str(program).encode())
+            server.close()
             for fd in fds[:4]:
                 os.close(fd)
             os.closerange(0, 3)

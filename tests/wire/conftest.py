@@ -90,17 +90,17 @@ class Wire:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.brain, self.keys = Echo(), RoleKeys.fresh("operator")
+        self.handler, self.keys = Echo(), RoleKeys.fresh("operator")
         self.context = zmq.Context()
         self.link: ServerThread
         self.links: list[ServerThread] = []
         self.clients: list[zmq.Socket[bytes]] = []
 
-    def open(self, endpoint: str | None = None, brain: Any = None, **options: Any) -> ServerThread:
+    def open(self, endpoint: str | None = None, handler: Any = None, **options: Any) -> ServerThread:
         """Start a server; the newest one is ``wire.link``."""
         options = {"keys": self.keys, "limits": Limits(), "directory": self.directory} | options
-        brain = brain or self.brain
-        self.link = brain.link = ServerThread(brain, endpoint=endpoint, **options)
+        handler = handler or self.handler
+        self.link = handler.link = ServerThread(handler, endpoint=endpoint, **options)
         self.links.append(self.link)
         self.link.start()
         return self.link
@@ -136,7 +136,7 @@ class Wire:
             client.disable_monitor()
         return ended
 
-    def knock(self, endpoint: str, **options: Any) -> bool:
+    def is_refused(self, endpoint: str, **options: Any) -> bool:
         """Connect and send with these socket options; return whether that was refused."""
         with self.raw("", **options) as client:
 

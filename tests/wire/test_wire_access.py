@@ -112,17 +112,17 @@ def test_another_user_cannot_even_connect(wire):
 # ---------------------------------------------------------------- keys
 
 
-def strangers(wire):
+def unauthorized(wire):
     """Return the socket options of each kind of unauthorized client."""
-    stranger = KeyPair.fresh()
-    curve = {"curve_publickey": stranger.public, "curve_secretkey": stranger.secret}
+    outsider = KeyPair.fresh()
+    curve = {"curve_publickey": outsider.public, "curve_secretkey": outsider.secret}
     ours = {"curve_publickey": wire.keys.client.public, "curve_secretkey": wire.keys.client.secret}
     return {
         "NULL": {},
         "PLAIN": {"plain_username": b"operator", "plain_password": b"operator"},
         "unknown key": curve | {"curve_serverkey": wire.keys.server.public},
         "wrong server": ours | {"curve_serverkey": KeyPair.fresh().public},
-        "public half only": ours | {"curve_secretkey": stranger.secret, "curve_serverkey": wire.keys.server.public},
+        "public half only": ours | {"curve_secretkey": outsider.secret, "curve_serverkey": wire.keys.server.public},
     }
 
 
@@ -131,8 +131,8 @@ def strangers(wire):
 def test_no_frame_without_a_key_is_handled(wire, kind, endpoint):
     wire.open(endpoint)
     for _ in range(20):
-        assert wire.knock(wire.link.endpoints[0], **strangers(wire)[kind])
-    assert wire.brain.heard == []
+        assert wire.is_refused(wire.link.endpoints[0], **unauthorized(wire)[kind])
+    assert wire.handler.heard == []
     friend = wire.dial()
     friend.send(b"hello")
     assert friend.recv() == b"hello"
@@ -148,8 +148,8 @@ def test_the_keys_of_an_ended_run_open_nothing(wire, endpoint):
         "curve_serverkey": wire.keys.server.public,
     }
     for _ in range(20):
-        assert wire.knock(wire.link.endpoints[0], **options)
-    assert wire.brain.heard == []
+        assert wire.is_refused(wire.link.endpoints[0], **options)
+    assert wire.handler.heard == []
     assert wire.link.authenticator.refused >= 20
 
 
@@ -175,7 +175,7 @@ def test_without_an_authenticator_no_client_is_admitted(wire):
             "curve_secretkey": wire.keys.client.secret,
             "curve_serverkey": wire.keys.server.public,
         }
-        assert wire.knock(router.last_endpoint.decode(), **options)
+        assert wire.is_refused(router.last_endpoint.decode(), **options)
         assert not router.poll(0)
 
 
@@ -198,22 +198,22 @@ def test_the_authenticator_refuses_all_random_requests(wire):
 
 def test_each_handshake_is_counted_once():
     keys = RoleKeys.fresh("operator").client
-    doorman = authenticator.Authenticator()
-    assert (doorman.admitted, doorman.refused) == (0, 0)
-    with zmq.Context() as context, doorman.open(context), context.socket(zmq.REQ) as asker:
+    zap = authenticator.Authenticator()
+    assert (zap.admitted, zap.refused) == (0, 0)
+    with zmq.Context() as context, zap.open(context), context.socket(zmq.REQ) as asker:
         asker.rcvtimeo, asker.linger = 60_000, 0
         asker.connect(authenticator.ENDPOINT)
         for admitted, refused in ((0, 1), (1, 1)):
             key = zmq.utils.z85.decode(keys.public)
             asker.send_multipart([b"1.0", b"1", authenticator.DOMAIN, b"", b"", b"CURVE", key])
-            doorman.answer()
+            zap.answer()
             asker.recv_multipart()
-            assert (doorman.admitted, doorman.refused) == (admitted, refused)
-            doorman.admit(keys.public, "operator")
+            assert (zap.admitted, zap.refused) == (admitted, refused)
+            zap.admit(keys.public, "operator")
 
 
 @pytest.fixture
-def doorman():
+def zap():
     """Return an authenticator, and a function that returns its reply to frames."""
     found = authenticator.Authenticator()
     with zmq.Context() as context, found.open(context), context.socket(zmq.REQ) as asker:
@@ -230,52 +230,52 @@ def doorman():
         found.close()
 
 
-def test_a_handshake_is_answered_as_rfc_27_says_with_the_key_as_user_id(doorman):
+def test_a_handshake_is_answered_as_rfc_27_says_with_the_key_as_user_id(zap):
     keys, until = KeyPair.fresh(), time.monotonic() + 1000.0
     key = zmq.utils.z85.decode(keys.public)
     question = [b"1.0", b"77", authenticator.DOMAIN, b"", b"", b"CURVE", key]
     refused = [b"1.0", b"77", b"400", b"this key is not admitted", b"", b""]
     admitted = [b"1.0", b"77", b"200", b"OK", keys.public, b""]
-    assert doorman.ask(*question) == refused
+    assert zap.ask(*question) == refused
     for end, answer in ((until, admitted), (time.monotonic(), refused), (until, admitted)):
-        doorman.admit(keys.public, "viewer", end)
-        assert doorman.ask(*question) == answer
-        assert doorman.role(keys.public.decode()) == ("viewer" if answer == admitted else None)
+        zap.admit(keys.public, "viewer", end)
+        assert zap.ask(*question) == answer
+        assert zap.role(keys.public.decode()) == ("viewer" if answer == admitted else None)
     for place, wrong in ((0, b"1.1"), (2, b"elsewhere"), (5, b"PLAIN"), (6, key[:-1]), (6, key + b"k")):
-        assert doorman.ask(*[wrong if n == place else frame for n, frame in enumerate(question)])[2] == b"400"
-    assert doorman.ask(*question[:-1])[2] == b"400"
-    assert doorman.ask(*question, b"more") == refused
-    assert doorman.ask(b"1.0") == [b"1.0", b"", *refused[2:]]
-    assert doorman.ask(b"1.0", b"77") == refused
-    assert doorman.ask(*question) == admitted
-    doorman.revoke(keys.public)
-    assert doorman.ask(*question) == refused
-    assert doorman.role(keys.public.decode()) is None
-    doorman.revoke(keys.public)  # for the second time
-    assert doorman.role("no key of ours \udcff") is None
+        assert zap.ask(*[wrong if n == place else frame for n, frame in enumerate(question)])[2] == b"400"
+    assert zap.ask(*question[:-1])[2] == b"400"
+    assert zap.ask(*question, b"more") == refused
+    assert zap.ask(b"1.0") == [b"1.0", b"", *refused[2:]]
+    assert zap.ask(b"1.0", b"77") == refused
+    assert zap.ask(*question) == admitted
+    zap.revoke(keys.public)
+    assert zap.ask(*question) == refused
+    assert zap.role(keys.public.decode()) is None
+    zap.revoke(keys.public)  # for the second time
+    assert zap.role("no key of ours \udcff") is None
 
 
 def test_a_closed_authenticator_answers_nothing_and_can_be_closed_again():
-    doorman = authenticator.Authenticator()
+    zap = authenticator.Authenticator()
     with zmq.Context() as context:
-        door = doorman.open(context)
-        doorman.answer()  # no request is pending
-        doorman.close()
+        door = zap.open(context)
+        zap.answer()  # no request is pending
+        zap.close()
         assert door.closed
-        doorman.answer()
-        doorman.close()
+        zap.answer()
+        zap.close()
 
 
 def test_several_handshakes_that_wait_are_answered_at_once():
-    doorman = authenticator.Authenticator()
+    zap = authenticator.Authenticator()
     question = [b"1.0", b"1", authenticator.DOMAIN, b"", b"", b"CURVE", b"k" * 32]
-    with zmq.Context() as context, doorman.open(context), contextlib.ExitStack() as held:
+    with zmq.Context() as context, zap.open(context), contextlib.ExitStack() as held:
         askers = [held.enter_context(context.socket(zmq.REQ)) for _ in range(5)]
         for asker in askers:
             asker.rcvtimeo, asker.linger = 60_000, 0
             asker.connect(authenticator.ENDPOINT)
             asker.send_multipart(question)
-        doorman.answer()
+        zap.answer()
         assert [asker.recv_multipart()[2] for asker in askers] == [b"400"] * 5
 
 
@@ -330,7 +330,7 @@ def test_a_client_cannot_choose_its_role_by_metadata(wire):
         assert client.recv() == b"I am the operator"
     with pytest.raises(zmq.ZMQError):
         wire.raw("inproc://nowhere", metadata=b"User-Id:" + operator)
-    assert {role for role, _ in wire.brain.heard} == {"viewer"}
+    assert {role for role, _ in wire.handler.heard} == {"viewer"}
 
 
 def test_a_message_with_a_revoked_key_is_ignored(wire):
@@ -342,8 +342,8 @@ def test_a_message_with_a_revoked_key_is_ignored(wire):
     for _ in range(100):
         client.send(b"two")
     soon(lambda: wire.link.denied == 100)
-    assert wire.brain.heard == [("operator", b"one")]
-    assert wire.brain.peers == {}
+    assert wire.handler.heard == [("operator", b"one")]
+    assert wire.handler.peers == {}
 
 
 def test_a_changed_role_applies_from_the_next_message_on(wire):
@@ -353,7 +353,7 @@ def test_a_changed_role_applies_from_the_next_message_on(wire):
         wire.link.authenticator.admit(wire.keys.client.public, role)
         client.send(b"who am I?")
         client.recv()
-    assert [role for role, _ in wire.brain.heard] == ["operator", "viewer", "operator"]
+    assert [role for role, _ in wire.handler.heard] == ["operator", "viewer", "operator"]
 
 
 # ---------------------------------------------------------------- what is not ours
@@ -370,10 +370,10 @@ REQUESTS = [
 def ask(port, request_bytes):
     """Return all that the port sends until it disconnects."""
     answer = b""
-    stranger = socket.create_connection(("127.0.0.1", port), timeout=60)
-    with stranger, contextlib.suppress(ConnectionError):
-        stranger.sendall(request_bytes)
-        while part := stranger.recv(4096):
+    outsider = socket.create_connection(("127.0.0.1", port), timeout=60)
+    with outsider, contextlib.suppress(ConnectionError):
+        outsider.sendall(request_bytes)
+        while part := outsider.recv(4096):
             answer += part
     return answer
 
@@ -388,7 +388,7 @@ def test_requests_of_other_protocols_get_nothing_and_leave_no_descriptor(wire, r
         assert b"HTTP" not in answer
         assert len(answer) <= 64  # the greeting that libzmq says to everybody
     soon(lambda: len(os.listdir("/proc/self/fd")) <= before)
-    assert wire.brain.heard == []
+    assert wire.handler.heard == []
     friend = wire.dial()
     friend.send(b"hello")
     assert friend.recv() == b"hello"
@@ -399,13 +399,13 @@ def test_a_message_of_several_frames_ends_its_peers_state(wire):
     client = wire.dial()
     client.send(b"hello")
     client.recv()
-    assert len(wire.brain.peers) == 1
+    assert len(wire.handler.peers) == 1
     client.send_multipart([b"x"] * 5000)
     soon(lambda: wire.link.denied == 1)
-    assert wire.brain.peers == {}
+    assert wire.handler.peers == {}
     client.send(b"again")
     assert client.recv() == b"again"
-    assert [frame for _, frame in wire.brain.heard] == [b"hello", b"again"]
+    assert [frame for _, frame in wire.handler.heard] == [b"hello", b"again"]
 
 
 def test_a_frame_over_the_bound_is_dropped_and_the_link_continues(wire):
@@ -415,7 +415,7 @@ def test_a_frame_over_the_bound_is_dropped_and_the_link_continues(wire):
     friend = wire.dial()
     friend.send(b"y" * 1000)
     assert friend.recv() == b"y" * 1000
-    assert len(wire.brain.heard) == 1
+    assert len(wire.handler.heard) == 1
 
 
 @pytest.mark.parametrize(("has", "version"), [(False, (4, 3, 5)), (True, (4, 3, 4))])

@@ -27,7 +27,7 @@ def test_twenty_agents_start_at_once_and_all_answer(wire):
 
     def start() -> None:
         barrier.wait()
-        link = ServerThread(wire.brain, keys=wire.keys, limits=Limits(), directory=wire.directory)
+        link = ServerThread(wire.handler, keys=wire.keys, limits=Limits(), directory=wire.directory)
         link.start()
         wire.links.append(link)
 
@@ -38,7 +38,7 @@ def test_twenty_agents_start_at_once_and_all_answer(wire):
         thread.join()
     assert len({link.endpoints for link in wire.links}) == 20
     for link in wire.links:
-        wire.brain.link = link
+        wire.handler.link = link
         client = wire.dial(endpoint=link.endpoints[0])
         client.send(b"hello")
         assert client.recv() == b"hello"
@@ -107,7 +107,7 @@ def test_a_link_that_could_not_start_leaves_no_thread_no_file_no_descriptor(wire
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
     for _ in range(20):
         with pytest.raises(BadEndpoint):
-            ServerThread(wire.brain, endpoint="nonsense", keys=wire.keys, limits=Limits()).start()
+            ServerThread(wire.handler, endpoint="nonsense", keys=wire.keys, limits=Limits()).start()
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
@@ -136,7 +136,7 @@ def test_sockets_of_killed_agents_are_removed_after_a_while_and_living_ones_stay
 
 
 def test_stopping_twice_or_never_started_is_no_error(wire):
-    link = ServerThread(wire.brain, keys=wire.keys, limits=Limits(), directory=wire.directory)
+    link = ServerThread(wire.handler, keys=wire.keys, limits=Limits(), directory=wire.directory)
     assert link.stop()
     link.start()
     assert link.stop()
@@ -155,7 +155,7 @@ from looptap.agent.io.server_thread import ServerThread
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.limits import Limits
 
-class Brain:
+class Handler:
     peers = set()
     flushes = 0
     def receive(self, peer, role, frame): self.peers.add(peer); link.send(peer, b"pid %d" % os.getpid())
@@ -167,8 +167,8 @@ class Brain:
     def goodbye(self):
         for peer in self.peers: link.send(peer, b"goodbye")
 
-brain, keys = Brain(), RoleKeys.fresh("operator")
-link = ServerThread(brain, endpoint=sys.argv[2] or None, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
+handler, keys = Handler(), RoleKeys.fresh("operator")
+link = ServerThread(handler, endpoint=sys.argv[2] or None, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
 link.start()
 endpoint = link.endpoints[0]
 
@@ -198,7 +198,7 @@ if child == 0:
     sys.exit(7)  # the whole end of an interpreter, destructors and all
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 assert ask() == b"pid %d" % os.getpid()
-assert link.alive and brain.flushes == 0
+assert link.alive and handler.flushes == 0
 path = Path(endpoint.removeprefix("ipc://"))
 assert path.exists() or endpoint.startswith("tcp")
 assert link.stop()

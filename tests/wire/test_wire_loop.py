@@ -29,14 +29,14 @@ def attach(wire, **options):
 
 
 def test_values_that_come_within_the_linger_leave_in_one_flush(wire):
-    wire.brain.pause = 1.0
+    wire.handler.pause = 1.0
     wire.open()
     client = attach(wire)
     for i in range(10):
-        wire.brain.values.append(b"%d" % i)
+        wire.handler.values.append(b"%d" % i)
         wire.link.wake()
     assert [client.recv() for _ in range(10)] == [b"%d" % i for i in range(10)]
-    assert wire.brain.flushes == 1
+    assert wire.handler.flushes == 1
     assert wire.link.wakes == 1
 
 
@@ -47,7 +47,7 @@ def test_while_values_keep_coming_the_thread_is_not_woken_again(wire):
     def woken() -> int:
         wakes = wire.link.wakes
         for i in range(20):
-            wire.brain.values.append(b"%d" % i)
+            wire.handler.values.append(b"%d" % i)
             wire.link.wake()
             assert client.recv() == b"%d" % i
         return wire.link.wakes - wakes
@@ -56,11 +56,11 @@ def test_while_values_keep_coming_the_thread_is_not_woken_again(wire):
 
 
 def test_when_no_more_values_come_the_thread_sleeps_on(wire):
-    wire.brain.pause = 0.002
+    wire.handler.pause = 0.002
     wire.open(limits=Limits(heartbeat=60.0))
     client = attach(wire)
     for _ in range(20):
-        wire.brain.values.append(b"x")
+        wire.handler.values.append(b"x")
         wire.link.wake()
         client.recv()
 
@@ -79,23 +79,23 @@ def test_when_no_more_values_come_the_thread_sleeps_on(wire):
 
 
 def test_values_beyond_one_flush_follow_at_once(wire):
-    wire.brain.pause = 0.001
+    wire.handler.pause = 0.001
     wire.open(limits=Limits(high_water_mark=200))
     client = attach(wire)
-    wire.brain.values = [b"%d" % i for i in range(60)]
+    wire.handler.values = [b"%d" % i for i in range(60)]
     wire.link.wake()
     assert [client.recv() for _ in range(60)] == [b"%d" % i for i in range(60)]
-    assert wire.brain.flushes in (6, 7)  # one of them without a value, where the hello was heard late
+    assert wire.handler.flushes in (6, 7)  # one of them without a value, where the hello was heard late
 
 
 def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attached(wire):
     wire.open(limits=Limits(heartbeat=0.02))
-    idle = reactor.Reactor(wire.link, wire.brain, wire.link.authenticator.socket)
+    idle = reactor.Reactor(wire.link, wire.handler, wire.link.authenticator.socket)
     assert idle.poll_timeout() <= 21
-    soon(lambda: wire.brain.beats >= 3)
+    soon(lambda: wire.handler.beats >= 3)
     attach(wire)
     assert idle.poll_timeout() <= 21
-    soon(lambda: wire.brain.beats >= 6)
+    soon(lambda: wire.handler.beats >= 6)
 
 
 def test_waking_is_cheap_and_never_waits_for_a_thread_that_is_stuck(wire):
@@ -113,7 +113,7 @@ def test_waking_is_cheap_and_never_waits_for_a_thread_that_is_stuck(wire):
     times.sort()
     assert times[2500] < 10e-6
     assert times[4950] < 200e-6
-    soon(lambda: wire.brain.flushes >= 1)
+    soon(lambda: wire.handler.flushes >= 1)
 
 
 def test_a_posted_call_runs_on_the_io_thread(wire):
@@ -135,8 +135,8 @@ def test_no_signal_handler_is_installed(wire):
 
 
 def test_a_client_that_never_reads_is_reported_as_full_and_the_others_lose_nothing(wire):
-    wire.brain.echoes = False
-    wire.brain.pause = 0.001
+    wire.handler.echoes = False
+    wire.handler.pause = 0.001
     wire.open(limits=Limits(high_water_mark=4))
     deaf, healthy = wire.dial(rcvhwm=1), wire.dial()
     got = []
@@ -144,44 +144,44 @@ def test_a_client_that_never_reads_is_reported_as_full_and_the_others_lose_nothi
         client.send(b"hello")
     frame = b"x" * 100_000
     while len(got) < 200:
-        if len(wire.brain.peers) == 2:
-            wire.brain.values.append(frame)
+        if len(wire.handler.peers) == 2:
+            wire.handler.values.append(frame)
             wire.link.wake()
         if healthy.poll(1):
             got.append(healthy.recv())
-    assert wire.brain.sent[SendResult.FULL] > 100
-    assert wire.link.full == wire.brain.sent[SendResult.FULL]
+    assert wire.handler.sent[SendResult.FULL] > 100
+    assert wire.link.full == wire.handler.sent[SendResult.FULL]
     assert all(one == frame for one in got)
 
 
 def test_values_do_not_wait_for_a_client_that_never_reads(wire):
-    wire.brain.echoes = False
-    wire.brain.pause = 0.001
+    wire.handler.echoes = False
+    wire.handler.pause = 0.001
     wire.open(limits=Limits(high_water_mark=4, heartbeat=600.0, heartbeat_timeout=1200.0))
     deaf, healthy = wire.dial(rcvhwm=1), wire.dial(rcvhwm=100_000)
     for client in (deaf, healthy):
         client.send(b"hello")
-    soon(lambda: len(wire.brain.peers) == 2)
+    soon(lambda: len(wire.handler.peers) == 2)
 
     def is_stuck() -> bool:  # so often in a row that the link has become patient
-        wire.brain.values += [b"x" * 100_000] * 5
+        wire.handler.values += [b"x" * 100_000] * 5
         wire.link.wake()
-        return wire.brain.sent[SendResult.FULL] > 300
+        return wire.handler.sent[SendResult.FULL] > 300
 
     soon(is_stuck)
     soon(lambda: not healthy.poll(50) or not healthy.recv())
     for i in range(5):
-        wire.brain.values.append(b"%d" % i)
+        wire.handler.values.append(b"%d" % i)
         wire.link.wake()
         assert healthy.recv() == b"%d" % i
         time.sleep(0.05)  # longer than a linger, so that every value finds the thread at rest
 
 
 def test_values_for_a_slow_client_follow_without_another_wakeup(wire):
-    wire.brain.pause = 0.001
+    wire.handler.pause = 0.001
     wire.open(limits=Limits(high_water_mark=4, heartbeat=0.05))
     slow = attach(wire, rcvhwm=1)
-    (peer,) = wire.brain.peers
+    (peer,) = wire.handler.peers
     left = [b"%d" % i * 100_000 for i in range(50)]
 
     def flush() -> bool:
@@ -190,7 +190,7 @@ def test_values_for_a_slow_client_follow_without_another_wakeup(wire):
             return bool(left)
         return False
 
-    wire.brain.flush = flush
+    wire.handler.flush = flush
     wire.link.wake()
     assert [slow.recv()[:2] for _ in range(50)] == [(b"%d" % i * 2)[:2] for i in range(50)]
     assert wire.link.full > 0
@@ -201,21 +201,21 @@ def test_a_client_that_disconnected_is_reported_as_gone(wire):
     attach(wire).close()
 
     def is_gone() -> bool:
-        wire.brain.values.append(b"anybody?")
+        wire.handler.values.append(b"anybody?")
         wire.link.wake()
-        return wire.brain.sent[SendResult.GONE] > 0
+        return wire.handler.sent[SendResult.GONE] > 0
 
     soon(is_gone)
-    assert wire.brain.peers == {}
+    assert wire.handler.peers == {}
 
 
 def test_a_flood_of_requests_does_not_keep_values_from_leaving(wire):
-    wire.brain.pause = 0.001
+    wire.handler.pause = 0.001
     wire.open()
     reader, flooder = attach(wire), attach(wire)
-    peer = next(iter(wire.brain.peers))
-    wire.brain.peers = {peer: "operator"}
-    wire.brain.echoes = False
+    peer = next(iter(wire.handler.peers))
+    wire.handler.peers = {peer: "operator"}
+    wire.handler.echoes = False
     stop = threading.Event()
 
     def flood() -> None:
@@ -225,12 +225,12 @@ def test_a_flood_of_requests_does_not_keep_values_from_leaving(wire):
     thread = threading.Thread(target=flood)
     thread.start()
     try:
-        before = len(wire.brain.heard)
+        before = len(wire.handler.heard)
         for i in range(50):
-            wire.brain.values.append(b"%d" % i)
+            wire.handler.values.append(b"%d" % i)
             wire.link.wake()
             assert reader.recv() == b"%d" % i
-        assert len(wire.brain.heard) > before + 50
+        assert len(wire.handler.heard) > before + 50
     finally:
         stop.set()
         thread.join()
@@ -239,19 +239,19 @@ def test_a_flood_of_requests_does_not_keep_values_from_leaving(wire):
 def test_a_flood_of_values_does_not_keep_a_request_waiting(wire):
     wire.open()
     client = attach(wire)
-    wire.brain.peers = {b"nobody": "operator"}
+    wire.handler.peers = {b"unknown": "operator"}
     flood = iter(range(10**9))
 
     def flush() -> bool:
         wire.link.frames_out += 1
         return next(flood) >= 0
 
-    wire.brain.flush = flush
+    wire.handler.flush = flush
     wire.link.wake()
     for _ in range(20):
         client.send(b"still there?")
         assert client.recv() == b"still there?"
-    wire.brain.flush = lambda: False
+    wire.handler.flush = lambda: False
 
 
 # ---------------------------------------------------------------- faults
@@ -265,13 +265,13 @@ def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire,
     client = attach(wire)
 
     def fail() -> None:
-        raise SystemExit("a bug in the brain")
+        raise SystemExit("a bug in the handler")
 
     for i in range(4):
         if where == "posted":
             wire.link.post(fail)
         else:
-            setattr(wire.brain, where, fail)
+            setattr(wire.handler, where, fail)
             wire.link.wake()
         soon(lambda i=i: wire.link.faults > i)
         if i < 3 and where == "posted":
@@ -280,7 +280,7 @@ def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire,
     soon(lambda: not wire.link.alive)
     assert wire.link.faults == 4
     assert len(failures) == 1
-    assert "a bug in the brain" in failures[0]
+    assert "a bug in the handler" in failures[0]
     wire.link.wake()
     assert wire.link.send(b"peer", b"frame") is SendResult.GONE
     assert list(wire.directory.iterdir()) == []
@@ -289,18 +289,18 @@ def test_an_exception_restarts_the_loop_three_times_and_then_ends_the_link(wire,
 def test_a_message_that_makes_the_handler_fail_harms_its_sender_only(wire):
     wire.open()
     friend, foe = attach(wire), attach(wire)
-    receive = wire.brain.receive
+    receive = wire.handler.receive
 
     def fragile(peer: bytes, role: str, frame: bytes) -> None:
         if frame == b"poison":
-            raise ValueError("a bug in the brain")
+            raise ValueError("a bug in the handler")
         receive(peer, role, frame)
 
-    wire.brain.receive = fragile
+    wire.handler.receive = fragile
     for _ in range(20):
         foe.send(b"poison")
     soon(lambda: wire.link.faults == 20)
-    assert len(wire.brain.peers) == 1
+    assert len(wire.handler.peers) == 1
     friend.send(b"still there?")
     assert friend.recv() == b"still there?"
     assert wire.link.alive
@@ -320,10 +320,10 @@ def test_faults_with_quiet_time_between_them_never_end_the_link(wire, monkeypatc
 
 
 def test_stopping_sends_what_waits_and_says_goodbye(wire):
-    wire.brain.pause = 10.0
+    wire.handler.pause = 10.0
     wire.open()
     client = attach(wire)
-    wire.brain.values = [b"%d" % i * 500_000 for i in range(10)]
+    wire.handler.values = [b"%d" % i * 500_000 for i in range(10)]
     wire.link.wake()
     assert wire.link.stop()
     assert [client.recv()[:7] for _ in range(11)] == [*(b"%d" % i * 7 for i in range(10)), b"goodbye"]
@@ -340,15 +340,15 @@ def test_stopping_a_stuck_link_gives_up_in_time(wire):
 
 
 def test_stopping_does_not_wait_for_a_client_that_never_reads(wire):
-    wire.brain.echoes = False
+    wire.handler.echoes = False
     wire.open()
     deaf = wire.dial(rcvhwm=1)
     deaf.send(b"hello")
-    while not wire.brain.sent[SendResult.FULL]:
-        wire.brain.values.append(b"x" * 100_000)
+    while not wire.handler.sent[SendResult.FULL]:
+        wire.handler.values.append(b"x" * 100_000)
         wire.link.wake()
         time.sleep(0.001)
-    wire.brain.values.clear()
+    wire.handler.values.clear()
     assert wire.link.stop(timeout=60.0)
 
 
@@ -378,7 +378,7 @@ from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import Attach, Call, Code, Hello
 
-class Brain:
+class Handler:
     heard, understood = 0, 0
     def receive(self, peer, role, frame):
         self.heard += 1
@@ -391,8 +391,8 @@ class Brain:
     on_heartbeat_timer = goodbye = lambda self: None
     linger = lambda self: 0.001
 
-brain, keys = Brain(), RoleKeys.fresh("operator")
-link = ServerThread(brain, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
+handler, keys = Handler(), RoleKeys.fresh("operator")
+link = ServerThread(handler, keys=keys, limits=Limits(), directory=Path(sys.argv[1]))
 link.start()
 
 def dial(client):
@@ -404,7 +404,7 @@ def dial(client):
     return socket
 
 context = zmq.Context()
-stranger, friend = dial(KeyPair.fresh()), dial(keys.client)
+outsider, friend = dial(KeyPair.fresh()), dial(keys.client)
 friend.send(b"end"); friend.recv()
 rng = random.Random(5)
 evil = b"cposix\\nsystem\\n(S'true'\\ntR."  # a pickle that runs a program
@@ -422,11 +422,11 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 for frame in frames:
     friend.send(frame)
-    try: stranger.send(frame, zmq.NOBLOCK)
+    try: outsider.send(frame, zmq.NOBLOCK)
     except zmq.Again: pass
 friend.send(b"end"); friend.recv()
-print(brain.heard, brain.understood > 1000, seen)
-for socket in (stranger, friend): socket.close()
+print(handler.heard, handler.understood > 1000, seen)
+for socket in (outsider, friend): socket.close()
 link.stop()
 """
 
@@ -442,10 +442,10 @@ def test_links_of_one_process_do_not_share_their_keys(wire):
     first = wire.link
     other = RoleKeys.fresh("operator")
     wire.open(keys=other)
-    assert wire.knock(
+    assert wire.is_refused(
         first.endpoints[0],
         curve_serverkey=wire.keys.server.public,
         curve_publickey=other.client.public,
         curve_secretkey=other.client.secret,
     )
-    assert wire.brain.heard == []
+    assert wire.handler.heard == []
