@@ -30,7 +30,7 @@ class Agent:
     ``budget`` is the fraction of the loop's time that all queries and the I/O thread may take together, unless a client
     grants one more. ``ranks`` restricts the agent to these ranks. An agent that is not ``enabled``, or has
     ``LOOPTAP_DISABLED=1`` in its environment, or is in a forked child, does nothing and costs nothing: training code
-    needs no ``if``. ``sigterm=True`` installs a SIGTERM handler that sends pending values, tells clients, and then
+    needs no ``if``. ``sigterm=True`` installs a SIGTERM handler that sends pending values, notifies clients, and then
     does what SIGTERM did before; without it no signal is handled.
 
     ``on_stop`` is raised out of `emit` when a client asks the job to stop, in addition to `stop_requested`.

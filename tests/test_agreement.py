@@ -154,7 +154,7 @@ def both(monkeypatch):
         agent.close()
 
 
-def test_both_do_it_at_the_event_that_was_named(both):
+def test_both_ranks_run_a_command_at_the_named_event(both):
     both.emit(3, 3)
     assert both.prepare("x") == [3, 3]
     outcomes = both.agree("x", 5)

@@ -89,7 +89,7 @@ def test_a_number_that_becomes_a_tensor_moves_the_query_to_its_events_in_order(r
     assert [step for step, _ in stream.values] == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_a_scalar_tensor_is_what_it_was_at_its_event(run):
+def test_a_scalar_tensor_keeps_the_value_of_its_event(run):
     agent, client = run
     stream = client.stream("step, loss", on="batch")
     loss = torch.zeros(())

@@ -297,7 +297,7 @@ def test_bytes_that_no_agent_packs_are_refused(raw):
         unpack(raw)
 
 
-def test_headers_of_these_tests_are_otherwise_right():
+def test_headers_used_in_these_tests_are_valid():
     good = b"\xc7" + bytes([17]) + b"\x06\x03\x01<U1" + struct.pack("<QI", 1, 0x10FFFF)
     assert unpack(good).tolist() == ["\U0010ffff"]
     assert tensors.array(memoryview(b"\x03\x02<f8" + struct.pack("<QQ", 3, 0))).shape == (3, 0)

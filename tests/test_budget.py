@@ -197,7 +197,7 @@ def test_a_query_that_computes_or_sleeps_is_detected(limits):
         assert seen * 4e-3 < 0.04 * 10
 
 
-def test_a_query_whose_time_on_the_cpu_is_within_its_share_is_limited_for_the_time_that_it_sleeps():
+def test_a_query_is_limited_for_the_time_that_it_sleeps_too():
     meter = CostMeter(OverheadBudget(0.03), grant=2.0)
     assert len(evaluated(lambda n: (50e-3, 1e-3, 1), 1_000, 1e-3, meter)) * 50e-3 < 3 * 2.0
 

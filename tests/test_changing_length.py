@@ -106,7 +106,7 @@ def test_a_length_that_falls_to_a_half_starts_no_forecast_and_is_followed(says, 
 
 @pytest.mark.parametrize("every", [None, 20])
 @pytest.mark.parametrize("later", [0.5, 3.0])
-def test_a_rate_that_changes_within_an_epoch_counts_at_once_for_it_and_for_those_that_follow(every, later):
+def test_a_rate_change_within_an_epoch_counts_at_once_for_this_and_later_epochs(every, later):
     loader = Skipping(100, lambda walked: 1.0 if walked < 130 else later)
     _, looked, end, _ = followed(loader, epochs=8, every=every)
     since = looked[131:]

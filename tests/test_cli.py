@@ -389,7 +389,7 @@ for step in range(2000):
 """
 
 
-def test_a_stream_that_a_run_declares_a_little_after_its_start_is_read_from_its_beginning(command, environment):
+def test_a_stream_declared_shortly_after_the_start_is_read_from_its_beginning(command, environment):
     watching = command("watch", "declares", "loss", "--follow", "--count", "2", "--json")
     assert "Waiting" in watching.stderr.readline()
     job = warm.Popen([sys.executable, "-c", LATE], env=environment)

@@ -36,7 +36,7 @@ class Event:
     loss = 4.0
 
 
-def test_text_travels_as_it_is():
+def test_text_is_sent_unchanged():
     code = code_of("step, loss")
     assert (code.text, code.pickled) == ("step, loss", b"")
 
@@ -88,7 +88,7 @@ def own_module(tmp_path, monkeypatch):
     sys.modules.pop("users_own", None)
 
 
-def test_functions_of_the_users_own_modules_travel_by_value(own_module):
+def test_functions_of_the_users_own_modules_are_sent_by_value(own_module):
     outer, local = own_module.outer, code_of(lambda e: own_module.__name__)
     direct, wrapped = code_of(outer), code_of(lambda e: outer(e) + 1)
     del sys.modules["users_own"]
@@ -99,7 +99,7 @@ def test_functions_of_the_users_own_modules_travel_by_value(own_module):
     assert local.pickled
 
 
-def test_functions_of_installed_packages_travel_by_name():
+def test_functions_of_installed_packages_are_sent_by_name():
     assert len(code_of(np.linalg.norm).pickled) < 200
     assert unpickled(code_of(math.sqrt)) is math.sqrt
 
@@ -150,7 +150,7 @@ def needs_closure():
     [needs_closure(), helped, lambda e: e.loss * FACTOR, lambda e, by=2: e.loss * by, math.sqrt, len],
     ids=["closure", "own function", "own constant", "default", "builtin", "C"],
 )
-def test_a_function_that_needs_something_around_it_has_no_text(function):
+def test_a_function_with_outside_references_has_no_source_text(function):
     assert source_of(function) is None
 
 
@@ -176,5 +176,5 @@ def test_the_source_of_a_function_changed_in_the_file_is_not_used(own_module, tm
         (math.sqrt, "sqrt"),
     ],
 )
-def test_a_query_is_called_after_its_text_or_its_function(code, name):
+def test_a_query_is_named_after_its_text_or_function(code, name):
     assert name_of(code) == name

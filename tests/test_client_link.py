@@ -292,14 +292,14 @@ def speak_ssh(connection):
 
 
 @pytest.mark.parametrize("behave", [speak_http, speak_ssh, socket.socket.close])
-def test_another_protocol_is_no_looptap(behave):
+def test_another_protocol_is_not_looptap(behave):
     with listener(behave) as endpoint:
         error = refusal(ZmqTransport([endpoint], KeyPair.fresh().public, KeyPair.fresh(), limits=QUICK))
     assert type(error) is NotLooptap
     assert "does not speak looptap's protocol" in str(error)
 
 
-def test_zeromq_without_keys_is_no_looptap():
+def test_zeromq_without_keys_is_not_looptap():
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")

@@ -110,7 +110,7 @@ def test_a_reduction_yields_a_value_when_the_host_ends_a_group(run):
     assert [(r.value, r.partial) for r in stream.records[1:3]] == [(10, False)] * 2
 
 
-def test_a_function_travels_with_what_it_refers_to(run):
+def test_a_function_is_sent_with_what_it_refers_to(run):
     scale = 1000
     assert run.stream(lambda e: e.step * scale, on="batch").wait(1)[0] % 1000 == 0
 
@@ -594,7 +594,7 @@ def test_an_agent_that_is_of_another_run_is_a_wrong_server():
         Run(Scripted(), run=m.RunInfo("mine", "name", "host", 1, 0.0))
 
 
-def test_an_agent_that_lets_us_in_and_says_nothing_is_no_answer():
+def test_an_agent_that_accepts_and_sends_nothing_is_no_answer():
     with pytest.raises(NoAnswer, match="did not welcome this client"):
         Run(Scripted(...), timeout=0.05)
 
@@ -676,7 +676,7 @@ def test_an_agent_refuses_each_message_of_a_client_it_has_forgotten():
     assert run.alive
 
 
-def test_a_stream_that_was_being_attached_when_the_link_broke_waits_for_the_next_link_within_its_timeout():
+def test_an_attach_cut_by_a_broken_link_waits_for_the_next_within_its_timeout():
     agent = Scripted()
     run = Run(agent)
     agent.answering = False

@@ -108,7 +108,7 @@ def test_a_command_that_was_done_at_once_or_refused_is_on_record_as_such(log, co
     assert log.known("done", ASKER)
 
 
-def test_before_which_ctrl_c_came_is_on_record_once_and_not_begun(log, commands):
+def test_a_command_that_ctrl_c_prevented_is_recorded_once_as_not_begun(log, commands):
     accepted, new, begun = log.accept(commands("accepted")), commands("new"), log.accept(commands("begun"))
     assert begun.claim("the loop")
     for command in (accepted, new, begun):

@@ -381,7 +381,7 @@ class Enough(Exception):
 
 
 @pytest.mark.parametrize("kind", [Enough, KeyboardInterrupt])
-def test_only_a_host_that_wants_it_is_stopped_by_an_exception_after_the_queries_have_seen_the_event(kind):
+def test_on_stop_is_raised_only_if_declared_and_after_the_queries(kind):
     agent, run = pair("stops", on_stop=kind)
     steps = run.stream("step", on="batch")
     with pytest.raises(CommandPending) as pending:
@@ -470,7 +470,7 @@ def test_a_stop_and_the_end_of_the_agent_end_a_pause(loop):
     agent.close()  # ten minutes earlier; the fixture sees that the loop has ended
 
 
-def test_a_ctrl_c_works_in_a_pause():
+def test_ctrl_c_works_in_a_pause():
     agent, run = pair("interrupted", may_pause=60.0)
     with pytest.raises(CommandPending):
         run.pause(timeout=0)

@@ -114,7 +114,7 @@ def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):
     assert looptap.runs() == []
 
 
-def test_the_demo_takes_its_job_along_when_it_is_interrupted(start):
+def test_the_demo_ends_its_job_when_it_is_interrupted(start):
     demo = start("-m", "looptap.cli", "demo")
     with attached(demo) as run:
         demo.send_signal(signal.SIGINT)

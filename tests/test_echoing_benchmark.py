@@ -47,7 +47,7 @@ def test_the_server_hands_out_pictures_late():
         batches.close()
 
 
-def test_a_training_ends_at_the_target_and_is_judged_alike_afterwards():
+def test_a_training_ends_at_the_target_and_is_scored_the_same_way_afterwards():
     values = iter([0.1, 0.5, 0.3, 0.6, 0.7, 0.9] * 2)
     task = DIGITS._replace(target=0.5, every=2, score=lambda model: next(values))
     batches = [[torch.rand(4, 1, 24, 24), torch.arange(4)]] * 20

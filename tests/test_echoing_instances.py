@@ -218,7 +218,7 @@ def test_a_sampler_with_a_state_of_its_own_continues_where_it_was(mode, workers,
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_echo_of_a_selection_loses_and_repeats_nothing_over_a_resume(mode, workers):
-    """The first epoch is plain: each instance is drawn once, so an echo of 2 has each twice."""
+    """The first epoch draws each instance once, so that an echo of 2 has each twice."""
 
     def begun():
         selection = Selection(Tens(), batch_size=8)

@@ -179,7 +179,7 @@ def test_operators_share_what_may_be_in_flight_and_viewers_take_nothing_of_it():
     wire.agent.close()
 
 
-def test_at_the_end_of_the_run_all_is_sent_and_then_how_each_stream_ended():
+def test_at_the_end_of_the_run_values_are_sent_before_final_states():
     wire = Wire(in_flight_bytes=1)
     ready(wire, A, B, code="text")
     texts = [f"{step:04}" * 10_000 for step in range(60)]
@@ -558,7 +558,7 @@ def test_a_failed_query_is_detached_although_its_client_has_no_room(wire):
     assert wire.said(m.Status) == []
 
 
-def test_readers_of_a_standing_stream_leave_it_one_by_one_and_the_query_stays(wire):
+def test_readers_of_a_declared_stream_leave_one_by_one_and_the_query_stays(wire):
     wire.agent.stream("steps", "step", on="batch")
     ring = wire.dispatcher.declared_streams.by_name["steps"].buffer
     for peer in (A, B):

@@ -121,7 +121,7 @@ def test_a_handed_over_stream_outlives_its_client_while_it_is_used():
 
 
 @pytest.mark.parametrize("ended", ["closed first", "hidden first"])
-def test_it_ends_when_it_is_neither_exported_nor_kept_nor_read(ended):
+def test_a_handed_over_stream_ends_when_neither_exported_nor_kept_nor_read(ended):
     agent, run = pair()
     stream = run.stream("step", on="batch")
     assert run.export(stream, name="steps").exported
@@ -222,7 +222,7 @@ def test_a_handed_over_stream_survives_a_lost_client_and_a_hidden_one_reattaches
 # ---------------------------------------------------------------- keeping
 
 
-def test_the_history_of_a_standing_stream_is_kept_too_and_a_pause_of_keeping_leaves_no_gap(directory, stored):
+def test_the_history_of_a_declared_stream_is_kept_and_a_pause_leaves_no_gap(directory, stored):
     with looptap.Agent("kept") as agent, looptap.attach("kept") as run:
         agent.stream("loss", "step, loss", on="batch", history=50)
         for step in range(80):

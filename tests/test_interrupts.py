@@ -155,7 +155,7 @@ def check_stream(job: Job, stream: Any, kind: str, steps: dict[int, int]) -> Non
 @sweep(47)
 @pytest.mark.parametrize("enough", [1, 4])
 @pytest.mark.parametrize("kind", QUERIES)
-def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_whole(kind, enough, fraction):
+def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_intact(kind, enough, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
         how = dict(QUERIES[kind])
@@ -279,7 +279,7 @@ def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_refus
 
 
 @sweep(47)
-def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_whole(fraction):
+def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_intact(fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
         agent, run = job.agent, job.run

@@ -86,7 +86,7 @@ def test_values_and_commands_stored_before_kill_9_survive(directory, file):
         stored.stream("unkept")
 
 
-def test_the_shell_shows_what_was_kept(directory, file):
+def test_the_shell_shows_stored_streams(directory, file):
     with looptap.Agent("kept") as agent:
         agent.stream("loss", "step, loss", on="batch", keep=True)
         agent.emit("batch", step=1, loss=0.5)

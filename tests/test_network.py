@@ -200,7 +200,7 @@ def test_while_a_link_is_being_restored_every_request_waits_for_it_within_its_ti
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_a_standing_stream_loses_nothing_with_the_link_but_what_its_history_has_given_up(directory, away):
+def test_a_lost_link_costs_a_declared_stream_only_values_beyond_its_history(directory, away):
     with far_away(directory, QUICK) as (job, run, proxy):
         job.agent.stream("all", "step", history=100_000)
         job.agent.stream("little", "step", history=20)
@@ -452,7 +452,7 @@ def child(code=JOB):
             job.kill()
 
 
-def test_a_standing_stream_moves_on_to_the_next_run_and_misses_nothing_of_its_history(directory):
+def test_a_declared_stream_continues_in_the_next_run_with_its_history(directory):
     with child(DECLARED) as (job, first):
         run = looptap.attach("again", follow=True)
         steps = run.stream("all")

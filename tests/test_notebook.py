@@ -154,7 +154,7 @@ def test_a_full_frame_says_everything_and_a_coarse_one_little():
     assert [len(buffer) for buffer in buffers] == [800_000, 800_000]
 
 
-def test_pixels_travel_as_bytes():
+def test_pixels_are_sent_as_bytes():
     image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     frame = frame_of(Picture((Images((image,), ("a caption",)),)))
     message, buffers = SentFrame().update(frame, full=True)

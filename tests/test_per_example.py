@@ -171,7 +171,7 @@ def test_shapes_that_do_not_fit_are_refused_with_both_shapes(loss, outputs, targ
         criterion_of(loss)(outputs, targets)
 
 
-def test_what_is_no_loss_is_refused():
+def test_an_unknown_loss_is_refused():
     with pytest.raises(ValueError, match="must be one of cross_entropy, bce, mse"):
         criterion_of("entropy")
     with pytest.raises(TypeError, match="no known gradient norm"):

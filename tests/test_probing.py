@@ -424,7 +424,7 @@ def test_a_large_buffer_is_watched_and_not_copied(monkeypatch):
 
 
 @pytest.mark.parametrize("fraction", [211, pytest.param(11, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
-def test_a_ctrl_c_at_any_instruction_leaves_the_model_whole(fraction):
+def test_ctrl_c_at_any_instruction_leaves_the_model_intact(fraction):
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Odd())
     x = torch.randn(3, 4)
 

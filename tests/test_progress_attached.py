@@ -401,7 +401,7 @@ def test_one_minute_after_a_resume_inside_an_epoch_the_estimate_is_right():
     assert second.remaining.median == pytest.approx(40 * 36, rel=0.05)
 
 
-def test_validations_within_an_epoch_and_accumulated_gradients_are_counted_as_they_are():
+def test_validations_within_an_epoch_and_accumulated_gradients_are_counted():
     clock = Clock()
     progress = Progress(24, max_steps=60, accumulate=4, validation=20, validate_every=8, clock=clock)
     count = 0

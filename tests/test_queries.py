@@ -64,7 +64,7 @@ def test_a_client_may_close_a_window_at_any_moment(job):
     assert [r.value for r in count.records] == [3, 1]
 
 
-def test_a_window_that_was_open_at_the_attach_or_is_cut_by_the_end_of_the_stream_is_partial(job):
+def test_a_window_cut_by_the_attach_or_the_end_of_the_stream_is_partial(job):
     agent, run = job
     batches(agent, 2)
     late = run.stream("len(events)", on="batch")

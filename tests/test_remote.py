@@ -127,7 +127,7 @@ time.sleep(60)
 """
 
 
-def test_a_client_that_is_killed_takes_its_bridge_along(agent):
+def test_a_killed_client_ends_its_bridge(agent):
     with subprocess.Popen([sys.executable, "-c", CLIENT, BRIDGE], stdout=subprocess.PIPE) as client:
         assert client.stdout.readline() == b"attached\n"
         (bridge,) = psutil.Process(client.pid).children()

@@ -367,7 +367,7 @@ def test_a_share_that_ends_at_its_time_leaves_the_others(job):
         assert viewer.alive
 
 
-def test_a_key_opens_nothing_after_its_time_even_if_its_share_was_not_ended_yet(job, dial):
+def test_an_expired_key_is_refused_even_before_its_share_has_ended(job, dial):
     agent, run = job
     path = run.share(expires=60).path
     viewer = dial(path)
@@ -691,7 +691,7 @@ def looptap_says(capsys, *arguments):
     return ended.value.code, said.out + said.err
 
 
-def test_the_shell_shows_two_curves_to_a_colleague_and_ends_it(job, capsys, tmp_path):
+def test_the_shell_shares_two_curves_and_revokes_the_share(job, capsys, tmp_path):
     agent, _ = job
     file = str(tmp_path / "for-ada.json")
     code, said = looptap_says(
@@ -752,7 +752,7 @@ def test_in_the_shell_each_share_has_streams_of_its_own(job, capsys, tmp_path):
     assert (code, "without streams of its own" in said) == (1, True), said
 
 
-def test_the_shell_keeps_a_query_and_ends_that(job, capsys):
+def test_the_shell_starts_and_stops_keeping_a_query(job, capsys):
     agent, run = job
     code, said = looptap_says(capsys, "keep", "shared", "step * 2", "--name", "double", "--json")
     assert (code, json.loads(said)["kept"]) == (0, True)
@@ -766,7 +766,7 @@ def test_the_shell_keeps_a_query_and_ends_that(job, capsys):
     assert [s.name for s in run.streams] == ["loss", "secret", "private"]
 
 
-def test_the_shell_says_that_what_it_hands_over_fails(job, capsys):
+def test_the_shell_reports_that_a_handed_over_query_fails(job, capsys):
     agent, _ = job
     over = threading.Event()
 

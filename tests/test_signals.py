@@ -151,7 +151,7 @@ def test_off_the_main_thread_the_hook_is_refused_in_a_sentence_and_nothing_is_le
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_handler_that_came_later_stays():
+def test_a_later_signal_handler_stays():
     def theirs(number, frame):
         raise AssertionError("no process sends it")
 

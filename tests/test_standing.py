@@ -260,7 +260,7 @@ class Raced(list):
 
 @pytest.mark.parametrize("more", [1, 5, 9, 10, 11, 25])
 @pytest.mark.parametrize("behind", [0, 3])
-def test_a_reader_that_is_overtaken_while_it_reads_gets_no_value_under_the_number_of_another(more, behind):
+def test_a_reader_overtaken_during_a_read_gets_no_value_under_a_wrong_number(more, behind):
     history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(10)
     for number in range(1, 11 + behind):
@@ -283,7 +283,7 @@ def test_a_reader_that_is_overtaken_while_it_reads_gets_no_value_under_the_numbe
 
 
 @pytest.mark.parametrize("more", [3, 5, 7])
-def test_a_reader_that_is_overtaken_in_all_that_it_reads_gets_what_comes_next_at_once(more):
+def test_a_reader_overtaken_during_a_whole_read_gets_the_next_values_at_once(more):
     history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring = history.open(10)
     for number in range(1, 11):
@@ -436,7 +436,7 @@ def test_the_query_runs_once_for_all_readers():
     assert [r["sent"] for r in agent.stats()["readers"]] == [10] * 5
 
 
-def test_a_client_and_a_standing_stream_on_the_same_events_are_both_right(directory):
+def test_a_client_and_a_declared_stream_on_the_same_events_are_both_right(directory):
     with Agent("both") as agent, looptap.attach("both") as run:
         agent.stream("kept", "step", history=5000)
         for step in range(1000):

@@ -205,7 +205,7 @@ def test_a_run_whose_process_was_killed_ends_and_keeps_what_it_had(tmp_path):
             assert len(again.stream("n")) == 200
 
 
-def test_a_file_of_another_machine_without_an_end_is_live_until_it_was_silent_for_an_hour(file, tmp_path):
+def test_an_unfinished_file_of_another_machine_is_live_for_an_hour(file, tmp_path):
     path = changed(file, tmp_path, "DELETE FROM run WHERE key IN ('ended', 'process')")
     with looptap.open(path) as run:
         assert run.alive

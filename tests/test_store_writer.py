@@ -278,7 +278,7 @@ def test_a_slow_commit_blocks_no_caller_and_dropped_values_are_counted(made, slo
     assert kept.stats().dropped == stats.dropped > 0
 
 
-def test_what_is_written_beside_what_is_refused_stays_in_its_order(made, slow):
+def test_values_beside_a_refused_one_keep_their_order(made, slow):
     """The later of two values of a name wins, wherever in a commit one is refused."""
     for place in range(4):
         kept = made(Path(f"{made.folder}/order-{place}.looptap"))
@@ -417,7 +417,7 @@ def test_a_network_file_system_is_known_by_its_mount(path, local):
     assert run_path.is_local(Path(path), MOUNTS) is local
 
 
-def test_the_place_of_a_file_is_that_of_the_argument_then_of_the_environment_then_the_working_directory(monkeypatch):
+def test_the_store_is_that_of_the_argument_then_the_environment_then_the_directory(monkeypatch):
     monkeypatch.delenv("LOOPTAP_STORE", raising=False)
     assert run_path.store_path("a/b").as_posix() == "looptap-runs/a_b.looptap"
     monkeypatch.setenv("LOOPTAP_STORE", "/data")

@@ -202,7 +202,7 @@ def test_pause_resume_and_stop_only_after_a_yes(job):
 
 
 @pytest.mark.parametrize("size", [(40, 8), (80, 24), (200, 60)])
-def test_it_adapts_to_the_size_of_the_terminal(job, size):
+def test_top_adapts_to_the_size_of_the_terminal(job, size):
     async def scenario(app, pilot):
         await until(pilot, lambda: "step * 2  on batch" in shown(app), "the stream")
         assert app.job.id[:20] in shown(app)
@@ -302,7 +302,7 @@ def test_in_tmux_it_starts_reports_a_killed_job_and_restores_the_terminal(direct
         job.communicate()
 
 
-def test_without_a_terminal_it_prints_how_the_run_is_now(job, capsys):
+def test_without_a_terminal_top_prints_the_present_state(job, capsys):
     def printed(*arguments):
         with pytest.raises(SystemExit) as exit:
             main(["top", "small", *arguments])

@@ -263,7 +263,7 @@ def test_a_mutated_reply_is_one_of_its_type_or_an_error():
     assert 1000 < refused < 3900
 
 
-def test_a_hello_of_a_greater_minor_with_fields_unknown_is_welcome():
+def test_a_hello_of_a_newer_minor_with_unknown_fields_is_accepted():
     hello = {
         "t": "hello",
         "version": [m.VERSION[0], 99],
@@ -299,7 +299,7 @@ class Answer:
         pass
 
 
-def test_a_welcome_of_a_greater_minor_with_fields_unknown_is_understood():
+def test_a_welcome_of_a_newer_minor_with_unknown_fields_is_understood():
     welcome = msgspec.msgpack.decode(encode(m.Welcome((m.VERSION[0], 99), RUN, OPERATOR, {"batch": 3})))
     welcome["run"]["gpu"], welcome["mood"] = "H9000", ["good"]
     run = Run(Answer(msgspec.msgpack.encode(welcome)))

@@ -53,7 +53,7 @@ def test_the_notebooks_that_the_readme_names_exist():
 
 
 @pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_a_clean_kernel_with_a_picture_below_each_chart_and_ends_its_job(path, tmp_path):
+def test_a_notebook_runs_from_a_clean_kernel_with_pictures_and_ends_its_job(path, tmp_path):
     done = run(path, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     book = read(tmp_path / path.name)

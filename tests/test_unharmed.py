@@ -102,7 +102,7 @@ def test_a_keyboard_interrupt_always_goes_through():
     agent.close()
 
 
-def test_ctrl_c_fifty_times_is_the_users_each_time(directory):
+def test_each_of_fifty_ctrl_c_reaches_the_user(directory):
     code = """
         import looptap, signal, sys, torch
         signal.alarm(300)  # in case nothing else interrupts it

@@ -49,7 +49,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("listen", [None, "tcp"])
-def test_a_client_that_dies_while_its_frames_wait_to_be_read_does_not_take_the_job_with_it(listen, directory):
+def test_a_client_that_dies_with_unread_frames_does_not_end_the_job(listen, directory):
     limits = looptap.Limits(heartbeat=0.05, heartbeat_timeout=60.0)
     with looptap.Agent("flooded", limits=limits, listen=listen) as agent:
         places = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)

@@ -97,7 +97,7 @@ def test_the_space_bar_freezes_the_pictures(window):
     assert shown.shown_title == "small"
 
 
-def test_s_saves_all_that_is_to_be_seen(window, tmp_path):
+def test_the_s_key_saves_all_visible_charts(window, tmp_path):
     said = []
     loss = Fed("loss")
     loss.add(*range(100))

@@ -59,7 +59,7 @@ def opened(lab, request):
         (lab.root / name).unlink(missing_ok=True)
 
 
-def test_a_stream_that_ends_a_cell_is_a_chart_that_grows_also_while_another_cell_runs(lab, opened):
+def test_a_stream_at_the_end_of_a_cell_is_a_live_chart(lab, opened):
     book = opened(ATTACH, f"s = run.stream('step, loss', on='batch', name={HOSTILE!r})\ns", BUSY)
     book.run(0)
     book.run(1)
@@ -250,7 +250,7 @@ def test_mouse_and_keys_set_the_factor_of_a_job_that_waits_for_data(opened):
     assert book.errors == book.dialogs == []
 
 
-def test_the_first_tutorial_runs_as_a_person_runs_it_with_a_picture_below_each_chart_and_ends_its_job(lab):
+def test_the_first_tutorial_runs_in_a_browser_with_pictures_and_ends_its_job(lab):
     path = next(path for path in NOTEBOOKS if path.stem == "first-look")
     tutorial = read(path)
     code = [index for index, cell in enumerate(tutorial.cells) if cell.cell_type == "code"]

@@ -331,7 +331,7 @@ def test_the_directory_is_the_one_that_is_named(directory, monkeypatch):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the place is Linux's")
 @pytest.mark.parametrize("squat", ["file", "link", "open", "foreign"])
-def test_a_private_directory_that_is_not_private_is_refused(squat, directory, monkeypatch):
+def test_a_private_directory_that_others_can_open_is_refused(squat, directory, monkeypatch):
     if squat == "foreign" and os.geteuid() != 0:
         pytest.skip("only root can give a directory away")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000 + os.getpid())
