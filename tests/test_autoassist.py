@@ -19,7 +19,7 @@ COUNT, WIDTH, BATCH = 96, 5, 8
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Have torch compute on one thread: models as small as these are many times slower on more."""
+    """Run torch on one thread: such small models are many times slower on more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -27,7 +27,7 @@ def _one_thread():
 
 
 class Chances:
-    """In place of a generator: the chance of an instance depends on its place in the walk only."""
+    """A generator whose chance for an instance depends on its place in the walk only."""
 
     def __init__(self, walk):
         self.walk = walk
@@ -45,7 +45,7 @@ class Chances:
 
 
 def algorithm_1(features, chances, losses_of, steps, rate=0.01, decay=1e-3):
-    """The paper's algorithm, an instance at a time, in double precision; yields what it knows after each step."""
+    """Run the paper's algorithm in double precision; yield its state after each step."""
     phi, constant, gamma, total, count = [0.0] * WIDTH, 0.0, 0.0, 0.0, 0.0
     order, orders, place = [], iter(chances.orders), 0
 
@@ -103,7 +103,7 @@ def test_it_does_what_the_published_algorithm_does():
 
 
 def images():
-    """Return two kinds of images: dark ones that are learned at once, and bright ones of random classes."""
+    """Return dark images, which are easy, and bright ones of random classes."""
     rng = np.random.default_rng(1)
     y = rng.integers(0, 2, 600)
     x = rng.random((600, 12, 12), np.float32) * 0.1

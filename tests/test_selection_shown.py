@@ -1,4 +1,4 @@
-"""What a client sees of a selection: numbers, arrays and samples, each on the right chart."""
+"""A client's view of a selection: numbers, arrays and samples on their charts."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Guarantees: `put` never waits for a reader and never raises; a reader knows from the numbers exactly what was
 overwritten before. All buffers of an agent together stay within their bytes: one that holds more than its share
-gives up its oldest values. Assumes one producer at a time for each ring, and that all readers are on one thread.
+gives up its oldest values. Assumes one producer at a time for each buffer, and that all readers are on one thread.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The I/O thread's poll loop, which shares the GIL with the training thread.
 
 Guarantees
-- With no client and nothing to send it wakes once a heartbeat, to see whether the loop moves.
+- Without clients or pending messages it wakes once a heartbeat, to check whether the loop moves.
 - It holds the GIL for one small piece of work, and sleeps as long as that took before the next one.
-- Messages received and values sent take turns: a flood of either cannot keep the other waiting.
+- Receiving and sending take turns: a flood of messages or values cannot block the other direction.
 
-Cold, it sleeps until a wakeup. Then it is warm: no wakeups are sent, it serves its sockets while values gather for the
-linger, and flushes, again and again until a linger has brought nothing. To wake a sleeping thread costs the training
-thread up to 100 µs; and each call that gives the GIL away here may make the training thread wait to have it back.
+When cold, it sleeps until a wakeup. Then it is warm: no wakeups are sent, it serves its sockets while values gather for
+the linger, and flushes, until a linger passes without values. Waking a sleeping thread costs the training thread up to
+100 µs, and each call here that releases the GIL may make the training thread wait to get it back.
 """
 
 from __future__ import annotations

@@ -1,26 +1,27 @@
 """Training thread: event types, attached queries, their cost, and their guards.
 
-The way of an event, from `Agent.emit` to a value in a queue
-1. `emit` looks the event's name up in a dict, and adds one to a count if nothing waits for events of this type.
+The path of an event, from `Agent.emit` to a value in a queue
+1. `emit` looks the event's name up in a dict, and increments a count if nothing waits for events of this type.
 2. Else `EventSource.deliver` takes the lock of all types, ends the groups that the event encloses, and compares the
-   `EvaluationPlan` with the queries of now. Queries are replaced as a whole tuple, so that one `is` tells whether any
-   came or went. The plan parts them: *deferred* ones are arithmetic on a few numbers, *immediate* ones anything else.
+   `EvaluationPlan` with the present queries. Queries are replaced as a whole tuple, so that one `is` shows whether any
+   was attached or detached. The plan splits them: *deferred* ones are arithmetic on a few numbers, *immediate* ones are
+   anything else.
 3. For the deferred ones the loop thread copies their numbers and appends one tuple to the `DeferredEvaluator`. Some
    twenty events later the I/O thread evaluates them together, or the loop thread itself if they pile up: a query that
-   runs after a training step runs in cold caches, at ten times its price, and a batch pays that once.
-4. For the immediate ones it makes the `Event`, runs the commands that wait, then each query: charged to its
+   runs after a training step finds cold caches and costs ten times as much, and a batch pays that once.
+4. For the immediate ones it makes the `Event`, runs the pending commands, then each query: charged to its
    `CostMeter`, inside a `StateGuard` unless its code is known to be harmless. Their values go to `ValueQueue`s.
-5. What a command leaves for afterwards (a pause, an exception for the host) is raised as `DeferredActions` past the
-   lock, since other threads may emit meanwhile; `Agent.emit` does it.
+5. What a command leaves for afterwards (a pause, an exception for the host) is raised as `DeferredActions` out of the
+   lock, since other threads may emit meanwhile; `Agent.emit` runs it.
 
-Why this order
-- The number is raised first, and the event noted as delivered (`_posted`, `query.seen`) before it is evaluated, never
-  after. Ctrl-C may come between any two instructions: then an event may be lost, which is counted, but never counts
-  twice. `EventSource._finish` does what an interrupted event has left.
-- A number is raised on a slot without a lock: CPython switches threads only at calls and backward jumps, of which
-  `slot += 1` has none. So an idle type is exact from any thread.
+Why in this order
+- The number is incremented first, and the event recorded as delivered (`_posted`, `query.seen`) before it is evaluated,
+  never after. Ctrl-C may come between any two instructions: then an event may be lost, which is counted, but never
+  counts twice. `EventSource._finish` completes an interrupted event.
+- A number is incremented in a slot without a lock: CPython switches threads only at calls and backward jumps, of which
+  `slot += 1` has none. So the count of an idle type is exact from any thread.
 - A value is appended before its queue is put on the ready set, and that before the wakeup: see `QueueSet`.
-- Observables are cleared when the event ends, whatever a query has kept of it: a tensor must not outlive its step.
+- Observables are cleared when the event ends, even if a query has kept the event: a tensor must not outlive its step.
 
 What is spelled out twice for speed, and the row of docs/benchmarks.md that pays for it
 - `Agent.emit`: the dict of `EventSources` as an attribute, in place of `EventSources.open`:

@@ -30,9 +30,9 @@ class AttachedQuery(QueryStatus):
 
     The training thread calls `evaluate` and `flush`; the I/O thread reads the counters and empties the outbox.
 
-    Ctrl-C may come out of both. Each notes first which event, or which end of a group, it is at (`seen`, `closed`), and
-    leaves the counts whole: a value that is not put is counted as dropped, a window that lacks an event is flagged. So
-    the interrupted caller finds by these marks what is left to do, and does nothing twice. Python delivers a signal
+    Both may raise KeyboardInterrupt. Each first records which event, or which end of a group, it is at (`seen`,
+    `closed`), and keeps the counts right: a value that is not put is counted as dropped, a window that lacks an event
+    is flagged. So the interrupted caller knows what is left to do, and does nothing twice. Python delivers a signal
     where a function begins, jumps back or returns from one that is written in C, and nowhere else.
     """
 

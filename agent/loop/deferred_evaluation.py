@@ -5,9 +5,9 @@ costs in a row. So the training thread only copies the numbers, and the queries 
 the I/O thread after a wakeup; in a loop so fast that they pile up, on the training thread, which has the caches
 warm then. Every other query is evaluated at its event.
 
-Guarantees: each query sees its events and the ends of its groups in their order, none twice; what waits is bounded, by
-work and not by loss. Ctrl-C during an evaluation costs a query the value that it was at: the rest of the piece stays,
-and the next evaluation does the rest. Assumes that events are appended under the lock of their types.
+Guarantees: each query sees its events and the ends of its groups in order, none twice; the number of pending events is
+bounded by evaluating them, not by dropping any. Ctrl-C during an evaluation costs a query one value: the next
+evaluation does the rest of the piece. Assumes that events are appended under the lock of their types.
 """
 
 from __future__ import annotations

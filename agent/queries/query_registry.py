@@ -1,7 +1,7 @@
 """The queries of a run: compiled, attached to events, and detached.
 
-Runs on the I/O thread, and where the host declares streams. A tap's tuple of queries is only ever replaced as a whole:
-the training thread sees the old one or the new one.
+Runs on the I/O thread, and where the host declares streams. An event source's tuple of queries is only ever replaced as
+a whole: the training thread sees the old one or the new one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Serves clients: answers requests, attaches queries, sends values.
 
 Everything here runs on the I/O thread, through `receive`, `flush`, `on_heartbeat_timer` and `goodbye`. It shares with
-the training thread only taps (copy on write), the backlog, outboxes and rings, and the queue of command outcomes.
+the training thread only event sources (copy on write), deferred events, value queues, histories, and commands.
 """
 
 from __future__ import annotations

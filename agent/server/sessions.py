@@ -1,8 +1,8 @@
 """Client sessions: connected, disconnected, and resume positions of expired ones.
 
-A client whose link breaks keeps its queries until it has been silent for the heartbeat's limit: back by then, it
-misses only what was in flight. After that they are removed, and of each stream the number of its last value is kept,
-for the newest 64 such clients, so that the numbers continue if it comes back later.
+A client whose link breaks keeps its queries until it has been silent for the heartbeat's limit: if it reconnects by
+then, it misses only what was in flight. After that they are removed, and of each stream the number of its last value is
+kept, for the newest 64 such clients, so that the numbers continue if it reconnects later.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def expired_sessions(clients: dict[bytes, ClientSession], limits: Limits, now: f
 class Subscription:
     """One stream of one client: its query, and the values ready to be sent.
 
-    ``source`` has the values, numbered above ``base``: the outbox of a query of this client alone, or its reader of a
-    declared stream's ring.
+    ``source`` has the values, numbered above ``base``: the queue of this client's own query, or its cursor in the
+    history of a declared stream.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Begins and ends subscriptions; turns a client's query into a declared stream.
 
-There is one way to export and to keep: what is to be seen by others, or to go to the file of the run, is a declared
-stream. A client's own query becomes one where it is: with its state, its numbers and its budget, between two events.
+Only declared streams are exported to others or kept in the file of the run. A client's own query becomes one in place:
+with its state, its numbers and its budget, between two events.
 """
 
 from __future__ import annotations

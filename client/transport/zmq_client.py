@@ -1,9 +1,9 @@
 """The client's transport: one thread, one encrypted DEALER socket, reconnects.
 
 Guarantees: `ZmqTransport.send` may be called from any thread and never waits; frames leave in the order of the calls.
-All of ZeroMQ is touched on the thread "looptap-client" only. A lost link is tried again every 0.1 to 0.5 s until the
-run is known to be gone: it is back within 2 s once the way is free. The agent is not trusted: frames are bounded, and a
-receiver's exception is counted, not fatal. Assumes that the receiver's methods return soon.
+ZeroMQ is used on the thread "looptap-client" only. A lost link is tried again every 0.1 to 0.5 s until the
+run is known to have ended: it is restored within 2 s once the network works. The agent is not trusted: frames are
+bounded, and a receiver's exception is counted, not fatal. Assumes that the receiver's methods return soon.
 """
 
 from __future__ import annotations
