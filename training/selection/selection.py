@@ -14,7 +14,9 @@ from looptap.training.instances import merge_copies
 from looptap.training.sampling.per_example import PerExample, criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Bools, Floats, Ints, everything
 from looptap.training.selection import selection_arguments as arguments
+from looptap.training.selection.asynchronous.side_assistant import SideAssistant
 from looptap.training.selection.features.features import features_of
+from looptap.training.selection.methods.autoassist import AutoAssist
 from looptap.training.selection.methods.catalog import METHODS
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.selection_observables import SelectionObservables
@@ -38,10 +40,11 @@ class Selection(SelectionObservables):
     ``WithIndex(dataset)``; compute the loss of a step with `mean`, and after the step say with `observe` what it was.
     ``method`` is one of `METHODS`; with the default, ``switch="auto"`` selects only while that pays. ``epochs`` is
     the plan: how often the data is walked. ``features`` are what an assistant sees: an array (n, d), a function of
-    indices that returns one, or one of those of `looptap.training.selection.features`. ``loss`` is "cross_entropy",
-    "bce", "mse", a loss of torch.nn, or a function that returns `PerExample` for outputs and targets. On several
-    ranks each has a shard, and all make the same number of steps: ``agree(number)`` returns the mean over the ranks,
-    by default by torch.distributed.
+    indices that returns one, or one of those of `looptap.training.selection.features`. ``asynchronous`` "thread" or
+    "process" lets the assistant of "autoassist" make batches and learn beside the loop, which never waits for it.
+    ``loss`` is "cross_entropy", "bce", "mse", a loss of torch.nn, or a function that returns `PerExample` for outputs
+    and targets. On several ranks each has a shard, and all make the same number of steps: ``agree(number)`` returns
+    the mean over the ranks, by default by torch.distributed.
 
     All batches are full: an epoch ends with the batch in which the last instance was offered. Nothing here draws from
     the global random numbers. What is wrong at construction raises ValueError, TypeError or ControlError; what is
@@ -72,6 +75,7 @@ class Selection(SelectionObservables):
         switch: str = AUTO,
         floor: float = 0.2,
         features: Any = None,
+        asynchronous: str | None = None,
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
@@ -86,6 +90,8 @@ class Selection(SelectionObservables):
         self.features = None if features is None else features_of(features, self.table.size)
         if self.features is not None:
             self.learning_rate = self.features.learning_rate
+        if asynchronous is not None:
+            self.beside = SideAssistant(asynchronous, method, self.features)
         self._criterion, self._clock = criterion_of(loss), clock
         self._agree = agree or (arguments.mean_over_ranks if world > 1 else None)
         self._length: int | None = None  # batches of this epoch, where ranks have agreed on them
@@ -197,6 +203,11 @@ class Selection(SelectionObservables):
             self.seconds_spent += cost
         self._mark = ended
 
+    def close(self) -> None:
+        """End an assistant that works beside the loop; there is nothing else to close."""
+        if self.beside is not None:
+            self.beside.close()
+
     # ------------------------------------------------------------ a resumed run
 
     def state_dict(self) -> dict[str, Any]:
@@ -278,7 +289,21 @@ class Selection(SelectionObservables):
     def _accepted(self) -> Accepted:
         if not self._selecting:
             return self.walk.take(self.batch_size, everything)
+        if self.beside is not None and isinstance(self._method, AutoAssist):
+            return self._made_beside(self.beside, self._method)
         return self.walk.take(self.batch_size, self._method.acceptance, ahead=self._method.ahead)
+
+    def _made_beside(self, beside: SideAssistant, method: AutoAssist) -> Accepted:
+        """Return a batch of the assistant beside the loop; a plain one if it has none ready."""
+        made = beside.draw(method, self.shard, self.batch_size, [self.table.size, self.rank, self.steps])
+        if beside.ended:
+            self._say(f"The assistant ended ({beside.ended}): sampling is plain until the method is set again.")
+        if made is None:
+            return self.walk.take(self.batch_size, everything)
+        self.features = method.features  # in memory that a process shares
+        self.walk.walked += made.offered
+        method.rated(made.accepted.indices, made.prediction)
+        return made.accepted
 
     def _described(self, found: Accepted) -> tuple[Floats, Floats]:
         """Return the weights of what was drawn, and how important it is thought to be."""
@@ -332,7 +357,10 @@ class Selection(SelectionObservables):
             self._gain.add(drawn=table.probability[seen], wanted=wanted, scores=values[known])
         uniform = table.uniform[ids]
         self._audit.add(table.prediction[ids[uniform]], losses[uniform])
-        method.observe(ids, losses, scores)
+        if self.beside is None or method.name != AutoAssist.name:
+            method.observe(ids, losses, scores)
+        else:
+            self.beside.learn(ids, losses, self.learning_rate)
         table.observed(ids, losses, scores, step=self.steps)
 
     def _expected(self, ids: Ints) -> float:
@@ -348,6 +376,8 @@ class Selection(SelectionObservables):
 
     def take_over(self, method: type[Method]) -> None:
         """Use ``method`` from the next draw on, with what is known of the instances."""
+        if self.beside is not None:
+            self.beside.close()
         self._method = self._methods.get(method) or self._methods.setdefault(method, method(self.table, self))
         self._method.begin(self.epoch)
         self._audit.clear()

@@ -11,6 +11,7 @@ import numpy as np
 from looptap.training.noted import Noted
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Floats, Ints, PermutationWalk
+from looptap.training.selection.asynchronous.side_assistant import SideAssistant
 from looptap.training.selection.audit import Audit, RatingQuality
 from looptap.training.selection.honest_gain import HonestGain
 from looptap.training.selection.methods.method import Method
@@ -47,6 +48,8 @@ class SelectionObservables(Noted):
         """Instances that were drawn, in all."""
         self.seconds_spent = 0.0
         """Seconds that selection took, in all."""
+        self.beside: SideAssistant | None = None
+        """The assistant beside the loop: its ``waiting`` batches, ``starved`` draws, ``dropped`` losses; None: none."""
         self._gain, self._gate, self._audit = HonestGain(), Switch(), Audit()
         self._method = Method(self.table, self)  # type: ignore[arg-type] # the controls are declared by Selection
         self._selecting, self._inside, self._turn = False, False, 0

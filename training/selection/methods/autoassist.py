@@ -35,11 +35,10 @@ class AutoAssist(Method):
         self.features = features = settings.features
         self.phi = np.zeros(self.features.width + 1, np.float32)
         """The weights of the assistant; the last is the constant."""
-        self.averages = np.zeros(3)
-        """Moving averages: of the sum and of the number of losses in a step, and of the accuracy."""
-        self._rated = np.full(table.size, np.nan, np.float32)
-        self._rated_at = np.full(table.size, -1, np.int64)  # after how many updates
-        self._updates = 0
+        self.averages = np.zeros(4)
+        """Moving averages: of the sum and of the number of losses in a step, and of the accuracy; then the updates."""
+        self._rated = np.full(features.size, np.nan, np.float32)
+        self._rated_at = np.full(features.size, -1, np.int64)  # after how many updates
         self._rows: tuple[Ints, Rows] = np.empty(0, np.int64), features.rows(np.empty(0, np.int64))
 
     @classmethod
@@ -59,7 +58,7 @@ class AutoAssist(Method):
     @property
     def threshold(self) -> float:
         """T: an instance whose loss is above it counts as important; NaN before the first step."""
-        total, count, _ = self.averages.tolist()
+        total, count = self.averages[:2].tolist()
         return total / count if count else float("nan")
 
     @property
@@ -79,14 +78,17 @@ class AutoAssist(Method):
         """
         if len(indices) > _MAX_FRESH_RATINGS:
             return np.nan_to_num(self._rated[indices], nan=0.5)
-        if not (self._rated_at[indices] == self._updates).all():
-            self._rated[indices] = self._rating(self._rows_of(indices))
-            self._rated_at[indices] = self._updates
+        if not (self._rated_at[indices] == self.averages[3]).all():
+            self.rated(indices, self._rating(self._rows_of(indices)))
         return self._rated[indices]
+
+    def rated(self, indices: Ints, rating: Floats) -> None:
+        """Note g of ``indices``, as an assistant beside the loop found it."""
+        self._rated[indices], self._rated_at[indices] = rating, self.averages[3]
 
     def observe(self, indices: Ints, losses: Floats, scores: Floats | None) -> None:
         """Learn from the batch that was trained on."""
-        total, count, gamma = self.averages.tolist()
+        total, count, gamma, updates = self.averages.tolist()
         total += (1 - _LOSS_DECAY_FACTOR) * (float(losses.sum(dtype=np.float64)) - total)
         count += (1 - _LOSS_DECAY_FACTOR) * (len(losses) - count)
         important = losses > total / count
@@ -98,8 +100,7 @@ class AutoAssist(Method):
         phi *= np.float32(1 - self.features.decay)
         phi[:-1] -= rows.gradient(errors)
         phi[-1] -= errors.sum()
-        self._updates += 1
-        self.averages[:] = total, count, gamma + (1 - _ACCURACY_DECAY_FACTOR) * (accuracy - gamma)
+        self.averages[:] = total, count, gamma + (1 - _ACCURACY_DECAY_FACTOR) * (accuracy - gamma), updates + 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that is not in the table."""
@@ -112,7 +113,7 @@ class AutoAssist(Method):
                 f"The assistant of the state has {len(state['phi']) - 1:,} features; here are {len(self.phi) - 1:,}."
             )
         self.phi[:], self.averages[:] = state["phi"], state["averages"]
-        self._updates += 1
+        self._rated_at[:] = -1
 
     def _rows_of(self, indices: Ints) -> Rows:
         """Return rows; those of the last call if it was for the same instances."""

@@ -1,0 +1,221 @@
+"""An assistant beside the loop: in a thread, and in a process."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from waiting import LIMIT_SECONDS, freeze, soon
+
+from looptap.streams.errors import ControlError
+from looptap.training.selection import Selection, WithIndex
+from looptap.training.selection.asynchronous.assistant_loop import MAX_BATCHES_AHEAD, MAX_PENDING_LOSSES
+from looptap.training.selection.features import tfidf
+
+COUNT = 400
+X = np.random.default_rng(0).standard_normal((COUNT, 6)).astype(np.float32)
+LOSSES = np.where(X[:, 0] > 0.5, 2.0, 0.2).astype(np.float32)
+
+
+def beside(mode, **how):
+    return Selection(COUNT, 10, "autoassist", asynchronous=mode, **{"features": X, **how})
+
+
+def steps(selection, until, pause=0.0):
+    """Train until a condition holds; return the batches."""
+    found, begun = [], time.monotonic()
+    while True:
+        for batch in selection:
+            found.append(batch)
+            selection.observe(batch, losses=torch.from_numpy(LOSSES[batch]))
+            if until():
+                return found
+            assert time.monotonic() - begun < LIMIT_SECONDS, selection
+            time.sleep(pause)
+
+
+@pytest.fixture(params=["thread", "process"])
+def selection(request):
+    found = beside(request.param)
+    yield found
+    found.close()
+
+
+def threads():
+    return [one for one in threading.enumerate() if one.name == "looptap-assistant"]
+
+
+def test_it_learns_makes_batches_and_selects(selection):
+    selection.learning_rate = 1.0
+    steps(selection, lambda: selection.gamma > 0.8 and selection.skipped > 1000 and selection.auc > 0.8, 0.002)
+    assert selection.note == ""
+    seen = selection.table.seen
+    assert seen[LOSSES > 1].mean() > 1.2 * seen[LOSSES < 1].mean()
+    assert 0.2 < selection.threshold < 2
+    assert selection.beside.starved < selection.steps
+    state = selection.state_dict()
+    again = Selection(COUNT, 10, "autoassist", features=X)
+    again.load_state_dict(state)
+    assert again.gamma == pytest.approx(selection.gamma, abs=0.1)
+
+
+def test_every_instance_counts_once_an_epoch(selection):
+    for epoch in range(1, 6):
+        for batch in selection:
+            selection.observe(batch, losses=torch.from_numpy(LOSSES[batch]))
+        assert epoch * COUNT <= selection.walk.walked < epoch * COUNT + 200
+        assert selection.epoch == epoch
+
+
+def test_the_queues_are_bounded_and_what_does_not_fit_is_counted(selection):
+    steps(selection, lambda: selection.beside.waiting > 0)
+    soon(lambda: selection.beside.waiting == MAX_BATCHES_AHEAD)
+    before = selection.beside.dropped
+    if selection.beside.pid is not None:
+        freeze(selection.beside.pid)
+        for _ in range(MAX_PENDING_LOSSES + 5):
+            selection.observe([1, 2], losses=torch.ones(2))
+        assert selection.beside.dropped >= before + 5
+        drawn = selection.steps + 3 * MAX_BATCHES_AHEAD
+        steps(selection, lambda: selection.steps > drawn)  # it stands still, the loop does not
+        os.kill(selection.beside.pid, signal.SIGCONT)
+        waiting = selection.beside.dropped
+        steps(selection, lambda: selection.beside.waiting > 0, 0.01)
+        assert selection.beside.dropped >= waiting
+    assert selection.beside.waiting <= MAX_BATCHES_AHEAD
+    assert selection.note == ""
+
+
+def test_a_killed_assistant_leaves_plain_sampling_and_a_note_until_it_is_set_again():
+    selection = beside("process")
+    steps(selection, lambda: selection.beside.waiting > 0)
+    os.kill(selection.beside.pid, signal.SIGKILL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        steps(selection, lambda: selection.beside.ended)
+    assert "is gone): sampling is plain until the method is set again." in selection.note
+    taken, walked = selection.taken, selection.walk.walked
+    batches = steps(selection, lambda: selection.taken > taken + 10 * COUNT)
+    assert selection.walk.walked - walked == 10 * len(batches)
+    selection.method = "autoassist"
+    steps(selection, lambda: selection.beside.waiting > 0)
+    assert selection.beside.ended == ""
+    selection.close()
+
+
+class Failing:
+    """A function of features that fails when it is called for the third time."""
+
+    calls = 0
+
+    def __call__(self, indices):
+        self.calls += 1
+        if self.calls > 3:
+            raise OSError("the disk is gone")
+        return X[indices]
+
+
+def test_features_that_fail_in_the_thread_leave_plain_sampling_and_a_note():
+    selection = beside("thread", features=Failing())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        steps(selection, lambda: selection.beside.ended)
+    assert "OSError: the disk is gone" in selection.beside.ended
+    selection.close()
+
+
+def test_it_ends_when_it_is_closed_turned_off_or_collected():
+    for mode in ("thread", "process"):
+        for end in ("close", "turn", "collect"):
+            selection = beside(mode)
+            steps(selection, lambda one=selection: one.beside.waiting > 0)
+            process = None if mode == "thread" else psutil.Process(selection.beside.pid)
+            match end:
+                case "close":
+                    selection.close()
+                case "turn":
+                    selection.method = "uniform"
+                case "collect":
+                    del selection
+                    gc.collect()
+            if process is None:
+                soon(lambda: not threads())
+            else:
+                soon(lambda one=process: not one.is_running())
+
+
+def test_it_does_not_outlive_a_loop_that_is_killed():
+    code = (
+        "import numpy as np, sys, time\n"
+        "from looptap.training.selection import Selection\n"
+        "s = Selection(100, 10, 'autoassist', asynchronous='process', features=np.ones((100, 3)))\n"
+        "while not s.beside.waiting: next(iter(s)); time.sleep(0.01)\n"
+        "print(s.beside.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as loop:
+        assistant = psutil.Process(int(loop.stdout.readline()))
+        assert "torch" not in {os.path.basename(one.path) for one in assistant.memory_maps()}
+        loop.kill()
+    soon(lambda: not assistant.is_running())
+
+
+def test_an_ordinary_end_of_the_job_waits_for_nothing_and_leaves_nothing():
+    code = (
+        "import numpy as np, sys, time\n"
+        "from looptap.training.selection import Selection\n"
+        "for mode in ('thread', 'process'):\n"
+        "    s = Selection(100, 10, 'autoassist', asynchronous=mode, features=np.ones((100, 3)))\n"
+        "    while not s.beside.waiting: next(iter(s)); time.sleep(0.01)\n"
+        "    globals()[mode] = s\n"
+        "print(s.beside.pid)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_SECONDS * 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    soon(lambda: not psutil.pid_exists(int(done.stdout)))
+
+
+def test_workers_of_a_loader_are_forked_beside_it(selection):
+    data = TensorDataset(torch.from_numpy(X))
+    loader = DataLoader(
+        WithIndex(data),
+        batch_sampler=selection,
+        num_workers=2,
+        multiprocessing_context=multiprocessing.get_context("fork"),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork where threads run
+        for _ in range(3):
+            for indices, _ in loader:
+                selection.observe(indices, losses=torch.from_numpy(LOSSES[indices.numpy()]))
+    assert selection.note == ""
+    assert selection.epoch == 3
+    steps(selection, lambda: selection.beside.waiting > 0)
+
+
+def test_texts_are_shared_with_a_process():
+    selection = beside("process", features=tfidf([f"word{n % 7} and word{n % 5}" for n in range(COUNT)], buckets=64))
+    steps(selection, lambda: selection.beside.waiting > 0 and selection.gamma > 0)
+    assert selection.note == ""
+    selection.close()
+
+
+def test_what_cannot_work_beside_the_loop_is_refused():
+    with pytest.raises(ControlError, match="asynchronous='fork' must be None, 'thread' or 'process'"):
+        beside("fork")
+    with pytest.raises(ControlError, match="is for the method 'autoassist'"):
+        Selection(COUNT, 10, "norm", asynchronous="thread")
+    with pytest.raises(ControlError, match="cannot be called in another process"):
+        beside("process", features=lambda indices: X[indices])

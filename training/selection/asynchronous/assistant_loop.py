@@ -1,0 +1,72 @@
+"""`assist`: what an assistant does beside the loop: make batches, else learn. Algorithm 2 of the paper."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints, PermutationWalk
+from looptap.training.selection.features.features import Features
+from looptap.training.selection.methods.autoassist import AutoAssist
+
+MAX_BATCHES_AHEAD, MAX_PENDING_LOSSES = 8, 32
+"""c, the batches of the BossQueue, and the steps of the AssistantQueue."""
+IDLE_SECONDS = 0.05
+"""How long an assistant waits for losses before it looks at the BossQueue again."""
+
+
+class Made(NamedTuple):
+    """A batch that an assistant made."""
+
+    accepted: Accepted
+    prediction: Floats
+    offered: int
+    """How many instances were offered to it for that."""
+
+
+class AssistantQueues(Protocol):
+    """The assistant's end of the two queues."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loop needs it no more."""
+
+    @property
+    def wants_batch(self) -> bool:
+        """Whether the BossQueue is shorter than c."""
+
+    def put_batch(self, made: Made) -> None:
+        """Append to the BossQueue."""
+
+    def next_losses(self) -> tuple[Ints, Floats] | None:
+        """Take from the AssistantQueue; None if there was nothing for `IDLE_SECONDS`."""
+
+
+class AssistantSettings:
+    """The settings of an assistant that must not hold a selection alive."""
+
+    floor, cap, exponent = 0.0, 1.0, 1.0
+    elapsed = None
+
+    def __init__(self, features: Features, rate: Floats) -> None:
+        self.features: Features | None = features
+        self._rate = rate  # an array of one element that both sides see
+
+    @property
+    def learning_rate(self) -> float:
+        """The step of the assistant, as the loop has it now."""
+        return float(self._rate[0])
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._rate[0] = value
+
+
+def assist(queues: AssistantQueues, method: AutoAssist, walk: PermutationWalk, batch_size: int) -> None:
+    """Make batches and learn, until the queues are closed."""
+    while not queues.closed:
+        if queues.wants_batch:
+            before = walk.walked
+            found = walk.take(batch_size, method.acceptance)
+            queues.put_batch(Made(found, method.predicted(found.indices), walk.walked - before))
+        elif (seen := queues.next_losses()) is not None:
+            method.observe(*seen, None)
