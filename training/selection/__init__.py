@@ -1,4 +1,4 @@
-"""Selection: trains most often on what the model still learns from, and shows which instances that are.
+"""Selection: trains most often on instances that the model still learns from.
 
 >>> from looptap.training.selection import Selection
 >>> selection = Selection(1000, batch_size=50, epochs=10)

@@ -1,4 +1,4 @@
-"""Rows that show instances of a data set: the image, the label, and what is known of each."""
+"""Rows that show instances of a data set: the image, its label, and statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_VISITED_ITEMS = 300  # objects of a data set among which random number gene
 
 
 def read_samples(data: Any, indices: Ints) -> list[dict[str, Any]]:
-    """Return what can be shown of the instances ``indices`` of ``data``, a row for each.
+    """Return a row for each of the instances ``indices`` of ``data``.
 
     Changes no random numbers: those of torch, numpy, random and of generators that the data set owns are restored. An
     instance is read from a shallow copy of the data set, so that what it counts or opens at a read stays with the copy.
@@ -85,7 +85,7 @@ def _short(part: Any) -> Any:
 
 @contextmanager
 def _kept_random_numbers(data: Any) -> Iterator[None]:
-    """Restore the global random numbers, and generators that are attributes of ``data`` or of its parts."""
+    """Restore the global random numbers, and generators in attributes of ``data``."""
     put_backs = [RandomState().put_back, *(generator_state(generator) for generator in _generators(data))]
     try:
         yield

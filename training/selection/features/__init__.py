@@ -1,4 +1,4 @@
-"""What an assistant sees of an instance: a row of numbers that is ready before anything is decoded.
+"""Features: what an assistant reads of an instance before it is decoded.
 
 >>> import numpy as np
 >>> from looptap.training.selection.features import pixels_and_class

@@ -1,4 +1,4 @@
-"""`Features`: one row of numbers an instance, as an array, sparse, or computed when asked for."""
+"""`Features`: one row of numbers an instance, as an array, sparse, or computed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rows(Protocol):
 
 
 class Features:
-    """Base of all features: ``size`` rows of ``width`` numbers."""
+    """Base class of features: ``size`` rows of ``width`` numbers."""
 
     learning_rate: float = 0.01
     """The step of an assistant with these features: that of the authors for pixels."""
@@ -39,7 +39,7 @@ class Features:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """What they consist of, by the names of the constructor's arguments."""
+        """The constructor's arguments, by name."""
         return {}
 
     @property
@@ -56,7 +56,7 @@ class Features:
 
 
 class DenseFeatures(Features):
-    """An array of shape (n, d); ``labels`` adds the class of each instance, as if by one column a class.
+    """An array of shape (n, d); ``labels`` adds one column a class.
 
     >>> DenseFeatures(np.zeros((1000, 64)))
     <DenseFeatures: 1,000 rows of 64 numbers, 256.0 KB>
@@ -80,7 +80,7 @@ class DenseFeatures(Features):
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """What they consist of, by the names of the constructor's arguments."""
+        """The constructor's arguments, by name."""
         if self.labels is None:
             return {"table": self.table}
         return {"table": self.table, "labels": self.labels, "classes": self.classes}
@@ -92,7 +92,7 @@ class DenseFeatures(Features):
 
 
 class SparseFeatures(Features):
-    """Rows of which most numbers are 0: ``columns`` and ``values`` of all rows, one after the other.
+    """Rows of mostly zeros: ``columns`` and ``values`` of all rows, concatenated.
 
     Row i is from ``starts[i]`` to ``starts[i + 1]``: the parts of a compressed sparse row matrix of scipy are
     ``SparseFeatures(m.indptr, m.indices, m.data, m.shape[1])``.
@@ -133,12 +133,14 @@ class SparseFeatures(Features):
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """What they consist of, by the names of the constructor's arguments."""
+        """The constructor's arguments, by name."""
         return {"starts": self.starts, "columns": self.columns, "values": self.values, "width": self.width}
 
 
 class ComputedFeatures(Features):
-    """A function that returns an array (len(indices), d) for an array of indices. It is called at each draw.
+    """A function from an array of indices to an array (len(indices), d).
+
+    It is called at each draw.
 
     >>> ComputedFeatures(lambda indices: np.ones((len(indices), 3)), 10)
     <ComputedFeatures: 10 rows of 3 numbers, 0.0 KB>
@@ -154,7 +156,7 @@ class ComputedFeatures(Features):
         super().__init__(size, first.shape[1])
 
     def rows(self, indices: Ints) -> Rows:
-        """Return the rows of ``indices``. Raises ValueError for another shape than at first."""
+        """Return the rows of ``indices``. Raises ValueError if their shape changes."""
         found = np.asarray(_numbers("features", self.function(indices)), np.float32)
         if found.shape != (len(indices), self.width):
             raise ValueError(f"features=... returned shape {found.shape}, not ({len(indices)}, {self.width}).")
@@ -162,7 +164,7 @@ class ComputedFeatures(Features):
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """What they consist of, by the names of the constructor's arguments."""
+        """The constructor's arguments, by name."""
         return {"function": self.function, "size": self.size}
 
 
@@ -217,7 +219,7 @@ class SparseRows:
 
 
 def features_of(given: Any, size: int) -> Features:
-    """Return features of ``size`` instances: those given, or of an array (n, d), or of a function of indices.
+    """Return features of ``size`` instances: as given, or of an array or function.
 
     Raises ValueError, TypeError.
     """

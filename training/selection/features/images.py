@@ -12,7 +12,7 @@ _MAX_IMAGES_PER_PART = 1024
 
 
 def pixels(images: Any, side: int = 8) -> DenseFeatures:
-    """Shrink images to ``side`` x ``side`` means: channels * side**2 numbers of 4 bytes for each.
+    """Shrink images to ``side`` x ``side`` means in each channel, 4 bytes each.
 
     ``images`` is an array or tensor (n, h, w), (n, c, h, w) or (n, h, w, c). Whole numbers are divided by 255. 60,000
     images in 8 x 8 shades of grey take 15 MB, in colour 46 MB.
@@ -24,7 +24,7 @@ def pixels(images: Any, side: int = 8) -> DenseFeatures:
 
 
 def pixels_and_class(images: Any, labels: Any, side: int = 8, classes: int | None = None) -> DenseFeatures:
-    """Shrink images as `pixels` does, and add the class: as one number, which stands for a column a class."""
+    """Shrink images as `pixels` does, and add the class, stored as one number."""
     return DenseFeatures(_shrunk(images, side), labels, classes)
 
 

@@ -15,8 +15,9 @@ _HASH_FACTOR = 2654435761  # that of Knuth: it spreads small numbers over 32 bit
 
 
 def tfidf(texts: Sequence[Any], others: Sequence[Any] | None = None, *, buckets: int = 2**14) -> SparseFeatures:
-    """Compute TF/IDF of ``texts``, and of ``others`` (their translations or answers), with the lengths.
+    """Compute TF/IDF and lengths of ``texts``, and of ``others``, as features.
 
+    ``others`` are their translations or answers.
     A text is a str, whose words are its tokens, or a sequence of tokens. Each token falls into one of ``buckets``
     columns by a hash that is the same in each process; ``others`` have columns of their own. A text takes 8 bytes for
     each different token; a text of each kind has a column with its length, in mean lengths.
@@ -40,7 +41,7 @@ def tfidf(texts: Sequence[Any], others: Sequence[Any] | None = None, *, buckets:
 
 
 def _one(name: str, texts: Sequence[Any], buckets: int) -> tuple[Ints, Ints, Floats]:
-    """Return rows, columns and values of one text an instance; the last column is the length."""
+    """Return rows, columns and values of one text an instance, its length last."""
     if isinstance(texts, str) or not hasattr(texts, "__len__") or not len(texts):
         raise TypeError(f"{name}={texts!r:.60} must be a sequence of texts.")
     lengths = np.zeros(len(texts), np.int64)
