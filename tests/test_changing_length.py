@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import numpy as np
 import pytest
+import torch
 from clocks import Clock
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
-from looptap.training.progress import Patience, Progress
+from looptap.training.progress import Inserting, Patience, Progress, validation_subsets
 from looptap.training.progress.clock_ledger import TRAIN, Ledger
 from looptap.training.progress.estimate import Estimator
+from looptap.training.progress.loader_size import Sizes
 from looptap.training.progress.plan import TrainingPlan
 
 
@@ -167,8 +171,9 @@ def test_a_factor_changed_in_small_steps_keeps_the_measured_speed():
 
 
 @pytest.mark.parametrize("every", [None, 20])
-def test_a_run_resumed_inside_an_epoch_keeps_its_plan(every):
-    loader = Skipping(100, to_a_half)
+@pytest.mark.parametrize("rate", [to_a_half, lambda walked: 0.5 + walked / 1200])
+def test_a_run_resumed_inside_an_epoch_keeps_its_plan(every, rate):
+    loader = Skipping(100, rate)
     clock = Clock()
     first = Progress(loader, epochs=6, validate_every=every, clock=clock)
     batches = iter(())
@@ -197,6 +202,31 @@ def test_a_run_resumed_inside_an_epoch_keeps_its_plan(every):
     assert after is not None
     assert after.stop == before.stop
     assert after.train_cost == pytest.approx(before.train_cost, rel=0.01)
+
+
+def test_inserted_validations_move_with_the_length_of_an_epoch(monkeypatch):
+    monkeypatch.setattr(validation_subsets, "MAX_PART", math.inf)  # of the real time, which does not pass here
+    clock, loader = Clock(), Skipping(300, lambda walked: 1.0 if walked < 300 else 0.5)
+    loader.batch_size = 64
+    check = DataLoader(TensorDataset(torch.zeros(500, 2)), 50)
+    insert = Inserting(lambda subset: 0.5, torch.nn.Linear(2, 1), check, processors=1)
+    insert.cost = 6000.0  # so that there are some in a run as short as this
+    progress = Progress(loader, epochs=4, validation=check, rule=Patience(9), insert=insert, clock=clock)
+    for _ in range(4):
+        for _ in progress.train():
+            clock.now += 1.0
+        progress.validated(0.5)
+    places = np.array([x for x, _, _ in progress.estimator.seen if x != int(x)])
+    for epoch in range(4):
+        inside = places[(places > epoch) & (places < epoch + 1)] - epoch
+        assert len(inside) >= 4
+        assert inside == pytest.approx(np.arange(1, len(inside) + 1) / (len(inside) + 1), abs=0.02)
+
+
+def test_the_batch_size_of_a_batch_sampler_is_known_before_the_first_batch():
+    data = TensorDataset(torch.zeros(80, 2))
+    loader = DataLoader(data, batch_sampler=BatchSampler(range(80), 8, drop_last=False))
+    assert Sizes(loader, None).mean == 8.0
 
 
 def test_a_loader_that_expects_nothing_or_nonsense_does_not_end_the_loop():

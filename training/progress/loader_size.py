@@ -58,6 +58,7 @@ class EpochLength:
     def known(self, batches: float | None) -> None:
         """Use the length of an epoch that ended, or that an earlier process began."""
         self.present = self.later = batches
+        self.update()
 
     def update(self) -> None:
         """Ask the loader; keep the last value if it does not know."""
@@ -104,7 +105,9 @@ class Sizes:
 
     def __init__(self, loader: Any, size: Callable[[Any], float] | None) -> None:
         self._size = size
-        batch = getattr(loader, "batch_size", None)
+        batch = getattr(loader, "batch_size", None) or getattr(
+            getattr(loader, "batch_sampler", None), "batch_size", None
+        )
         self.mean = float(batch) if isinstance(batch, int) and batch > 0 and size is None else 1.0
         self._count = 0
         workers = getattr(loader, "num_workers", 0) or 0

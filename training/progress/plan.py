@@ -8,6 +8,8 @@ import numpy as np
 
 from looptap.training.progress.forecast.stopping_rules import Floats
 
+_SAME_POINT_SHARE = 0.2  # of the way to the next raw point
+
 
 @dataclass
 class TrainingPlan:
@@ -63,6 +65,17 @@ class TrainingPlan:
         train = np.where(stop >= self.last, self.left, np.minimum(self.point * points - self.since, self.left))
         inserted = self.subset * (self.inserted(stop) - self.inserted(np.array([self.done])))
         return np.maximum(0.0, train), np.maximum(0.0, self.validation * points + inserted - self.checked)
+
+
+def nearest(place: float) -> float:
+    """Return the raw point at ``place``; between two of them, that place.
+
+    After a resume places follow from lengths that may have changed.
+
+    >>> nearest(2.03), nearest(2.5)
+    (2, 2.5)
+    """
+    return round(place) if abs(place - round(place)) < _SAME_POINT_SHARE else place
 
 
 def insertion(point: float, batch: float, validation: float, validation_batch: float, cost: float) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
 from looptap.training.progress.loader_size import EpochLength, Sizes, length_of
 from looptap.training.progress.observables import ProgressObservables
-from looptap.training.progress.plan import TrainingPlan
+from looptap.training.progress.plan import TrainingPlan, nearest
 from looptap.training.progress.validation_subsets import Inserting
 
 ESTIMATE_SECONDS = 1.0
@@ -230,10 +230,11 @@ class Progress(ProgressObservables):
             self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
         plan = self.estimator.plan
         plan.validation = self._validation = plan.checked_at_point() or self._validation
+        self._length.update()
         self._point_at = self._position()
         self.estimator.observed(number)
         if self._insert is not None:
-            self._insert.next_point()
+            self._insert.next_point(None if self._every_batches else self._length.later)
             if self._insert.reason:
                 plan.ahead = []
         compared = self.metric.compared(np.array(self.estimator.values)).tolist()
@@ -292,14 +293,13 @@ class Progress(ProgressObservables):
         self._from = self.steps - self._resumed
         self._counted = self._sized = self.steps
         self._before = state["elapsed"]
-        if self._length.present is None:
-            self._length.known(state["length"])
+        self._length.known(state["length"] if self._length.present is None else self._length.present)
         self._sizes.known(state["size"])
         self._size = self._sizes.mean
         self._validation = self._validation or state["validation"]
         self.estimator.load_state_dict(state)
         point = self._every_batches or self._length.later
-        self._point_at = self._position() - (state["since"] / (point * self._size) if point else 0.0)
+        self._point_at = nearest(self._position() - (state["since"] / (point * self._size) if point else 0.0))
         self._asked = None
 
     # ------------------------------------------------------------ inside

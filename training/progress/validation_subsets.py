@@ -99,8 +99,13 @@ class Inserting:
         self._since += 1
         return not self.reason and self._since in self._places
 
-    def next_point(self) -> None:
-        """Begin the next cycle after a raw point, with fewer insertions."""
+    def next_point(self, batches: float | None = None) -> None:
+        """Begin the next cycle after a raw point, with fewer insertions.
+
+        It has about ``batches``, if that is no longer what it was; several ranks, whose lengths may differ, keep that.
+        """
+        if batches and _ranks() is None:
+            self._batches = max(1, round(batches))
         cycle = time.perf_counter() - self._cycle_began
         share = self._in_cycle / max(cycle - self._in_cycle, 1e-9)
         if self._since and self._any(share > MAX_PART) and not self.reason:
@@ -162,10 +167,17 @@ class Inserting:
     @staticmethod
     def _any(flag: bool) -> bool:
         """Return True if ``flag`` is set on any rank; call on all ranks at the same step."""
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        torch = _ranks()
+        if torch is None:
             return flag
         nccl = "nccl" in torch.distributed.get_backend()
         said = torch.tensor(float(flag), device=torch.cuda.current_device() if nccl else "cpu")
         torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MAX)
         return bool(said)
+
+
+def _ranks() -> Any:
+    """Return torch if this is one of several ranks; else None."""
+    torch = sys.modules.get("torch")
+    group = getattr(torch, "distributed", None)
+    return torch if group is not None and group.is_available() and group.is_initialized() else None
