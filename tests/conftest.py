@@ -21,6 +21,10 @@ hypothesis.settings.load_profile("looptap")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests and their programs share few cores: a thread of torch that waits for another sleeps, and does not spin. OpenMP
+# reads this when it is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Commands are kept in a file beside the job: those of the tests in a place that goes with them.
 os.environ["LOOPTAP_STORE"] = tempfile.mkdtemp(prefix="looptap-store-")
 atexit.register(shutil.rmtree, os.environ["LOOPTAP_STORE"], ignore_errors=True)
