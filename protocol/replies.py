@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 
 from looptap.protocol.errors import MessageError
+from looptap.streams.panel_hint import MAX_PANEL_ROWS, PanelChart
 from looptap.streams.stream.stream import Cost
 
 MAX_ENTRIES = 65_536
@@ -126,6 +127,7 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
     """None for a query of the client's own."""
     point: AttachPoint | None = None
     """None if an event came at that moment, and for a declared stream."""
+    panel: Annotated[tuple[PanelChart, ...], msgspec.Meta(max_length=MAX_PANEL_ROWS)] = ()
 
 
 # ---------------------------------------------------------------- controls

@@ -19,7 +19,7 @@ from looptap.visualizers.cells import Cell
 from looptap.visualizers.charts.frame_history import MAX_FRAMES
 from looptap.visualizers.charts.legends import label_of, legends
 from looptap.visualizers.charts.marks import settle
-from looptap.visualizers.charts.registry import kind_named
+from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.charts.summaries import Summary, summary
 from looptap.visualizers.data.colors import Palette
 from looptap.visualizers.drawing.picture import Picture
@@ -62,12 +62,12 @@ class Plot:
         self.palette = Palette()
         self._options = {"x": x, "title": title, "keep": keep, "palette": self.palette}
         self._how = {"chart": chart, "y": (y,) if isinstance(y, str) else tuple(y), "color": color}
-        groups = [_group(group) for group in streams]
-        self._legends = legends(groups)
-        self.cells: list[Cell] = [self._cell(group) for group in groups]
+        groups = [part for group in streams for part in _parts(group, chart)]
+        self._legends = legends([group for group, _ in groups])
+        self.cells: list[Cell] = [self._cell(group, kind) for group, kind in groups]
 
-    def _cell(self, streams: Sequence[Stream]) -> Cell:
-        return Cell(streams, self._options, self._how, self._legends)
+    def _cell(self, streams: Sequence[Stream], kind: str) -> Cell:
+        return Cell(streams, self._options, {**self._how, "chart": kind}, self._legends)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -86,10 +86,11 @@ class Plot:
         """
         for group in streams:
             if to is None:
-                cell = Cell((), self._options, {**self._how, **how}, self._legends)
-                for stream in _group(group):
-                    cell.add(stream)
-                self.cells.append(cell)
+                for found, kind in _parts(group, how.get("chart", self._how["chart"])):
+                    cell = Cell((), self._options, {**self._how, **how, "chart": kind}, self._legends)
+                    for stream in found:
+                        cell.add(stream)
+                    self.cells.append(cell)
             else:
                 for stream in _group(group):
                     self.cells[to].add(stream, **how)
@@ -169,6 +170,12 @@ class Plot:
             f"{cell.title!r} as {cell.chart.kind if cell.chart else 'nothing yet'}" for cell in self.cells
         )
         return f"<Plot of {charts or 'nothing'}>"
+
+
+def _parts(streams: Streams, chart: str) -> list[tuple[list[Stream], str]]:
+    """Return the streams and the kind of each chart; a panel has several."""
+    panel = streams.panel() if isinstance(streams, Stream) and not chart else ()
+    return [([stream], kind if kind in KINDS else "") for stream, kind in panel] or [(_group(streams), chart)]
 
 
 def _group(streams: Streams) -> list[Stream]:

@@ -29,6 +29,7 @@ from looptap.streams.language.rank_windows import aligned, check
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import Pipeline, Reducing
 from looptap.streams.operators.windows import Group, Window
+from looptap.streams.panel_hint import PanelChart, panel_of
 from looptap.streams.values.sizing import Bounds
 
 MAX_LISTED_NAMES = 20
@@ -102,13 +103,22 @@ class QueryRegistry:
         """Describe how a query is understood, and what its client should know."""
         pipeline = query.pipeline
         functions = pipeline.reads.intersection(n for n, v in list(self._sources.exposed.items()) if callable(v))
+        panel, problem = self._panel(pipeline.text.strip())
         return SubscriptionInfo(
             mapped=pipeline.mapped,
             fields=pipeline.fields,
             explain=pipeline.explain(),
-            notes=(*pipeline.notes, *self.notes(query)),
+            notes=(*pipeline.notes, *self.notes(query), *problem),
             functions=tuple(sorted(functions)),
+            panel=panel,
         )
+
+    def _panel(self, text: str) -> tuple[tuple[PanelChart, ...], tuple[str, ...]]:
+        """Return the panel of the exposed object named ``text``, or what is wrong."""
+        try:
+            return panel_of(text, self._sources.exposed.get(text)), ()
+        except Exception as error:  # of the host's own class
+            return (), (f"the class of {text!r} has a __looptap_panel__ that cannot be drawn: {error}",)
 
     def notes(self, query: AttachedQuery) -> list[str]:
         """Return warnings about the events of ``query``, for the client that attaches it."""

@@ -194,7 +194,7 @@ class StreamSummary:
     def _charted(self, width: int, height: int) -> Text:
         """Return the chart that suits the values; redraw it if something changed."""
         if self._plot is None:
-            self._plot = Plot(self.stream)
+            self._plot = Plot((self.stream,))  # one chart
         (cell,) = self._plot.cells
         if cell.pull() or self._size != (width, height):
             self._size = width, height

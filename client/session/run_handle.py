@@ -6,6 +6,7 @@ from typing import Protocol
 
 from looptap.client.session.session import Session
 from looptap.protocol.messages import RunInfo
+from looptap.streams.stream.stream import Stream
 
 
 class RunHandle(Protocol):
@@ -44,6 +45,9 @@ class RunHandle(Protocol):
 
     def ages(self) -> dict[str, float]:
         """Return the seconds since the last event of each type."""
+
+    def stream(self, query: str, *, on: str | None = None, throttle: float = 0.0, name: str = "") -> Stream:
+        """Attach a query."""
 
     def close(self) -> None:
         """Disconnect."""

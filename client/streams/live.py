@@ -6,7 +6,7 @@ import logging
 import re
 import weakref
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import unpack_values
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionInfo
+from looptap.streams.panel_hint import PanelChart
 from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
@@ -92,6 +93,8 @@ class LiveStream(Stream):
         """The request that attaches the query."""
         self._own: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
+        self._panel_charts: tuple[PanelChart, ...] = ()
+        self._panel: list[tuple[Stream, str]] = []
         self._reported_dropped = self._reported_errors = self._earlier_errors = 0
         self._judged = 0  # the number of the newest item when the agent last spoke of the budget
         self._earlier = 0, 0  # events withheld and filtered before the query was attached again
@@ -131,6 +134,19 @@ class LiveStream(Stream):
         """
         self.run.session.ask(lambda request: m.Grant(request, self.attach.stream, budget), timeout)
 
+    def panel(self) -> Sequence[tuple[Stream, str]]:
+        """Return the streams drawn in place of this one with their kinds of charts.
+
+        There are some where the query is the name of an exposed object whose class declares a panel. They are attached
+        at the first call. Raises LimitReached, and NoAnswer after 5 s.
+        """
+        if not self._panel and self.state == LIVE:
+            self._panel = [
+                (self.run.stream(one.query, on=self.on, throttle=one.seconds, name=one.title[:200]), one.chart)
+                for one in self._panel_charts
+            ]
+        return self._panel
+
     def detach(self) -> None:
         """Detach the query, without waiting for its last values."""
         self._closing = True
@@ -158,7 +174,7 @@ class LiveStream(Stream):
             self._upto = source.upto
         else:
             self.attach = msgspec.structs.replace(self.attach, named=False)
-        self._explanation = info.explain
+        self._explanation, self._panel_charts = info.explain, info.panel
         if info.fields is not None:
             self.feed.set_fields(info.fields)
         self._note(info.notes)

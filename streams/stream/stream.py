@@ -219,6 +219,10 @@ class Stream(StreamContents):
         """Return why values do not arrive, in a sentence or two; empty if unknown."""
         return self._outlook().strip()
 
+    def panel(self) -> Sequence[tuple[Stream, str]]:
+        """Return the streams drawn in place of this one with their kinds of charts."""
+        return ()
+
     def _outlook(self) -> str:
         """Return a note on missing values for a message."""
         return self._failures()

@@ -48,6 +48,12 @@ class Echo(Flow):
     ([[1, 2], [1, 2], [3, 4], [3, 4]], 4)
     """
 
+    __looptap_panel__ = (
+        ("echo factor", "{'factor': self.factor, 'R, up to which it is free': self.ratio}"),
+        ("share of the time waiting for data", "self.starved"),
+        ("examples", "{'fresh': self.fresh, 'seen': self.seen}"),
+    )
+
     factor = Factor(float, default=1.0, minimum=1.0, maximum=MAX_FACTOR, doc="how often each item is used")
     auto = Automatic(bool, default=False, doc="hold the factor where the loop is just fed")
     mode = Mode(choices=MODES, default=BATCH, doc="what is echoed, and where; from the next epoch on")

@@ -19,6 +19,12 @@ _FRACTION_HYSTERESIS = 0.02  # drops smaller than this are not shown
 class ProgressObservables(Noted, LoopObserver):
     """The part of a `Progress` that clients read; observes commands and pauses."""
 
+    __looptap_panel__ = (
+        ("seconds that remain", "{name: getattr(self.remaining, name) for name in ('low', 'median', 'high')}"),
+        ("share that is done", "self.fraction"),
+        ("instances a second", "{'training': self.train_speed, 'validation': self.validation_speed}"),
+    )
+
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
         self.ledger = ledger
         """The ledger of the training time."""

@@ -78,7 +78,7 @@ class Audit:
         )
 
     def calibration(self, threshold: float, bins: int = 10) -> Floats:
-        """Return, for bins of the predictions, their mean and the share that was important: an array (bins, 2)."""
+        """Return the mean of each bin of predictions, and the share important in it."""
         predicted, important = self._predicted[: len(self)], self._losses[: len(self)] > threshold
         parts = np.array_split(np.argsort(predicted, kind="stable"), bins)
         found = [(predicted[part].mean(), important[part].mean()) for part in parts if len(part)]

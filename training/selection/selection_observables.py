@@ -23,7 +23,20 @@ _MAX_ARRAY_INSTANCES = 100_000  # of which an array of an observable has a numbe
 
 
 class SelectionObservables(Noted):
-    """The part of a `Selection` that clients read: current numbers, and arrays of what is known of the instances."""
+    """The part of a `Selection` that clients read: numbers, arrays and samples."""
+
+    __looptap_panel__ = (
+        ("how well instances are rated", "self.rating"),
+        ("kept fraction", "self.kept"),
+        ("gain", "self.worth"),
+        ("seconds", "self.seconds"),
+        ("acceptance by class", "self.acceptance_by_class", "bars", 1.0),
+        ("scores", "np.histogram(self.scores, 40)", "histogram", 1.0),
+        ("steps since an instance was seen", "np.histogram(self.ages, 40)", "histogram", 1.0),
+        ("skipped most", "self.skipped_samples(9)", "", 5.0),
+        ("kept most", "self.kept_samples(9)", "", 5.0),
+    )
+    """The charts that are drawn for its name: docs/charts.md."""
 
     data: Any
     epochs: int | None
@@ -71,12 +84,12 @@ class SelectionObservables(Noted):
 
     @property
     def elapsed(self) -> float | None:
-        """The share of the planned instances that were offered, 0 to 1; None: there is no plan."""
+        """The share of the plan that was offered, 0 to 1; None without a plan."""
         return None if self.epochs is None else min(1.0, self.walk.walked / (self.epochs * len(self.shard)))
 
     @property
     def kept(self) -> float:
-        """The share of the offered instances that is trained on, as of late; 1 while all are."""
+        """The share of the newly offered instances that is trained on; 1: all."""
         kept = self._gain.kept
         return 1.0 if math.isnan(kept) or not self._selecting else kept
 
@@ -100,26 +113,45 @@ class SelectionObservables(Noted):
         """Seconds that the skipped instances would have taken; NaN before the first step."""
         return self.skipped / self.batch_size * self._gate.step_seconds
 
+    @property
+    def seconds(self) -> dict[str, float | None]:
+        """Seconds saved and spent, for a chart; None where unknown."""
+        return {"saved": _known(self.seconds_saved), "spent": self.seconds_spent}
+
     # ------------------------------------------------------------ what it is worth
 
     @property
     def gain(self) -> float:
-        """G: how much more a selected instance teaches than one at random, as measured; NaN while unknown."""
+        """G: how much more a selected instance teaches than one at random.
+
+        As measured on those drawn lately; NaN while unknown.
+        """
         return self._gain.value
 
     @property
     def net_gain(self) -> float:
-        """The gain that is left after the cost of selection, at the last test of the switch; NaN before it."""
+        """The gain left after the cost of selection, at the last test of the switch.
+
+        NaN before the first test, and while it is turned on or off by hand.
+        """
         return self._gate.net
 
     @property
+    def worth(self) -> dict[str, float | None]:
+        """The gain with and without the cost, for a chart; None where unknown."""
+        return {"gain G": _known(self.gain), "net of cost": _known(self.net_gain)}
+
+    @property
     def threshold(self) -> float:
-        """T: an instance whose loss is above it counts as important. The mean of the newest losses."""
+        """T: an instance whose loss is above it counts as important."""
         return self._method.threshold
 
     @property
     def gamma(self) -> float:
-        """The share of the draws that the assistant of "autoassist" decides: its accuracy as of late; else NaN."""
+        """The share of the draws that the assistant of "autoassist" decides.
+
+        Its accuracy as of late; NaN with another method.
+        """
         return self._method.gamma
 
     @property
@@ -128,10 +160,16 @@ class SelectionObservables(Noted):
         return self._once("quality", lambda: self._audit.quality(self._method.cut, self._method.threshold))
 
     @property
-    def accuracy(self) -> float:
-        """The share of uniformly drawn instances that were judged right; NaN before the first.
+    def rating(self) -> dict[str, float | None]:
+        """Accuracy, majority rate and AUC side by side, for a chart; None where unknown."""
+        found = self.quality
+        return {name: _known(getattr(found, name)) for name in ("accuracy", "majority", "auc")}
 
-        Losses are heavy-tailed, so most instances are trivial: compare `majority`, or read `auc`.
+    @property
+    def accuracy(self) -> float:
+        """The share of uniformly drawn instances that were judged right.
+
+        NaN before the first. Losses are heavy-tailed, so most instances are trivial: compare `majority`, or read `auc`.
         """
         return self.quality.accuracy
 
@@ -142,17 +180,17 @@ class SelectionObservables(Noted):
 
     @property
     def balanced_accuracy(self) -> float:
-        """The mean of the accuracies on important and on trivial instances; NaN before the first."""
+        """The mean of the accuracies on important and trivial instances, or NaN."""
         return self.quality.balanced_accuracy
 
     @property
     def auc(self) -> float:
-        """The chance that the important one of two instances is rated higher; NaN before the first."""
+        """The chance that the important one of two instances is rated higher, or NaN."""
         return self.quality.auc
 
     @property
     def lift(self) -> float:
-        """How much more frequent important instances are in the upper half of the ratings; NaN before the first."""
+        """How much more frequent important instances are in the upper half, or NaN."""
         return self.quality.lift
 
     @property
@@ -167,7 +205,7 @@ class SelectionObservables(Noted):
 
     @property
     def scores(self) -> Floats:
-        """The newest scores of the instances of this rank that have one; losses where only those are known.
+        """The newest scores of this rank's instances; losses where there are no scores.
 
         Of more than 100,000 instances, those of every n-th.
         """
@@ -223,7 +261,7 @@ class SelectionObservables(Noted):
         first = np.argpartition(rank, count - 1)[:count] if count < len(rank) else np.arange(len(rank))
         ids = self.shard[first[np.argsort(rank[first], kind="stable")]]
         return [
-            {**row, "index": int(index), "loss": float(self.table.loss[index]), "drawn": int(self.table.seen[index])}
+            {**row, "drawn": int(self.table.seen[index]), "loss": float(self.table.loss[index]), "index": int(index)}
             for index, row in zip(ids, read_samples(self.data, ids), strict=True)
         ]
 
@@ -234,7 +272,7 @@ class SelectionObservables(Noted):
         return {label: float(sums[label] / counts[label]) for label in np.flatnonzero(counts).tolist()}
 
     def _acceptance(self) -> Floats:
-        """Return the probability with which each instance of the shard would be drawn now."""
+        """Return the present probability of each instance of the shard."""
         return self._once("acceptance", lambda: self._method.acceptance(self.shard).probability)
 
     def _once(self, name: str, compute: Callable[[], T]) -> T:
@@ -251,6 +289,10 @@ class SelectionObservables(Noted):
     def __repr__(self) -> str:
         doing = f"keeps {self.kept:.0%}" if self._selecting else "draws all alike"
         return f"<{type(self).__name__}: {self.method!r}, {doing}, epoch {self.epoch}, {self.why}>"
+
+
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else number
 
 
 def _thinned(shard: Ints) -> Ints:

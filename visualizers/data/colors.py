@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 """Assigned to names of streams in order of appearance."""
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -26,9 +28,11 @@ class Palette:
             self._places.clear()
         return self._places.setdefault(name, len(self._places))
 
-    def color(self, name: str) -> str:
-        """Return the colour of a name, as #rrggbb."""
-        return COLORS[self.place(name) % len(COLORS)]
+    def color(self, name: str, but: Sequence[str] = ()) -> str:
+        """Return the colour of a name, as #rrggbb; the next one if that is among ``but``."""
+        place = self.place(name)
+        following = (COLORS[(place + step) % len(COLORS)] for step in range(len(COLORS)))
+        return next((color for color in following if color not in but), COLORS[place % len(COLORS)])
 
     def dash(self, name: str) -> str:
         """Return the dash of a name: solid, dash, dot or dashdot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -155,8 +156,10 @@ class LineChart(Chart):
         if len(drawn) == 1:
             return series.name, series.color
         name: str = series.data["names"][part]
-        color = series.color if part == drawn[0] else self.palette.color(f"{series.name}.{name}")
-        return name if len(self.series) == 1 else f"{series.name} {name}", color
+        colors = [series.color]
+        for one in drawn[1 : drawn.index(part) + 1]:  # no two lines of a chart are alike while there are colours
+            colors.append(self.palette.color(f"{series.name}.{series.data['names'][one]}", but=colors))
+        return name if len(self.series) == 1 else f"{series.name} {name}", colors[-1]
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes, titled where they show a single thing."""
@@ -246,7 +249,7 @@ def notes_at(texts: deque[str], places: Sequence[int], picked: NDArray[np.intp])
 def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     """Return columns of dicts; a new name gets a line, up to a bound.
 
-    NaN means that the dict lacked the name; a NaN in the dict becomes infinite.
+    NaN means that the dict lacked the name, or had None; a NaN in the dict becomes infinite.
     """
     names: list[str] = series.data["names"]
     if set(map(type, values)) != {dict}:
@@ -254,8 +257,11 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
         raise TypeError(f"expected a dict of number, got {describe(value)}")
     kinds = set(map(tuple, values))
     if len(kinds) == 1 and list(map(str, *kinds)) == names:
-        return _present(rows([tuple(value.values()) for value in values], len(names)))
-    found = [{str(name): float(_present(number(part))) for name, part in value.items()} for value in values]
+        columns = rows([tuple(value.values()) for value in values], len(names))
+        for place in np.flatnonzero(np.isnan(columns).any(0)).tolist():
+            columns[:, place] = [_present(part) for part in values[place].values()]
+        return columns
+    found = [{str(name): _present(part) for name, part in value.items()} for value in values]
     known = set(names)
     fresh = [name for name in dict.fromkeys(name for value in found for name in value) if name not in known]
     if len(names) + len(fresh) > _MAX_LINES:
@@ -267,8 +273,10 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     return np.array([[value.get(name, np.nan) for value in found] for name in names]).reshape(len(names), len(values))
 
 
-def _present(found: Any) -> Any:
-    return np.where(np.isnan(found), np.inf, found)
+def _present(part: Any) -> float:
+    """Return a number of a dict, infinite for NaN; NaN for None."""
+    found = number(part)
+    return math.inf if math.isnan(found) and part is not None else found
 
 
 def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, series: Series) -> Points:
