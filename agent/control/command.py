@@ -47,7 +47,7 @@ class Requester(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """What a command returned, and what is left to do when its event is over."""
+    """The value that a command returned, and its action for after the event."""
 
     value: Any = None
     then: Then | None = None
@@ -64,7 +64,7 @@ class LoopCommand:
     """Base class of all commands; a subclass says how one is checked and applied."""
 
     randomness = True
-    """Whether the state of random number generators is restored afterwards."""
+    """True if the state of random number generators is restored afterwards."""
 
     def __init__(self, job: JobHooks, record: CommandRecord, finished: Callable[[LoopCommand], None]) -> None:
         self.job, self.record = job, record

@@ -1,4 +1,4 @@
-"""What a job offers to clients: controls, triggers, checkpoint, pause, stop."""
+"""Hooks of a job for clients: controls, triggers, checkpoint, pause, stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a CUDA graph is being captured, in which events are only counted."""
+"""Detection of CUDA graph capture, during which events are only counted."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class OverheadBudget:
         self.fraction = float(fraction)
         self.io_schedule = IoSchedule()
         self.demands: dict[CostMeter, float] = {}
-        """What each expensive query would take, as a fraction of the loop's time."""
+        """The fraction of the loop's time that each expensive query would take."""
         self._io = 0.0
         self._share: float | None = None  # None: to be computed
 
@@ -193,7 +193,7 @@ class CostMeter:
         self._long = 0  # evaluations that were too long
         self.every = 1
         self.skip = 0
-        """Of the events that the query asks for, those to pass over before the next evaluation; or `MEASURE_NEXT`."""
+        """The number of selected events to skip before the next evaluation, or `MEASURE_NEXT`."""
         self.watched = False
         """True if costs exclude the time that others took."""
         self.verdict: Verdict | None = None

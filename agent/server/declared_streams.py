@@ -97,7 +97,7 @@ class DeclaredStream:
 
 
 Sight: TypeAlias = Callable[[DeclaredStream], bool]
-"""Whether a viewer sees a stream."""
+"""A test whether a viewer sees a stream."""
 
 
 class DeclaredStreams:

@@ -52,7 +52,7 @@ class ClientSession:
     owed: deque[bytes] = field(default_factory=deque)
     """Replies for which libzmq had no room; they are sent first."""
     full_until: float = 0.0
-    """When to try again, after libzmq had no room for it."""
+    """The time of the next try, after libzmq had no room for it."""
     refusals: int = 0
     """The number of consecutive times without room."""
     last_heard: float = field(default_factory=time.monotonic)

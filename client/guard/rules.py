@@ -39,7 +39,7 @@ Action: TypeAlias = str | Callable[[Firing], object]
 
 
 class Comparison(NamedTuple):
-    """How a run is compared with its siblings: other runs at the same step."""
+    """The comparison of a run with its siblings: other runs at the same step."""
 
     step: str
     by: float
@@ -86,9 +86,9 @@ class Rule:
     budget: float | None = None
     name: str = ""
     quiet: float = 0.0
-    """Seconds without an event, of a rule that is made by `stalled`."""
+    """Seconds without an event, for a rule made by `stalled`."""
     compared: Comparison | None = None
-    """Of a rule that is made by `worse_than_siblings`."""
+    """The comparison of a rule made by `worse_than_siblings`."""
 
     @classmethod
     def stalled(
