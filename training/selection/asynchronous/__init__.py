@@ -1,1 +1,1 @@
-"""An assistant that works beside the loop, in a thread or a process, over two bounded queues."""
+"""An assistant beside the loop, in a thread or process, over two bounded queues."""

@@ -1,4 +1,4 @@
-"""`assist`: what an assistant does beside the loop: make batches, else learn. Algorithm 2 of the paper."""
+"""`assist`: the loop of an assistant: make batches, else learn (Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class AssistantQueues(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the loop needs it no more."""
+        """True once the loop does not need the assistant any more."""
 
     @property
     def wants_batch(self) -> bool:
-        """Whether the BossQueue is shorter than c."""
+        """True if the BossQueue is shorter than c."""
 
     def put_batch(self, made: Made) -> None:
         """Append to the BossQueue."""
@@ -42,7 +42,7 @@ class AssistantQueues(Protocol):
 
 
 class AssistantSettings:
-    """The settings of an assistant that must not hold a selection alive."""
+    """The settings of an assistant, which must not keep a selection alive."""
 
     floor, cap, exponent = 0.0, 1.0, 1.0
     elapsed = None
@@ -53,7 +53,7 @@ class AssistantSettings:
 
     @property
     def learning_rate(self) -> float:
-        """The step of the assistant, as the loop has it now."""
+        """The learning rate of the assistant, as last set by the loop."""
         return float(self._rate[0])
 
     @learning_rate.setter

@@ -1,4 +1,4 @@
-"""`ProcessAssistant`: an assistant in a process of its own, with queues and features in shared memory.
+"""`ProcessAssistant`: an assistant in a process, with queues in shared memory.
 
 A byte in a pipe says that a slot of a queue is filled: reading it does not wait, and the end of the pipe says that the
 other process is gone. So neither can block the other, however it ends.
@@ -41,7 +41,7 @@ _CLOSE_SECONDS = 5.0
 
 
 class ProcessAssistant:
-    """An assistant in a process; the weights of ``method`` and its features move to memory that both share."""
+    """An assistant in a process, which shares the weights and features of ``method``."""
 
     def __init__(self, method: AutoAssist, shard: Ints, batch_size: int, seed: Any) -> None:
         parts = {
@@ -96,12 +96,12 @@ class ProcessAssistant:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The id of the process."""
         return self._process.pid
 
     @property
     def ended(self) -> str:
-        """Why it ended; empty while it works."""
+        """The reason why it ended; empty while it works."""
         if not self._gone:
             return ""
         text = bytes(self._arrays["error"]).rstrip(b"\0").decode("utf-8", "replace")
@@ -109,7 +109,7 @@ class ProcessAssistant:
 
     @property
     def waiting(self) -> int:
-        """Batches in the BossQueue."""
+        """The number of batches in the BossQueue."""
         return int(self._arrays["made"][0]) - self._taken
 
     def take(self) -> Made | None:
@@ -157,7 +157,7 @@ class ProcessAssistant:
         os.close(self._losses)
 
     def _heard(self) -> bool:
-        """Return whether a batch was announced; note if the process is gone."""
+        """Return True if a batch was announced; record the end of the process."""
         if self._gone:
             return False
         try:
@@ -178,7 +178,7 @@ class ProcessQueues:
 
     @property
     def wants_batch(self) -> bool:
-        """Whether the BossQueue is shorter than c."""
+        """True if the BossQueue is shorter than c."""
         return self._made - int(self._arrays["taken"][0]) < MAX_BATCHES_AHEAD
 
     def put_batch(self, made: Made) -> None:
@@ -208,7 +208,7 @@ class ProcessQueues:
 
 
 def serve(task: dict[str, Any]) -> None:
-    """Be the assistant: the program of its process."""
+    """Run the assistant: the program of its process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop
     arrays = shared_arrays(task["memory"], task["shapes"])
     try:
@@ -229,7 +229,7 @@ def _features(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def _queues(batch_size: int) -> Shapes:
-    """Return the shapes of the two queues and of what both sides know of them."""
+    """Return the shapes of the two queues, and of the data that both sides share."""
     ahead, pending = (MAX_BATCHES_AHEAD, batch_size), (MAX_PENDING_LOSSES, batch_size)
     return {
         "ids": ("<i8", ahead), "probability": ("<f4", ahead), "uniform": ("|b1", ahead), "prediction": ("<f4", ahead),

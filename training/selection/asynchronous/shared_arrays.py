@@ -15,7 +15,10 @@ _ALIGNMENT_BYTES = 64
 
 
 def shared_file(shapes: Shapes) -> int:
-    """Create memory for such arrays; return its descriptor. Nothing is left when all processes have closed it."""
+    """Create memory for such arrays; return its descriptor.
+
+    Nothing is left when all processes have closed it.
+    """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("looptap-assistant")
     else:

@@ -22,7 +22,7 @@ MODES: dict[str, type[ThreadAssistant] | type[ProcessAssistant]] = {
 
 
 class SideAssistant:
-    """Starts an assistant at the first draw, takes its batches and hands it losses. Never waits.
+    """The loop's end of an assistant, which starts at the first draw. Never waits.
 
     It is closed with `close`, or when it is collected; a forked process leaves it alone.
     """
@@ -52,16 +52,16 @@ class SideAssistant:
 
     @property
     def waiting(self) -> int:
-        """Batches that are ready."""
+        """The number of batches that are ready."""
         return 0 if self._running is None else self._running.waiting
 
     @property
     def pid(self) -> int | None:
-        """Its process, if it has one."""
+        """The id of its process, if it has one."""
         return getattr(self._running, "pid", None)
 
     def draw(self, method: AutoAssist, shard: Ints, batch_size: int, seed: Any) -> Made | None:
-        """Return a batch; None if none is ready: draw plainly then."""
+        """Return a batch; None if none is ready: then draw plainly."""
         made = None
         if not self.ended and os.getpid() == self._owner:
             running = self._running or self._started(method, shard, batch_size, seed)
@@ -82,7 +82,7 @@ class SideAssistant:
         return running
 
     def learn(self, indices: Ints, losses: Floats, rate: float) -> None:
-        """Hand it the losses of a step."""
+        """Pass it the losses of a step."""
         if self._running is not None and not self.ended and not self._running.put(indices, losses, rate):
             self.dropped += 1
 

@@ -21,7 +21,7 @@ from looptap.training.selection.methods.autoassist import AutoAssist
 
 
 class ThreadQueues:
-    """The two queues. Neither side waits for the other but an idle assistant."""
+    """The two queues; neither side waits for the other, except an idle assistant."""
 
     def __init__(self) -> None:
         self.batches, self.losses = queue.SimpleQueue[Made](), queue.SimpleQueue[tuple[Ints, Floats]]()
@@ -30,7 +30,7 @@ class ThreadQueues:
 
     @property
     def wants_batch(self) -> bool:
-        """Whether the BossQueue is shorter than c."""
+        """True if the BossQueue is shorter than c."""
         return self.batches.qsize() < MAX_BATCHES_AHEAD
 
     def put_batch(self, made: Made) -> None:
@@ -46,7 +46,7 @@ class ThreadQueues:
 
 
 class ThreadAssistant:
-    """An assistant in a daemon thread; the weights of ``method`` are those that it learns."""
+    """An assistant in a daemon thread, which learns the weights of ``method``."""
 
     def __init__(self, method: AutoAssist, shard: Ints, batch_size: int, seed: Any) -> None:
         self._queues, self._rate = ThreadQueues(), np.zeros(1, np.float32)
@@ -60,12 +60,12 @@ class ThreadAssistant:
 
     @property
     def ended(self) -> str:
-        """Why it ended; empty while it works."""
+        """The reason why it ended; empty while it works."""
         return "" if self._thread.is_alive() else self._queues.error or "its thread ended"
 
     @property
     def waiting(self) -> int:
-        """Batches in the BossQueue."""
+        """The number of batches in the BossQueue."""
         return self._queues.batches.qsize()
 
     def take(self) -> Made | None:
