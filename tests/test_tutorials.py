@@ -5,12 +5,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
+import warm
 from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET, pictures, read
 from waiting import soon
 
@@ -27,7 +27,7 @@ EXECUTED = [path for path in NOTEBOOKS if path.stem != "first-look" or not shuti
 def run(path, into, **extra):
     """Run a notebook in a process of its own, whose children have this test's mark."""
     command = [sys.executable, str(Path(__file__).parent / "support" / "tutorials.py"), "--into", str(into), str(path)]
-    return subprocess.run(command, env={**os.environ, MARK: str(into), **extra}, capture_output=True, text=True)
+    return warm.run(command, env={**os.environ, MARK: str(into), **extra}, capture_output=True, text=True)
 
 
 def left(into):

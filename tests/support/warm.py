@@ -69,7 +69,7 @@ class Popen:
                 "words": words, "env": dict(os.environ if env is None else env), "cwd": os.fspath(cwd or os.getcwd()),
                 "unbuffered": "-u" in self.args, "session": start_new_session,
             }  # fmt: skip
-            self.pid = _server("torch" if _wants_torch(words) else "looptap").start(how, [*given, theirs])
+            self.pid = _server(_kind(words)).start(how, [*given, theirs])
         os.set_blocking(self._status, False)
 
     def poll(self) -> int | None:
@@ -162,9 +162,12 @@ def run(
     return done
 
 
-def _wants_torch(words: list[str]) -> bool:
+def _kind(words: list[str]) -> str:
+    """Return which libraries a program loads besides looptap."""
     source = Path(words[0]).read_text() if words[0].endswith(".py") else " ".join(words)
-    return "torch" in source or "looptap.examples" in source
+    if "torch" in source or "looptap.examples" in source:
+        return "torch"
+    return "nbclient" if "nbclient" in source else "looptap"
 
 
 # ------------------------------------------------------------ the process that is forked from

@@ -1,4 +1,4 @@
-"""The process that `warm` forks from: python warm_server.py SOCKET looptap|torch."""
+"""The process that `warm` forks from: python warm_server.py SOCKET looptap|torch|nbclient."""
 
 import contextlib
 import gc
@@ -22,6 +22,9 @@ if sys.argv[2] == "torch":
         import torch._dynamo  # the first optimizer of a process would import it
         import torch.distributed
         import torch.utils.data  # noqa: F401 - as above
+elif sys.argv[2] == "nbclient":
+    import nbclient  # noqa: F401 - as above
+    import nbformat  # noqa: F401 - as above
 
 
 def forked(server):
