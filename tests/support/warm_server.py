@@ -1,4 +1,4 @@
-"""The process that `warm` forks from: python warm_server.py SOCKET looptap|torch|nbclient."""
+"""Process that `warm` forks from: warm_server.py SOCKET looptap|torch|nbclient."""
 
 import contextlib
 import gc
