@@ -17,7 +17,7 @@ class PanelChart(NamedTuple):
     query: str
     chart: str = ""
     """Its kind; empty: the first value decides."""
-    seconds: float = 0.25
+    seconds: float = 0.5
     """The least time between two values."""
 
 
@@ -31,13 +31,13 @@ def panel_of(name: str, thing: Any) -> tuple[PanelChart, ...]:
     >>> class Meter:
     ...     __looptap_panel__ = (("speed", "self.speed"), ("speeds so far", "self.all", "histogram", 2.0))
     >>> panel_of("meter", Meter())[0]
-    PanelChart(title='speed', query='meter.speed', chart='', seconds=0.25)
+    PanelChart(title='speed', query='meter.speed', chart='', seconds=0.5)
     """
     hint = getattr(type(thing), "__looptap_panel__", ())
     found = []
     for entry in hint:
-        title, query, chart, seconds = (*entry, "", 0.25)[:4] if len(entry) != 3 else (*entry, 0.25)
-        if not (isinstance(title, str) and isinstance(query, str) and isinstance(chart, str)):
+        one = PanelChart(*entry)
+        if not all(isinstance(text, str) for text in one[:3]):
             raise TypeError(f"{entry!r:.120} must be a title, a query, and perhaps a kind of chart and seconds.")
-        found.append(PanelChart(title, _SELF.sub(name, query), chart, float(seconds)))
+        found.append(one._replace(query=_SELF.sub(name, one.query), seconds=float(one.seconds)))
     return tuple(found[:MAX_PANEL_ROWS])

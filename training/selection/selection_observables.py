@@ -30,11 +30,11 @@ class SelectionObservables(Noted):
         ("kept fraction", "self.kept"),
         ("gain", "self.worth"),
         ("seconds", "self.seconds"),
-        ("acceptance by class", "self.acceptance_by_class", "bars", 1.0),
-        ("scores", "np.histogram(self.scores, 40)", "histogram", 1.0),
-        ("steps since an instance was seen", "np.histogram(self.ages, 40)", "histogram", 1.0),
-        ("skipped most", "self.skipped_samples(9)", "", 5.0),
-        ("kept most", "self.kept_samples(9)", "", 5.0),
+        ("acceptance by class", "self.acceptance_by_class", "bars", 2.0),
+        ("scores", "np.histogram(self.scores, 40)", "histogram", 2.0),
+        ("steps since an instance was seen", "np.histogram(self.ages, 40)", "histogram", 2.0),
+        ("skipped most", "self.skipped_samples(9)", "", 10.0),
+        ("kept most", "self.kept_samples(9)", "", 10.0),
     )
     """The charts that are drawn for its name: docs/charts.md."""
 
