@@ -1,0 +1,75 @@
+"""Figures: accuracy over instances and over time, training loss over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from selection_arithmetic import smooth
+from selection_promises import Figures
+from selection_runs import DEFAULT, PLAIN, TIMED, Curve
+
+_COLORS = {
+    PLAIN: "#444444", DEFAULT: "#d62728", "infobatch": "#1f77b4", "autoassist": "#2ca02c", "oracle": "#9467bd",
+    "loss": "#ff7f0e", "spl": "#8c564b", "selective-backprop": "#17becf", "rho": "#e377c2", "screener": "#bcbd22",
+}  # fmt: skip
+
+
+def over_instances(path: Path, figures: Figures, methods: Sequence[str]) -> None:
+    """Draw accuracy over instances, one panel a task, the mean of the judged seeds."""
+    tasks = [task for task in figures.tuned if figures.judged(task, PLAIN)]
+    figure, axes = _panels(len(tasks), 1)
+    for axis, task in zip(axes, tasks, strict=False):
+        for method in methods:
+            _draw(axis, list(figures.judged(task, method).values()), "cost", "accuracy", method)
+        _targets(axis, figures, task)
+        axis.set(title=task, xlabel="instances trained on, forward passes a third", ylabel="test accuracy")
+    _save(figure, axes, path)
+
+
+def over_time(path: Path, figures: Figures, methods: Sequence[str]) -> None:
+    """Draw accuracy and training loss over seconds, two rows, one column a task."""
+    tasks = [task for task in figures.tuned if figures.judged(task, PLAIN, TIMED)]
+    figure, axes = _panels(len(tasks), 2)
+    for at, task in enumerate(tasks):
+        accuracy, loss = axes[at], axes[len(tasks) + at]
+        for method in methods:
+            curves = list(figures.judged(task, method, TIMED).values())
+            _draw(accuracy, curves, "seconds", "accuracy", method)
+            _draw(loss, curves, "seconds", "loss", method)
+        _targets(accuracy, figures, task)
+        accuracy.set(title=task, ylabel="test accuracy")
+        loss.set(xlabel="seconds", ylabel="training loss", yscale="log")
+    _save(figure, axes, path)
+
+
+def _panels(many: int, rows: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(3.6 * max(1, many), 3.2 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, max(1, many), squeeze=False).flat)
+
+
+def _draw(axis: Axes, curves: list[Curve], across: str, up: str, method: str) -> None:
+    if not curves:
+        return
+    places = [getattr(curve, across) for curve in curves]
+    grid = np.linspace(max(one[0] for one in places), min(one[-1] for one in places), 60)
+    heights = [smooth(getattr(curve, up)) if up == "accuracy" else getattr(curve, up) for curve in curves]
+    found = [np.interp(grid, one, height) for one, height in zip(places, heights, strict=True)]
+    axis.plot(grid, np.mean(found, 0), color=_COLORS.get(method), lw=1.3, label=method)
+
+
+def _targets(axis: Axes, figures: Figures, task: str) -> None:
+    for target in figures.tuned[task].targets:
+        axis.axhline(target, color="#bbbbbb", lw=0.7, zorder=0)
+    axis.set_ylim(bottom=figures.tuned[task].targets[0] - 0.12)
+
+
+def _save(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
+    if axes[0].get_legend_handles_labels()[0]:
+        axes[0].legend(fontsize=7)
+    figure.savefig(path, dpi=70)

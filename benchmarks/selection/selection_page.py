@@ -1,0 +1,176 @@
+"""The page: promises first, then each method on each task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean, median
+
+from selection_arithmetic import SMOOTHED
+from selection_promises import Figures, Promise, shown, step_of
+from selection_runs import DEFAULT, PLAIN, TIMED, Curve
+from selection_stages import GRID_FACTOR
+from selection_tasks import LENGTH, TASKS, UNSEEN, WINDOWS
+
+_DIGITS = ("1,200 of scikit-learn's 1,797 scans of handwritten digits, each copied several times to 12 × 12 pixels and "
+           "turned, scaled, sheared and moved, with noise: once, by a fixed seed, not in each epoch. The test images "
+           "are made in the same way of the other 597 scans")  # fmt: skip
+DATA = {
+    "easy-heavy": "9,600 images, four fifths of them hardly distorted, one fifth much; the test alike; an MLP of two "
+    "hidden layers of 128",
+    "imbalanced": "7,600 images, the most frequent class with 60 times as many as the rarest, geometrically between; "
+    "the test has all classes alike; the MLP",
+    "noisy": "9,600 images, 8 % of them with a label of another class, chosen by the seed of the run; the test has the "
+    "right labels; the MLP",
+    "balanced": "9,600 images; the MLP",
+    "cnn": "the balanced images, a CNN of two convolutions (16 and 32 channels), judged on 2,400 test images",
+    "characters": f"{WINDOWS:,} windows of {LENGTH} characters of Python's language reference, as its module "
+    f"`pydoc_data` has it, {UNSEEN} of the last tenth for the test; a transformer of two layers, 48 wide, with Adam, "
+    "B = 32; accuracy of the next character",
+    "wide-cnn": "easy-heavy with half as many copies, the CNN with 72 and 144 channels; on the clock only",
+}
+
+
+def head(figures: Figures) -> list[str]:
+    """Return lines on how it was measured."""
+    first, *_, last = figures.protocol.tuned
+    longest = figures.protocol.longest
+    used = max((len(figures.judged(task, PLAIN)) for task in figures.tuned), default=0)
+    rows = [f"- **{task}**: {DATA[task]}; {TASKS[task].epochs} epochs." for task in figures.tuned]
+    return [f"""# What selection saves
+
+Made by `make bench-assistant`. How many instances, and how many seconds, a method needs to the test accuracy of uniform
+sampling.
+
+- **Targets** were fixed beforehand: what uniform sampling reaches after one third and two thirds of its budget, on
+  seeds {first} to {last}. **Learning rates** were tuned on the same seeds, for each method, by the geometric mean of
+  its cost to both targets: on a grid of factor {GRID_FACTOR:.2f} that is extended until both neighbours of the
+  best rate are worse. **Figures** are those of {used} other seeds, paired with uniform sampling: the median, and in
+  brackets the 95 % interval of the mean (t, on logarithms of ratios). A target that is not reached in {longest:g}
+  budgets counts as if it had been reached there.
+- **Cost**: an instance that is trained on is 1, one that only goes forward is 1/3. The seconds of timed runs hold all
+  that a method does, and nothing of the evaluation. The oracle knows the present loss of each instance, renewed ten
+  times an epoch, for nothing.
+- **Accuracy** is that of the mean of the weights over the last steps (decay 0.95), as the mean of {SMOOTHED}
+  evaluations in a row, {TASKS["easy-heavy"].evaluations} of which are in an epoch (in others fewer); between two it is
+  interpolated. The training loss is that of the same weights on a uniform sample.
+- The rate is constant, B = 64, momentum 0.9, no plan is given, the switch is on; in timed runs, and only there, it acts
+  by itself.
+
+The images: {_DIGITS}. The seed of a run makes the model and the order of the data.
+""", *rows]  # fmt: skip
+
+
+def kept(promises: Sequence[Promise]) -> list[str]:
+    """Return lines of the promises, those that do not hold first."""
+    marks = {True: "yes", False: "**no**", None: ""}
+    made = [[one.what, one.measured, marks[one.firm], marks[one.stretch]] for one in promises]
+    return ["\n## Promises\n", *_table(["promise", "measured", "held", "stretch"], made)]
+
+
+def tables(figures: Figures, methods: Sequence[str]) -> list[str]:
+    """Return lines on the instances to both targets, task by task."""
+    lines = ["\n## Instances to equal accuracy\n", "![Accuracy over instances](selection-instances.png)"]
+    for task, tuned in figures.tuned.items():
+        plain = figures.judged(task, PLAIN)
+        if not plain:
+            continue
+        one, two = (f"{target:.1%}" for target in tuned.targets)
+        base = [median(figures.reached(curve, task, target, curve.cost) for curve in plain.values())
+                for target in (0, 1)]  # fmt: skip
+        made = [[PLAIN, f"{tuned.rate(PLAIN):g}", *(f"{value:,.0f}" for value in base), "100 %", ""]]
+        for method in methods:
+            curves = list(figures.judged(task, method).values())
+            if curves and method != PLAIN:
+                changes = [figures.instances(task, method, target) for target in (0, 1)]
+                made.append([
+                    f"**`{method}`**" if method == DEFAULT else f"`{method}`", f"{tuned.rate(method):g}",
+                    *(shown(change) if change else "" for change in changes),
+                    f"{mean(curve.kept for curve in curves):.0%}", _auc(curves),
+                ])  # fmt: skip
+        lines += [f"\n### {task}\n", *_table(["", "rate", f"to {one}", f"to {two}", "kept", "AUC"], made)]
+    return lines
+
+
+def times(figures: Figures) -> list[str]:
+    """Return lines on the seconds to both targets."""
+    made = []
+    for task in figures.tuned:
+        for method in TASK_METHODS:
+            curves = list(figures.judged(task, method, TIMED).values())
+            changes = [figures.seconds(task, method, target) for target in (0, 1)]
+            if curves and all(changes):
+                made.append([task, f"`{method}`", f"{step_of(figures, task):.2f}",
+                             *(shown(change) for change in changes if change),
+                             f"{mean(curve.selected for curve in curves):.0%}", str(len(curves))])  # fmt: skip
+    if not made:
+        return []
+    columns = ["task", "", "ms a step, uniform", "to the first target", "to the second", "selected in", "seeds"]
+    return ["\n## Seconds to equal accuracy\n",
+            "Methods in turn, one process and one thread, nothing else running; `norm` with its switch.\n",
+            *_table(columns, made), "\n![Accuracy and training loss over seconds](selection-time.png)"]  # fmt: skip
+
+
+def paper(figures: Figures) -> list[str]:
+    """Return lines with the columns of the paper's Table 2."""
+    made = []
+    for task in figures.tuned:
+        plain = figures.judged(task, PLAIN, TIMED)
+        for method in TASK_METHODS:
+            curves = figures.judged(task, method, TIMED)
+            if curves and "autoassist" in TASK_METHODS and figures.judged(task, "autoassist", TIMED):
+                share = mean(curve.kept for curve in curves.values())
+                size = plain[next(iter(plain))].cost[0] * TASKS[task].evaluations
+                pace = mean(curve.seconds[-1] / curve.cost[-1] for curve in curves.values()) * size * share
+                last = mean(mean(curve.accuracy[-SMOOTHED:]) for curve in curves.values())
+                made.append([task, f"`{method}`", f"{size * share:,.0f}", f"{pace:.2f}", f"{last:.1%}"])
+    if not made:
+        return []
+    return ["\n## The paper's columns\n",
+            "Table 2 of the paper has tokens an epoch 112.1M → 72.6M (base) and 70.8M (big), seconds 1115 → 973 and "
+            "1190 → 1016, BLEU 27.25 → 27.42 and 27.41 → 27.63: a third of the tokens saved is 13 to 15 % of the "
+            "time. Here an epoch is once through the data; accuracy is that at the end of the run.\n",
+            *_table(["task", "", "instances an epoch", "seconds an epoch", "accuracy"], made)]  # fmt: skip
+
+
+def decaying(figures: Figures, less: Sequence[float]) -> list[str]:
+    """Return lines on the accuracy with a rate that falls to 0."""
+    made = []
+    for task in figures.tuned:
+        found = [figures.accuracy(task, share) for share in less]
+        if all(found):
+            chosen = figures.tuned[task]
+            ends = chosen.final(PLAIN, 1.0, chosen.peak(PLAIN, 1.0)[0], figures.protocol.judged)
+            made.append([task, f"{median(ends):.1%}", *(f"{one.median:+.2f} ({one.low:+.2f} to {one.high:+.2f})"
+                                                        for one in found if one)])  # fmt: skip
+    if not made:
+        return []
+    return ["\n## Accuracy on fewer instances, with a decaying rate\n",
+            "The rate falls linearly to 0 at the end of each run; tuned for itself. Points against uniform sampling on "
+            "the whole budget.\n",
+            *_table(["", "uniform", *(f"`{DEFAULT}` on {1 - share:.0%} fewer" for share in less)], made)]  # fmt: skip
+
+
+def tuned(figures: Figures, methods: Sequence[str]) -> list[str]:
+    """Return lines on the learning rates that were tried."""
+    made = []
+    for task, found in figures.tuned.items():
+        for method in methods:
+            rates = found.tried(method)
+            if rates:
+                best = found.rate(method)
+                marked = (f"**{rate:g}**" if rate == best else f"{rate:g}" for rate in rates)
+                made.append([task, f"`{method}`", " · ".join(marked), "" if found.inside(method) else "at an edge"])
+    return ["\n## Learning rates that were tried\n", *_table(["task", "", "rates", ""], made)]
+
+
+TASK_METHODS = (PLAIN, DEFAULT, "infobatch", "autoassist")
+"""Those that are timed."""
+
+
+def _auc(curves: Sequence[Curve]) -> str:
+    found = [median(curve.auc) for curve in curves if curve.auc]
+    return f"{median(found):.2f}" if found else ""
+
+
+def _table(names: Sequence[str], made: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (names, ["---", *["---:"] * (len(names) - 1)], *made)]
