@@ -92,7 +92,9 @@ def test_it_does_what_the_published_algorithm_does():
             selection.observe(batch, losses=torch.tensor(found))
             batches.append(batch)
             losses.append(found.astype(np.float32).tolist())
-            known.append((selection.threshold, selection.gamma, selection.state_dict()["of_method"]["phi"].tolist()))
+            known.append(
+                (selection.threshold, selection.gamma, selection.state_dict()["methods"]["autoassist"]["phi"].tolist())
+            )
     assert selection.note == ""
     assert len(batches) > 70
     assert selection.skipped > 200

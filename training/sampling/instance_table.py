@@ -15,7 +15,7 @@ class InstanceTable:
     """Arrays with one element per instance, about 40 bytes in all.
 
     >>> table = InstanceTable(3)
-    >>> table.observed(np.array([2]), np.array([0.5]), np.array([0.25]), step=7)
+    >>> table.observed(np.array([2]), np.array([0.5]), np.array([0.25]))
     >>> table.loss.tolist(), float(table.mean_score)
     ([nan, nan, 0.5], 0.25)
     """
@@ -40,39 +40,50 @@ class InstanceTable:
         """True if it would have been accepted with any score: such instances are a uniform sample."""
         self.prediction = np.full(size, np.nan, np.float32)
         """Its predicted importance when last drawn; NaN if unknown."""
-        self._sums = np.zeros(4)  # losses and scores that are known: sums and counts
+        self.plain = True
+        """Whether all instances were drawn alike so far."""
+        self.sums = [0.0, 0, 0.0, 0]
+        """The sum and the number of the losses that are known, and of the scores."""
 
     @property
     def mean_loss(self) -> float:
         """The mean of the newest losses; NaN before the first."""
-        return float(self._sums[0] / self._sums[1]) if self._sums[1] else float("nan")
+        return self.sums[0] / self.sums[1] if self.sums[1] else float("nan")
 
     @property
     def mean_score(self) -> float:
         """The mean of the newest scores; NaN before the first."""
-        return float(self._sums[2] / self._sums[3]) if self._sums[3] else float("nan")
+        return self.sums[2] / self.sums[3] if self.sums[3] else float("nan")
 
     def drawn(self, found: Accepted, weights: Floats, prediction: Floats) -> None:
-        """Record how instances were drawn."""
+        """Note how instances were drawn."""
         self.probability[found.indices], self.uniform[found.indices] = found.probability, found.uniform
         self.weight[found.indices], self.prediction[found.indices] = weights, prediction
+        self.plain = False
+
+    def drawn_alike(self, indices: Ints) -> None:
+        """Note that instances were drawn with probability and weight 1."""
+        if not self.plain:
+            self.probability[indices] = self.weight[indices] = 1.0
+            self.uniform[indices], self.prediction[indices] = True, np.nan
 
     def trained(self, indices: Ints, step: int) -> None:
         """Count a step on ``indices``."""
         self.seen[indices] += 1
         self.last[indices] = step
 
-    def observed(self, indices: Ints, losses: Any, scores: Any | None, *, step: int) -> None:
-        """Store the newest losses and scores of distinct ``indices``."""
+    def observed(self, indices: Ints, losses: Floats, scores: Floats | None) -> None:
+        """Keep the newest losses and scores of distinct ``indices``."""
         self._replace(self.loss, 0, indices, losses)
         if scores is not None:
             self._replace(self.score, 2, indices, scores)
-        self.trained(indices, step)
 
     def recount(self) -> None:
-        """Compute the sums again, so that float errors do not accumulate."""
+        """Compute the sums again: float errors do not add up over epochs."""
         for place, values in ((0, self.loss), (2, self.score)):
-            self._sums[place : place + 2] = np.nansum(values, dtype=np.float64), np.count_nonzero(values == values)
+            self.sums[place : place + 2] = [
+                float(np.nansum(values, dtype=np.float64)), int(np.count_nonzero(values == values)),
+            ]  # fmt: skip
 
     def state_dict(self, ids: Ints) -> dict[str, Any]:
         """Return what is known of ``ids``, with the ids."""
@@ -82,11 +93,15 @@ class InstanceTable:
         """Restore what is known of the ids in ``state``."""
         for name in _SAVED:
             getattr(self, name)[state["ids"]] = state[name]
+        self.plain = False
         self.recount()
 
     def _replace(self, values: Floats, place: int, indices: Ints, new: Any) -> None:
         old = values[indices]
-        known = old == old
-        self._sums[place] += float(np.sum(new, dtype=np.float64)) - float(np.sum(old[known], dtype=np.float64))
-        self._sums[place + 1] += len(indices) - int(np.count_nonzero(known))
+        before, unknown = float(old.sum()), 0
+        if before != before:
+            known = old == old
+            before, unknown = float(old[known].sum()), len(indices) - int(np.count_nonzero(known))
+        self.sums[place] += float(new.sum()) - before
+        self.sums[place + 1] += unknown
         values[indices] = new

@@ -13,7 +13,10 @@ _MAX_INSTANCES = 4096  # newest instances of the sample
 
 
 class RatingQuality(NamedTuple):
-    """How well predictions fit the outcomes: an instance is important if its loss is above the threshold."""
+    """How well predictions fit the outcomes.
+
+    An instance is important if its loss is above the threshold.
+    """
 
     accuracy: float
     """The share that was judged right."""
@@ -32,9 +35,9 @@ UNKNOWN = RatingQuality(math.nan, math.nan, math.nan, math.nan, math.nan)
 
 
 class Audit:
-    """Keeps predictions and outcomes of the newest instances that were drawn uniformly.
+    """Keeps predictions and outcomes of a uniform sample of instances.
 
-    Instances that were selected would flatter a selection: they were chosen by the prediction.
+    The newest ones. Instances that were selected would flatter a selection: they were chosen by the prediction.
 
     >>> audit = Audit()
     >>> audit.add(np.array([.9, .8, .1]), np.array([2.0, 0.5, 0.1]))
@@ -52,9 +55,14 @@ class Audit:
     def add(self, predicted: Floats, losses: Floats) -> None:
         """Add instances with a prediction; NaN: without one, which is left out."""
         known = predicted == predicted
-        predicted, losses = predicted[known][-_MAX_INSTANCES:], losses[known][-_MAX_INSTANCES:]
-        places = (self._count + np.arange(len(predicted))) % _MAX_INSTANCES
-        self._predicted[places], self._losses[places] = predicted, losses
+        if not known.all():
+            predicted, losses = predicted[known], losses[known]
+        predicted, losses = predicted[-_MAX_INSTANCES:], losses[-_MAX_INSTANCES:]
+        place = self._count % _MAX_INSTANCES
+        fitting = min(len(predicted), _MAX_INSTANCES - place)
+        for values, new in ((self._predicted, predicted), (self._losses, losses)):
+            values[place : place + fitting] = new[:fitting]
+            values[: len(new) - fitting] = new[fitting:]
         self._count += len(predicted)
 
     def clear(self) -> None:
@@ -62,7 +70,10 @@ class Audit:
         self._count = 0
 
     def quality(self, cut: float, threshold: float) -> RatingQuality:
-        """Return how well predictions above ``cut`` fit losses above ``threshold``; `UNKNOWN` if there are none."""
+        """Return how well predictions above ``cut`` fit losses above ``threshold``.
+
+        `UNKNOWN` if there are none.
+        """
         predicted, important = self._predicted[: len(self)], self._losses[: len(self)] > threshold
         if not len(predicted):
             return UNKNOWN
@@ -86,7 +97,10 @@ class Audit:
 
 
 def _auc(predicted: Floats, important: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
-    """Return the area under the ROC curve, ties counted half; NaN if all outcomes are alike."""
+    """Return the area under the ROC curve; NaN if all outcomes are alike.
+
+    Ties count half.
+    """
     positive = int(important.sum())
     negative = len(important) - positive
     if not positive or not negative:

@@ -1,50 +1,38 @@
-"""`Selection`: a batch sampler that draws more often what the model still learns from."""
+"""`Selection`: a batch sampler that chooses what to train on."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from looptap.streams.control import Control
-from looptap.training.instances import merge_copies
 from looptap.training.sampling.per_example import PerExample, criterion_of
-from looptap.training.sampling.permutation_walk import Accepted, Bools, Floats, Ints, everything
+from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints, everything
 from looptap.training.selection import selection_arguments as arguments
 from looptap.training.selection.asynchronous.side_assistant import SideAssistant
 from looptap.training.selection.features.features import features_of
 from looptap.training.selection.methods.autoassist import AutoAssist
-from looptap.training.selection.methods.catalog import METHODS
+from looptap.training.selection.methods.catalog import METHODS, MethodControl
 from looptap.training.selection.methods.method import Method
-from looptap.training.selection.selection_observables import SelectionObservables
+from looptap.training.selection.selection_state import SelectionState
 from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
 
 
-class MethodControl(Control):
-    """A method by its name; what is known of the instances stays. One that lacks something is refused."""
+class Selection(SelectionState):
+    """Draws batches, more often of what the model still learns from.
 
-    def __set__(self, instance: Any, value: Any) -> None:
-        method = METHODS[self.checked(value, self.name)]
-        method.require(instance)
-        super().__set__(instance, value)
-        instance.take_over(method)
-
-
-class Selection(SelectionObservables):
-    """Draws batches of a map-style data set, more often those instances that the model still learns from.
-
-    ``data`` is the data set, or its length. Give this to a DataLoader as its ``batch_sampler``, around
+    ``data`` is a map-style data set, or its length. Give this to a DataLoader as its ``batch_sampler``, around
     ``WithIndex(dataset)``; compute the loss of a step with `mean`, and after the step say with `observe` what it was.
     ``method`` is one of `METHODS`; with the default, ``switch="auto"`` selects only while that pays. ``epochs`` is
-    the plan: how often the data is walked. ``features`` are what an assistant sees: an array (n, d), a function of
-    indices that returns one, or one of those of `looptap.training.selection.features`. ``asynchronous`` "thread" or
-    "process" lets the assistant of "autoassist" make batches and learn beside the loop, which never waits for it.
-    ``loss`` is "cross_entropy", "bce", "mse", a loss of torch.nn, or a function that returns `PerExample` for outputs
-    and targets. On several ranks each has a shard, and all make the same number of steps: ``agree(number)`` returns
-    the mean over the ranks, by default by torch.distributed.
+    the plan: how often the data is walked. ``loss`` is "cross_entropy", "bce", "mse", a loss of torch.nn, or a function
+    that returns `PerExample`, or losses alone, for outputs and targets. "autoassist" and "screener" need ``features``,
+    an array (n, d), a function of indices that returns one, or one of `looptap.training.selection.features`; "rho"
+    needs ``reference``, the losses of a model that was trained on other data. ``asynchronous`` "thread" or "process"
+    lets the assistant of "autoassist" make batches and learn beside the loop, which never waits for it. On several
+    ranks each has a shard, and all make the same number of steps: ``agree(number)`` returns the mean over the ranks.
 
     All batches are full: an epoch ends with the batch in which the last instance was offered. Nothing here draws from
     the global random numbers. What is wrong at construction raises ValueError, TypeError or ControlError; what is
@@ -76,6 +64,7 @@ class Selection(SelectionObservables):
         floor: float = 0.2,
         features: Any = None,
         asynchronous: str | None = None,
+        reference: Any = None,
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
@@ -84,7 +73,8 @@ class Selection(SelectionObservables):
     ) -> None:
         rank, world = arguments.rank_and_world(rank, world)
         shard = arguments.shard_of(arguments.size_of(data), rank, world)
-        super().__init__(arguments.size_of(data), shard, arguments.batch_size_of(batch_size, len(shard)), [seed, rank])
+        seeds = [arguments.whole("seed", seed, 0), rank]
+        super().__init__(arguments.size_of(data), shard, arguments.batch_size_of(batch_size, len(shard)), seeds)
         self.data, self.rank, self.world = data, rank, world
         self.epochs = None if epochs is None else arguments.whole("epochs", epochs)
         self.features = None if features is None else features_of(features, self.table.size)
@@ -92,14 +82,13 @@ class Selection(SelectionObservables):
             self.learning_rate = self.features.learning_rate
         if asynchronous is not None:
             self.beside = SideAssistant(asynchronous, method, self.features)
+        self.reference = arguments.reference_of(reference, self.table.size)
         self._criterion, self._clock = criterion_of(loss), clock
-        self._agree = agree or (arguments.mean_over_ranks if world > 1 else None)
-        self._length: int | None = None  # batches of this epoch, where ranks have agreed on them
-        self._drawn = deque[Ints]()  # batches that were drawn, and not observed yet
-        self._again = deque[Ints]()  # of those, what is drawn again after a resume
+        self._agree = arguments.agreement(agree, world)
         self._late: list[tuple[Ints, PerExample]] = []  # on a device, which is not waited for
-        self._methods: dict[type[Method], Method] = {}  # those that were used: each continues where it was
-        self._resumed, self._cost, self._mark = False, 0.0, 0.0
+        self._asked: tuple[Any, Ints] = None, shard[:0]  # the indices that `mean` got, converted
+        self._chose = False
+        self._cost = self._mark = 0.0
         self.switch, self.floor, self.method = switch, floor, method
 
     # ------------------------------------------------------------ as a batch sampler
@@ -113,102 +102,128 @@ class Selection(SelectionObservables):
         while self._again or not self._over():
             indices = self._again.popleft() if self._again else self._draw()
             self.given += 1
-            self._drawn.append(indices)
+            self._flight.add(indices)
             yield indices.tolist()
             if turn != self._turn:  # the loop iterates again before the end
                 return
-        self.epoch += 1
         self._inside = False
+        if not self._flight.batches:  # else the epoch ends with the step on what workers have in hand
+            self.epoch += 1
 
     def __len__(self) -> int:
         return max(1, round(self.expected_length))
 
     @property
     def expected_length(self) -> float:
-        """The batches of this epoch, as far as they can be foreseen; before an epoch, those of the next."""
+        """The batches of this epoch, as far as they can be foreseen.
+
+        Before an epoch they are those of the next.
+        """
         if self._length is not None and self._inside:
             return float(self._length)
         if not self._inside:
-            return self._expected(self.shard) / self.batch_size
+            return self._expected()
         rest = self._end - self.walk.walked
-        return self.given + len(self._again) + max(0.0, rest * self.kept) / self.batch_size
+        return self.given + len(self._again) + max(0.0, rest * self.kept) / self.drawn_size
 
     @property
     def next_length(self) -> float:
         """The batches of each later epoch, at the present rate."""
-        return len(self.shard) * self.kept / self.batch_size
+        return len(self.shard) * self.kept / self.drawn_size
+
+    @property
+    def drawn_size(self) -> int:
+        """The instances of a batch as it is drawn; "rho" trains on a part."""
+        return min(self.batch_size * self._method.oversampling, len(self.shard))
 
     @property
     def drawn_again(self) -> int:
-        """The batches that the next ``iter`` draws again after a resume, since no step on them was observed."""
+        """Batches that the next ``iter`` draws again after a resume."""
         return len(self._again)
 
     # ------------------------------------------------------------ in the step
 
     def mean(self, indices: Any, losses: Any) -> Any:
-        """Return the mean of ``losses``, a tensor of shape (n,), with the weights of the method."""
+        """Return the weighted mean of ``losses``, a tensor of shape (n,)."""
+        if self.table.plain and not self._method.chooses and losses.ndim == 1:
+            return losses.mean()
         begun = self._clock()
         try:
-            ids = arguments.indices_in(indices, self.table.size)
-            if losses.shape != (len(ids),):
+            ids = self._ids(indices)
+            if tuple(losses.shape) != (len(ids),):
                 raise ValueError(f"losses of shape {tuple(losses.shape)} for {len(ids)} indices")
-            weights = self.table.weight[ids]
-            if self._method.chooses:
-                weights = weights * self._chosen(ids, losses)
+            weights = self._weights(ids, losses)
         except Exception as error:  # the loop has to train on something
             self._fail(f"mean: {error}. The plain mean is taken.")
-            return losses.mean()
-        self._cost += self._clock() - begun
-        if (weights == 1.0).all():
             return losses.mean()
         import torch
 
         scaled = torch.from_numpy(weights).to(losses.device, losses.dtype, non_blocking=True)
+        self._cost += self._clock() - begun
         return (losses * scaled).mean()
 
-    def choose(self, indices: Any, losses: Any) -> Bools:
-        """Return which examples of a batch are worth a backward pass, as an array of booleans of shape (n,).
+    def choose(self, indices: Any, losses: Any) -> Any:
+        """Return which examples of a batch to train on, as a tensor of booleans.
 
-        All, but for the methods "selective-backprop" and "rho", which see the losses first.
+        For the methods that see the losses first, "selective-backprop" and "rho"; with the others all are. Give only
+        those to `mean` and `observe` after it. Does not raise.
         """
-        return self._chosen(arguments.indices_in(indices, self.table.size), losses) > 0
+        import torch
+
+        begun = self._clock()
+        try:
+            ids = self._ids(indices)
+            if self._method.chooses:
+                weights = self._method.choose(ids, arguments.finite_losses(len(ids), losses))
+                kept = weights > 0
+                self.table.weight[ids] = weights * np.float32(np.count_nonzero(kept) / len(ids))
+                self.table.plain, self._chose = False, True
+                self.taken -= len(ids) - int(np.count_nonzero(kept))
+                return torch.from_numpy(kept)
+        except Exception as error:
+            self._fail(f"choose: {error}. All are chosen.")
+        finally:
+            self._cost += self._clock() - begun
+            self._asked = None, self._asked[1]
+        return torch.ones(len(losses), dtype=torch.bool)
 
     def observe(self, indices: Any, *, losses: Any = None, logits: Any = None, targets: Any = None) -> None:
-        """Learn from a step on ``indices``: from its ``losses``, or its ``logits`` (outputs) and ``targets``.
+        """Learn from the ``losses`` of a step, or from its outputs and targets.
 
-        Call it once a step, or once for each part of an accumulated step. Never raises: what is wrong stands in `note`.
+        ``logits`` are the outputs of the model. Call it once a step, or once for each part of an accumulated step.
+        Never raises: what is wrong stands in `note`.
         """
-        begun = self._clock()
-        scored = False
+        begun, scored = self._clock(), False
         try:
-            ids = arguments.indices_in(indices, self.table.size)
-            self._arrived(ids)
+            ids = self._ids(indices)
+            if self._flight.arrived(ids) and not self._flight.batches and not self._inside:
+                self.epoch += 1
             self.steps += 1
+            self.table.trained(ids, self.steps)
             if scored := not self._method.switched or self._gate.scores():
                 self._settle()
                 found = arguments.per_example(len(ids), losses, logits, targets, self._criterion)
-                self._label(ids, targets)
+                if (labels := arguments.labels_of(targets)) is not None:
+                    self.table.label[ids] = labels
                 self._late.append((ids, found))
                 if not getattr(found.losses, "is_cuda", False):  # a device is waited for a step later
                     self._settle()
-            else:
-                self.table.trained(ids, self.steps)
         except Exception as error:  # an observer must not end the loop
             self._fail(f"observe: {error}")
-        self._selecting = self._gate.tested(self._gain.value, self.epoch == 0, self.switch) or not self._method.switched
+        self._asked, self._chose = (None, self._asked[1]), False
         ended = self._clock()
         cost, self._cost = self._cost + ended - begun, 0.0
+        self.seconds_spent += cost
         if self._mark:
             self._gate.timed(max(0.0, ended - self._mark - cost), cost if scored else None)
-            self.seconds_spent += cost
         self._mark = ended
+        on = self._gate.tested(self._gain.value, self.walk.walked <= len(self.shard), self.switch)
+        self._selecting = self._method.draws and (on or not self._method.switched)
 
     def close(self) -> None:
         """End an assistant that works beside the loop; there is nothing else to close."""
         if self.beside is not None:
             self.beside.close()
-
-    # ------------------------------------------------------------ a resumed run
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank for a checkpoint, as arrays and plain data.
@@ -216,52 +231,17 @@ class Selection(SelectionObservables):
         Between two steps: batches that workers have in hand are drawn again after a resume.
         """
         self._settle()
-        return {
-            "size": self.table.size, "rank": self.rank, "world": self.world, "epoch": self.epoch, "steps": self.steps,
-            "given": self.given - len(self._drawn), "inside": self._inside, "end": self._end, "length": self._length,
-            "drawn": [indices.copy() for indices in (*self._drawn, *self._again)], "seconds_spent": self.seconds_spent,
-            "walk": self.walk.state_dict(), "table": self.table.state_dict(np.unique(self.shard)),
-            "method": self.method, "of_method": self._method.state_dict(), "gain": self._gain.state_dict(),
-            "switch": self.switch, "gate": self._gate.state_dict(), "selecting": self._selecting,
-            "floor": self.floor, "cap": self.cap, "exponent": self.exponent, "learning_rate": self.learning_rate,
-        }  # fmt: skip
-
-    def load_state_dict(self, state: dict[str, Any], *others: dict[str, Any]) -> None:
-        """Continue at the next ``iter`` after the last step that was observed. Raises ValueError.
-
-        On another number of ranks give the states of all that were: what is known of the instances is taken over, and
-        the epoch begins again.
-        """
-        METHODS[state["method"]].require(self)
-        for one in (state, *others):
-            if one["size"] != self.table.size:
-                raise ValueError(f"The state is that of {one['size']:,} instances; here are {self.table.size:,}.")
-            self.table.load_state_dict(one["table"])
-        for name in ("switch", "floor", "cap", "exponent", "learning_rate", "method", "epoch", "steps"):
-            setattr(self, name, state[name])
-        self._method.load_state_dict(state["of_method"])
-        self._gain.load_state_dict(state["gain"])
-        self._gate.load_state_dict(state["gate"])
-        self._selecting, self.seconds_spent = state["selecting"], state["seconds_spent"]
-        self._drawn.clear()
-        if (state["rank"], state["world"]) != (self.rank, self.world):
-            if len(others) + 1 != state["world"]:
-                self._say(f"Of {state['world']} ranks the states of {len(others) + 1} were given: the others are new.")
-            self._inside = self._resumed = False
-            return
-        self.walk.load_state_dict(state["walk"])
-        self.given, self._inside, self._end, self._length = (
-            state["given"], state["inside"], state["end"], state["length"],
-        )  # fmt: skip
-        self._resumed = self._inside
-        self._again = deque(np.asarray(indices) for indices in state["drawn"]) if self._inside else deque()
+        return super().state_dict()
 
     # ------------------------------------------------------------ inside
 
     def _begin(self) -> None:
         self._settle()
-        self._drawn.clear()
-        self._again.clear()
+        if not self._inside:  # an epoch of which the last steps were not observed ends now
+            self.epoch += bool(self._flight.batches)
+        elif self.steps:  # it was left early: what workers had in hand is drawn again
+            self._again.extendleft(reversed(self._flight.batches))
+        self._flight.clear()
         self.table.recount()
         self._method.begin(self.epoch)
         self._mark = self._cost = 0.0
@@ -269,116 +249,122 @@ class Selection(SelectionObservables):
             self._end += len(self.shard)
         self.given, self._inside, self._length = 0, True, None
         if self._agree is not None:
-            self._length = max(1, round(self._agree(self._expected(self.shard) / self.batch_size)))
+            self._length = max(1, round(self._agree(self._expected())))
 
     def _over(self) -> bool:
+        if not self._inside:
+            return True
         return self.walk.walked >= self._end if self._length is None else self.given >= self._length
 
     def _draw(self) -> Ints:
         begun = self._clock()
-        try:
-            found = self._accepted()
-        except Exception as error:  # a method that fails must not end the loop
-            self._fail(f"The method {self.method!r} failed: {error}. Sampling is plain.")
-            found = self.walk.take(self.batch_size, everything)
-        self.table.drawn(found, *self._described(found))
+        found = self._selected() if self._selecting else None
+        if found is None:
+            found = self.walk.take(self.drawn_size, everything)
+            self.table.drawn_alike(found.indices)
         self.taken += len(found.indices)
         self._cost += self._clock() - begun
         return found.indices
 
-    def _accepted(self) -> Accepted:
-        if not self._selecting:
-            return self.walk.take(self.batch_size, everything)
-        if self.beside is not None and isinstance(self._method, AutoAssist):
-            return self._made_beside(self.beside, self._method)
-        return self.walk.take(self.batch_size, self._method.acceptance, ahead=self._method.ahead)
+    def _selected(self) -> Accepted | None:
+        """Return the next batch as the method draws it; None if that failed."""
+        method = self._method
+        try:
+            if self.beside is not None and isinstance(method, AutoAssist):
+                found = self._made_beside(self.beside, method)
+            else:
+                found = self.walk.take(self.drawn_size, method.acceptance, ahead=method.ahead)
+        except Exception as error:  # a method that fails must not end the loop
+            self._fail(f"The method {self.method!r} failed: {error}. Sampling is plain.")
+            return None
+        if found is None:
+            return None
+        try:
+            weights, predicted = method.weights(found.indices, found.probability), method.predicted(found.indices)
+            self.table.drawn(found, weights, predicted)
+        except Exception as error:
+            self._fail(f"The method {self.method!r} failed: {error}. The plain mean is taken.")
+            self.table.drawn_alike(found.indices)
+        return found
 
-    def _made_beside(self, beside: SideAssistant, method: AutoAssist) -> Accepted:
-        """Return a batch of the assistant beside the loop; a plain one if it has none ready."""
+    def _made_beside(self, beside: SideAssistant, method: AutoAssist) -> Accepted | None:
+        """Return a batch of the assistant beside the loop; None if it has none ready."""
         made = beside.draw(method, self.shard, self.batch_size, [self.table.size, self.rank, self.steps])
         if beside.ended:
             self._say(f"The assistant ended ({beside.ended}): sampling is plain until the method is set again.")
         if made is None:
-            return self.walk.take(self.batch_size, everything)
+            return None
         self.features = method.features  # in memory that a process shares
         self.walk.walked += made.offered
         method.rated(made.accepted.indices, made.prediction)
         return made.accepted
 
-    def _described(self, found: Accepted) -> tuple[Floats, Floats]:
-        """Return the weights of what was drawn, and how important it is thought to be."""
-        try:
-            weights = self._method.weights(found.indices, found.probability)
-            return weights, self._method.predicted(found.indices)
-        except Exception as error:
-            self._fail(f"The method {self.method!r} failed: {error}. The plain mean is taken.")
-            return np.ones(len(found.indices), np.float32), np.full(len(found.indices), np.nan, np.float32)
+    def _ids(self, indices: Any) -> Ints:
+        """Return ``indices`` as an array; those of `mean` once more in `observe`."""
+        if indices is not self._asked[0] or indices is None:
+            self._asked = indices, arguments.indices_in(indices, self.table.size)
+        return self._asked[1]
 
-    def _chosen(self, ids: Ints, losses: Any) -> Floats:
-        """Return weights that make the mean over a batch that over what is chosen of it."""
-        chosen = self._method.choose(ids, arguments.array_of(losses))
-        share = np.count_nonzero(chosen) / len(ids)
-        return chosen.astype(np.float32) / np.float32(share or 1)
-
-    def _arrived(self, ids: Ints) -> None:
-        """Forget the batches up to the one of ``ids``: they were delivered."""
-        if not len(ids):
-            return
-        for place, batch in enumerate(self._drawn):
-            if ids[0] in batch:
-                for _ in range(place + 1):
-                    self._drawn.popleft()
-                return
-
-    def _label(self, ids: Ints, targets: Any) -> None:
-        if targets is not None and targets.ndim == 1 and not targets.is_floating_point() and not targets.is_cuda:
-            self.table.label[ids] = targets.numpy()
+    def _weights(self, ids: Ints, losses: Any) -> Floats:
+        weights = self.table.weight[ids]
+        if self._chose:  # of a batch of which all were given, those that were not chosen have the weight 0
+            return weights * np.float32(len(ids) / max(1, int(np.count_nonzero(weights))))
+        if self._method.chooses:
+            weights = weights * self._method.choose(ids, arguments.finite_losses(len(ids), losses))
+            self.taken -= len(ids) - int(np.count_nonzero(weights))
+        return weights
 
     def _settle(self) -> None:
         """Take in the losses and scores of the steps that were observed."""
         late, self._late = self._late, []
         for ids, found in late:
-            unique, values = merge_copies(
-                ids, np.stack([arguments.array_of(one) for one in found if one is not None], 1)
-            )
-            good = np.isfinite(values).all(1)
-            if not good.all():
-                self._fail(f"{np.count_nonzero(~good)} losses of a step are not finite: they are left out.")
-            if good.any():
-                losses, *scores = values[good].astype(np.float32).T
-                self._learn(unique[good], losses, scores[0] if scores else None)
+            ids, losses, scores = arguments.distinct(ids, found)
+            kept, losses, scores = arguments.finite(ids, losses, scores)
+            if len(kept) < len(ids):
+                self._fail("Losses that are not finite are left out.")
+            if len(kept):
+                self._learn(kept, losses, scores)
 
     def _learn(self, ids: Ints, losses: Floats, scores: Floats | None) -> None:
         table, method = self.table, self._method
-        known = np.isfinite(table.prediction[ids])
-        if known.any():
-            seen, values = ids[known], losses if scores is None else scores
-            wanted = method.acceptance(seen).probability
-            self._gain.add(drawn=table.probability[seen], wanted=wanted, scores=values[known])
-        uniform = table.uniform[ids]
-        self._audit.add(table.prediction[ids[uniform]], losses[uniform])
+        predicted = table.prediction[ids]
+        missing = predicted != predicted
+        if missing.any():  # what was drawn alike has no prediction yet
+            predicted[missing] = method.predicted(ids[missing])
+            missing = predicted != predicted
+        if method.draws and not missing.all():
+            known = slice(None) if not missing.any() else ~missing
+            drawn = table.probability[ids[known]]
+            wanted = drawn if self._selecting else method.acceptance(ids[known]).probability
+            self._gain.add(drawn=drawn, wanted=wanted, scores=(losses if scores is None else scores)[known])
+        predicted[~table.uniform[ids]] = np.nan  # selected instances would flatter the audit
+        self._audit.add(predicted, losses)
         if self.beside is None or method.name != AutoAssist.name:
             method.observe(ids, losses, scores)
         else:
             self.beside.learn(ids, losses, self.learning_rate)
-        table.observed(ids, losses, scores, step=self.steps)
+        table.observed(ids, losses, scores)
 
-    def _expected(self, ids: Ints) -> float:
-        """Return how many of ``ids`` would be accepted now."""
-        if not self._selecting:
-            return float(len(ids))
-        return float(self._method.acceptance(ids).probability.sum())
+    def _expected(self) -> float:
+        """Return how many batches an epoch would have now."""
+        accepted = self._method.acceptance(self.shard).probability.sum() if self._selecting else len(self.shard)
+        return float(accepted) / self.drawn_size
 
     def _fail(self, why: str) -> None:
         self._gate.fail(why)
-        self._selecting = not self._method.switched
+        self._selecting = self._method.draws and not self._method.switched
         self._say(why)
 
     def take_over(self, method: type[Method]) -> None:
-        """Use ``method`` from the next draw on, with what is known of the instances."""
+        """Use ``method`` from the next draw on.
+
+        What is known of the instances stays, and a method that was used before continues where it was.
+        """
         if self.beside is not None:
             self.beside.close()
-        self._method = self._methods.get(method) or self._methods.setdefault(method, method(self.table, self))
+        if method.name not in self._methods:
+            self._methods[method.name] = method(self.table, self)
+        self._method = self._methods[method.name]
         self._method.begin(self.epoch)
         self._audit.clear()
-        self._selecting = not self._method.switched or self._gate.on
+        self._selecting = method.draws and (not method.switched or self._gate.on)

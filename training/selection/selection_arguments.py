@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from looptap.training.instances import index_array
+from looptap.training.instances import index_array, merge_copies
 from looptap.training.sampling.per_example import Criterion, PerExample
 from looptap.training.sampling.permutation_walk import Floats, Ints
 
 
 def size_of(data: Any) -> int:
-    """Return the number of instances of a map-style data set, or the number itself. Raises TypeError, ValueError."""
+    """Return the number of instances of a data set, or the number itself.
+
+    Raises TypeError for what has no indices, ValueError for no instances.
+    """
     if isinstance(data, Integral) and not isinstance(data, bool):
         size = int(data)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
@@ -38,52 +43,138 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
-    """Return the rank and the number of ranks, those of torch.distributed by default. Raises ValueError."""
+    """Return the rank and the number of ranks.
+
+    By default they are those of torch.distributed. Raises ValueError.
+    """
     import torch
 
     group = torch.distributed
     if rank is None and world is None:
         running = group.is_available() and group.is_initialized()
         return (group.get_rank(), group.get_world_size()) if running else (0, 1)
-    if rank is None or world is None or not 0 <= rank < world:
+    if rank is None or world is None or not 0 <= whole("rank", rank, 0) < whole("world", world):
         raise ValueError(f"rank={rank!r}, world={world!r} must be a rank and how many there are.")
     return rank, world
 
 
+def agreement(agree: Callable[[float], float] | None, world: int) -> Callable[[float], float] | None:
+    """Return how ranks agree on a number; None for one rank. Raises ValueError."""
+    import torch
+
+    if agree is not None or world == 1:
+        return agree if world > 1 else None
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise ValueError(
+            f"world={world} needs an initialized torch.distributed, or agree=, a function that returns the mean of a "
+            "number over the ranks: all ranks must make the same number of steps."
+        )
+    return mean_over_ranks
+
+
+def reference_of(reference: Any, size: int) -> Floats | None:
+    """Return the losses of another model as an array. Raises ValueError, TypeError."""
+    if reference is None:
+        return None
+    found = array_of(reference)
+    if found.shape != (size,):
+        raise ValueError(f"reference of shape {found.shape} must be one loss for each of {size:,} instances.")
+    if not np.isfinite(found).all():
+        raise ValueError(f"reference has {np.count_nonzero(~np.isfinite(found))} losses that are not finite.")
+    return found
+
+
 def shard_of(size: int, rank: int, world: int) -> Ints:
-    """Return the instances of a rank: all ranks have equally many, and the first few stand in for those missing."""
+    """Return the instances of a rank.
+
+    All ranks have equally many; the first few instances stand in for those missing.
+    """
     ids = np.arange(rank, -(-size // world) * world, world, dtype=np.int64)
     return ids % size
 
 
 def batch_size_of(batch_size: Any, instances: int) -> int:
-    """Return the size of a batch, at most the ``instances`` of a rank. Raises ValueError, TypeError."""
+    """Return the size of a batch. Raises ValueError, TypeError.
+
+    It is at most the number of ``instances`` of a rank.
+    """
     if whole("batch_size", batch_size) > instances:
         raise ValueError(f"batch_size={batch_size} is more than the {instances} instances of this rank.")
     return int(batch_size)
 
 
 def indices_in(indices: Any, size: int) -> Ints:
-    """Return ``indices`` as an array. Raises ValueError, TypeError for what is no index of ``size`` instances."""
+    """Return ``indices`` as an array.
+
+    Raises ValueError, TypeError for what is no index of ``size`` instances.
+    """
     found = index_array(indices)
-    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < size:
+    if len(found) and int(found.view(np.uint64).max()) >= size:  # as unsigned numbers, negative ones are large
         raise ValueError(f"indices from {found.min()} to {found.max()} must be from 0 to {size - 1}.")
     return found
 
 
 def per_example(count: int, losses: Any, outputs: Any, targets: Any, criterion: Criterion) -> PerExample:
-    """Return what a step says of its ``count`` examples. Raises ValueError, TypeError for shapes that do not fit."""
+    """Return what a step says of its ``count`` examples.
+
+    Raises ValueError, TypeError for shapes that do not fit.
+    """
     if losses is None and (outputs is None or targets is None):
         raise ValueError("observe() needs losses=, or logits= and targets=.")
-    found = PerExample(losses, None) if outputs is None or targets is None else criterion(outputs, targets)
+    found = PerExample(losses, None)
+    if outputs is not None and targets is not None:
+        given: Any = criterion(outputs, targets)
+        found = PerExample(*given) if isinstance(given, tuple) else PerExample(given, None)  # or losses alone
     for name, values in zip(("losses", "scores"), found, strict=True):
         if values is not None and np.shape(values) != (count,):
             raise ValueError(f"{name} of shape {tuple(np.shape(values))} for {count} indices: one for each is needed.")
     return found
 
 
+def distinct(ids: Ints, found: PerExample) -> tuple[Ints, Floats, Floats | None]:
+    """Return each of ``ids`` once, with its mean loss and score."""
+    losses, scores = array_of(found.losses), None if found.scores is None else array_of(found.scores)
+    ordered = np.sort(ids)
+    if not (ordered[1:] == ordered[:-1]).any():  # no copies, which is usual
+        return ids, losses, scores
+    unique, merged = merge_copies(ids, losses)
+    means = None if scores is None else merge_copies(ids, scores)[1].astype(np.float32)
+    return unique, merged.astype(np.float32), means
+
+
+def finite(ids: Ints, losses: Floats, scores: Floats | None) -> tuple[Ints, Floats, Floats | None]:
+    """Return what has a finite loss and score."""
+    if math.isfinite(float(losses.sum()) + (0.0 if scores is None else float(scores.sum()))):
+        return ids, losses, scores
+    good = np.isfinite(losses) if scores is None else np.isfinite(losses) & np.isfinite(scores)
+    return ids[good], losses[good], None if scores is None else scores[good]
+
+
+def labels_of(targets: Any) -> Any:
+    """Return targets as an array of classes; None if they are none.
+
+    Those on a device are not waited for.
+    """
+    if getattr(targets, "ndim", 0) != 1 or targets.is_cuda or targets.is_floating_point():
+        return None
+    return targets.numpy()
+
+
+def finite_losses(count: int, losses: Any) -> Floats:
+    """Return ``count`` losses as an array.
+
+    Raises ValueError for what no method can choose from.
+    """
+    found = array_of(losses)
+    if found.shape != (count,):
+        raise ValueError(f"losses of shape {found.shape} for {count} indices")
+    if not np.isfinite(found).all():
+        raise ValueError("losses that are not finite")
+    return found
+
+
 def mean_over_ranks(number: float) -> float:
-    """Return the mean of ``number`` over all ranks. A collective of torch.distributed."""
+    """Return the mean of ``number`` over all ranks, by torch.distributed."""
     import torch
 
     group = torch.distributed

@@ -43,11 +43,11 @@ class SelectionObservables(Noted):
     method: str
     floor: float
 
-    def __init__(self, size: int, shard: Ints, batch_size: int, seed: Any) -> None:
-        self.batch_size, self.shard = batch_size, shard
+    def __init__(self, size: int, shard: Ints, batch_size: int, seed: list[int]) -> None:
+        self.batch_size, self.shard, self.seed = batch_size, shard, seed
         self.table = InstanceTable(size)
         """What is known of each instance."""
-        self.walk = PermutationWalk(shard, seed)
+        self.walk = PermutationWalk(shard, [*seed, 1])  # unlike [0, 0], that is not the stream of default_rng(0)
         """The order in which instances are offered."""
         self.note = ""
         """What is wrong or missing, and why; empty if nothing is."""
@@ -80,7 +80,11 @@ class SelectionObservables(Noted):
     @property
     def why(self) -> str:
         """Why it selects or does not."""
-        return self._gate.why if self._method.switched else f"{self.method!r} always selects"
+        if self._method.switched:
+            return self._gate.why
+        if self._method.draws:
+            return f"{self.method!r} always selects"
+        return f"{self.method!r} weighs or chooses by the losses" if self._method.chooses else "all are drawn alike"
 
     @property
     def elapsed(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ ON_FROM_FACTOR, OFF_BELOW_FACTOR = 1.10, 1.05
 _TEST_EVERY_STEPS = 50
 _IDLE_COST_SHARE = 0.01  # of a step: what scores may cost while it is off
 _MAX_TIMES = 31  # of steps, of which the median is taken
+_MEDIAN_EVERY_STEPS = 10
 
 
 class Switch:
@@ -29,25 +31,21 @@ class Switch:
         self.why = "plain sampling in the first epoch"
         self.net = math.nan
         """The net gain at the last test; NaN before it."""
-        self._steps = self._since = 0
-        self._times: list[float] = []
-        self._costs: list[float] = []
-
-    @property
-    def step_seconds(self) -> float:
+        self.step_seconds = math.nan
         """Seconds of a step without selection; NaN before the first."""
-        return median(self._times) if self._times else math.nan
-
-    @property
-    def cost_seconds(self) -> float:
-        """Seconds of selection a step, with scores; NaN before the first."""
-        return median(self._costs) if self._costs else math.nan
+        self.cost_seconds = math.nan
+        """Seconds of selection a step, with scores: as of when it was on last, else as while off; NaN before."""
+        self._until_test, self._since = _TEST_EVERY_STEPS, 0
+        self._steps, self._costs_on, self._costs_off = (deque[float](maxlen=_MAX_TIMES) for _ in range(3))
 
     def timed(self, step: float, cost: float | None) -> None:
         """Record the seconds of a step, and what selection cost in it if it was scored."""
-        self._times = [*self._times[-_MAX_TIMES + 1 :], step]
+        self._steps.append(step)
         if cost is not None:
-            self._costs = [*self._costs[-_MAX_TIMES + 1 :], cost]
+            (self._costs_on if self.on else self._costs_off).append(cost)
+        if len(self._steps) < _MAX_TIMES or self._until_test % _MEDIAN_EVERY_STEPS == 0:
+            self.step_seconds = median(self._steps)
+            self.cost_seconds = median(self._costs_on or self._costs_off or (math.nan,))
 
     def scores(self) -> bool:
         """Return whether the coming step is to be scored."""
@@ -58,33 +56,42 @@ class Switch:
         return True
 
     def tested(self, gain: float, first_epoch: bool, position: str) -> bool:
-        """Count a step; decide every 50 of them, or at once if ``position`` says so. Return whether it is on."""
-        self._steps += 1
+        """Count a step; return whether it is on.
+
+        It decides every 50 steps, or at once if ``position`` says so.
+        """
+        self._until_test -= 1
         if position != AUTO:
             self._turn(position == ON, f"turned {position} by hand")
         elif first_epoch:
             self._turn(False, "plain sampling in the first epoch")
-        elif self._steps % _TEST_EVERY_STEPS == 0:
-            paid = self.step_seconds / (self.step_seconds + self.cost_seconds)
-            self.net = (1 + (gain - 1) / 2) * paid
-            if math.isnan(self.net):
-                self._turn(False, "no gain is known yet")
-            elif self.net >= ON_FROM_FACTOR or (self.on and self.net >= OFF_BELOW_FACTOR):
-                self._turn(True, f"gain {gain:.2f}, {paid:.0%} of the time left for training")
-            else:
-                self._turn(False, f"gain {gain:.2f} does not pay, {paid:.0%} of the time left for training")
+        elif self._until_test <= 0:
+            self._test(gain)
+        if self._until_test <= 0:
+            self._until_test = _TEST_EVERY_STEPS
         return self.on
+
+    def _test(self, gain: float) -> None:
+        paid = self.step_seconds / (self.step_seconds + self.cost_seconds)
+        self.net = (1 + (gain - 1) / 2) * paid
+        if math.isnan(self.net):
+            self._turn(False, "no gain is known yet")
+        elif self.net >= ON_FROM_FACTOR or (self.on and self.net >= OFF_BELOW_FACTOR):
+            self._turn(True, f"gain {gain:.2f}, {paid:.0%} of the time left for training")
+        else:
+            self._turn(False, f"gain {gain:.2f} does not pay, {paid:.0%} of the time left for training")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; times are measured again."""
-        return {"on": self.on, "why": self.why, "steps": self._steps}
+        return {"on": self.on, "why": self.why, "until_test": self._until_test}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
-        self.on, self.why, self._steps = state["on"], state["why"], state["steps"]
+        self.on, self.why, self._until_test = state["on"], state["why"], state["until_test"]
 
     def fail(self, why: str) -> None:
-        """Turn it off until the next test."""
+        """Turn it off for the 50 steps up to the next test."""
+        self._until_test = _TEST_EVERY_STEPS + 1  # the step that failed is counted yet
         self._turn(False, why)
 
     def _turn(self, on: bool, why: str) -> None:

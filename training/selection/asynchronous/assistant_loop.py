@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints, PermutationWalk
 from looptap.training.selection.features.features import Features
 from looptap.training.selection.methods.autoassist import AutoAssist
@@ -46,8 +48,11 @@ class AssistantSettings:
 
     floor, cap, exponent = 0.0, 1.0, 1.0
     elapsed = None
+    batch_size = 1
+    reference: Floats | None = None
 
     def __init__(self, features: Features, rate: Floats) -> None:
+        self.shard, self.seed = np.empty(0, np.int64), [0]
         self.features: Features | None = features
         self._rate = rate  # an array of one element that both sides see
 

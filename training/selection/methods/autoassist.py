@@ -1,4 +1,4 @@
-"""`AutoAssist`: an assistant learns from the features which losses are high, and draws by that."""
+"""`AutoAssist`: an assistant learns from the features which losses are high."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class AutoAssist(Method):
     """
 
     name: ClassVar[str] = "autoassist"
+    draws: ClassVar[bool] = True
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         super().__init__(table, settings)
@@ -52,12 +53,15 @@ class AutoAssist(Method):
 
     @property
     def gamma(self) -> float:
-        """The moving average of the assistant's accuracy: the share of the draws that it decides."""
+        """The share of the draws that the assistant decides.
+
+        It is the moving average of its accuracy.
+        """
         return float(self.averages[2])
 
     @property
     def threshold(self) -> float:
-        """T: an instance whose loss is above it counts as important; NaN before the first step."""
+        """T: a loss above it counts as important; NaN before the first step."""
         total, count = self.averages[:2].tolist()
         return total / count if count else float("nan")
 
@@ -107,7 +111,10 @@ class AutoAssist(Method):
         return {"phi": self.phi.copy(), "averages": self.averages.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned. Raises ValueError for that of other features."""
+        """Continue from what `state_dict` returned.
+
+        Raises ValueError for that of other features.
+        """
         if len(state["phi"]) != len(self.phi):
             raise ValueError(
                 f"The assistant of the state has {len(state['phi']) - 1:,} features; here are {len(self.phi) - 1:,}."

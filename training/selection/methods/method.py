@@ -1,4 +1,4 @@
-"""`Method`: decides with which probability an instance is drawn, and which weight its loss has."""
+"""`Method`: how an instance is drawn, and what its loss weighs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from looptap.training.sampling.instance_table import InstanceTable
-from looptap.training.sampling.permutation_walk import Acceptance, Bools, Floats, Ints
+from looptap.training.sampling.permutation_walk import Acceptance, Floats, Ints
 from looptap.training.selection.features.features import Features
 
 
@@ -22,12 +22,20 @@ class Settings(Protocol):
     """The share of the bias of selection that weights take away, 0 to 1."""
     learning_rate: float
     """That of an assistant."""
+    seed: list[int]
+    """Of the random numbers of a method."""
+    batch_size: int
+    """How many instances are trained on in a step."""
+    shard: Ints
+    """The instances of this rank."""
+    reference: Floats | None
+    """The losses of a model that was trained on other data; None: nothing was given."""
     features: Features | None
     """What an assistant sees of the instances; None: nothing was given."""
 
     @property
     def elapsed(self) -> float | None:
-        """The share of the planned instances that were offered, 0 to 1; None: there is no plan."""
+        """The share of the plan that is done, 0 to 1; None: there is no plan."""
 
 
 class Method:
@@ -39,8 +47,12 @@ class Method:
     name: ClassVar[str] = "uniform"
     switched: ClassVar[bool] = False
     """Whether the switch decides when it acts; else it always does, as published."""
+    draws: ClassVar[bool] = False
+    """Whether it draws some instances more often than others."""
     chooses: ClassVar[bool] = False
-    """Whether it chooses among the examples of a batch, once their losses are known."""
+    """Whether it chooses or weighs the examples of a batch, once their losses are known."""
+    oversampling: ClassVar[int] = 1
+    """Instances that are drawn for each that is chosen."""
     ahead: ClassVar[int] = 0
     """Instances that are offered at once at least."""
 
@@ -59,15 +71,18 @@ class Method:
         return Acceptance(np.ones(len(indices), np.float32), 1.0)
 
     def weights(self, indices: Ints, probability: Floats) -> Floats:
-        """Return the weights of the losses of ``indices``, which were drawn with ``probability``."""
+        """Return the weights of losses that were drawn with ``probability``."""
         return np.ones(len(indices), np.float32)
 
-    def choose(self, indices: Ints, losses: Floats) -> Bools:
-        """Return which examples of a batch are trained on."""
-        return np.ones(len(indices), np.bool_)
+    def choose(self, indices: Ints, losses: Floats) -> Floats:
+        """Return the weight of each example of a batch.
+
+        The weight is 0 for those not chosen; the mean of the weighted losses is what is trained on.
+        """
+        return np.ones(len(indices), np.float32)
 
     def predicted(self, indices: Ints) -> Floats:
-        """Return how important each of ``indices`` is thought to be; NaN: nothing is known."""
+        """Return how important each of ``indices`` is thought to be; NaN: unknown."""
         return self.table.loss[indices]
 
     @property

@@ -1,4 +1,4 @@
-"""`Norm`, the default, and `Loss`: instances are drawn by what was seen of them when they were trained on last."""
+"""Methods that draw by what was seen of an instance last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _HALF_UNTIL_SHARE, _WHOLE_FROM_SHARE = (
 
 
 class Norm(Method):
-    """Draws by the norm of the gradient at the model's output; weights take the bias away towards the end.
+    """Draws by the norm of the gradient at the model's output.
+
+    Weights take the bias away towards the end.
 
     ``P = clip(s / mean(s), floor, 1)`` with the newest score s, 1 for an instance without one; weights ``P**-b``,
     divided by their running mean, b half of ``exponent`` in the first half of the plan, then rising to ``exponent`` at
@@ -26,6 +28,7 @@ class Norm(Method):
     """
 
     name: ClassVar[str] = "norm"
+    draws: ClassVar[bool] = True
     switched: ClassVar[bool] = True
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
@@ -43,7 +46,7 @@ class Norm(Method):
         return Acceptance(probability, floor)
 
     def weights(self, indices: Ints, probability: Floats) -> Floats:
-        """Return the weights of the losses of ``indices``, which were drawn with ``probability``."""
+        """Return the weights of losses that were drawn with ``probability``."""
         if (probability == 1.0).all():
             found = np.ones(len(indices), np.float32)
         else:
@@ -109,13 +112,16 @@ class Loss(Norm):
 
 
 class InfoBatch(Method):
-    """Leaves out half of the instances whose loss is below the mean, and doubles the weight of the other half.
+    """Leaves out half of the instances whose loss is below the mean.
+
+    The weight of the other half is doubled.
 
     Source: Qin et al., InfoBatch (2024), with r = 0.5 and the whole data in the last eighth of the plan. Thresholds
     are those of the beginning of an epoch.
     """
 
     name: ClassVar[str] = "infobatch"
+    draws: ClassVar[bool] = True
     DROPPED = 0.5
     """r: the share of the easy instances that is left out."""
     WHOLE_FROM = 0.875

@@ -1,0 +1,54 @@
+"""`BatchesInFlight`: batches that were drawn, and on which no step was observed."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from looptap.training.sampling.permutation_walk import Ints
+
+_MAX_BATCHES = 4096  # what a loop that never observes makes this object hold
+
+
+class BatchesInFlight:
+    """Batches between the draw and the step, the oldest first; at most 4,096.
+
+    >>> flight = BatchesInFlight(8)
+    >>> for first in (0, 2, 4):
+    ...     flight.add(np.array([first, first + 1]))
+    >>> flight.arrived(np.array([3]))
+    2
+    >>> [batch.tolist() for batch in flight.batches]
+    [[4, 5]]
+    """
+
+    def __init__(self, size: int) -> None:
+        self.batches = deque[Ints](maxlen=_MAX_BATCHES)
+        """The batches."""
+        self._drawn, self._batch_of = 0, np.zeros(size, np.int64)  # batches so far; the newest of each instance
+
+    def add(self, indices: Ints) -> None:
+        """Add a batch that was drawn."""
+        self._drawn += 1
+        self._batch_of[indices] = self._drawn
+        self.batches.append(indices)
+
+    def arrived(self, ids: Ints) -> int:
+        """Remove the batches up to the one of ``ids``; return how many they were.
+
+        ``ids`` may be a part of a batch, or copies of one that arrived before. Of several batches, mixed by a buffer,
+        the oldest counts.
+        """
+        batches = self.batches
+        if not batches or not len(ids):
+            return 0
+        count = 1 if ids[0] == batches[0][0] else int(self._batch_of[ids].min()) - self._drawn + len(batches)
+        count = max(0, min(count, len(batches)))
+        for _ in range(count):
+            batches.popleft()
+        return count
+
+    def clear(self) -> None:
+        """Forget all batches."""
+        self.batches.clear()

@@ -1,0 +1,95 @@
+"""`SelectionState`: the part of a `Selection` that a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from looptap.streams.errors import ControlError
+from looptap.training.sampling.in_flight import BatchesInFlight
+from looptap.training.sampling.permutation_walk import Floats, Ints
+from looptap.training.selection.features.features import Features
+from looptap.training.selection.methods.catalog import METHODS
+from looptap.training.selection.methods.method import Method
+from looptap.training.selection.selection_observables import SelectionObservables
+
+
+class SelectionState(SelectionObservables):
+    """What continues after a resume: the walk, the table, the methods and the switch."""
+
+    rank: int
+    world: int
+    switch: str
+    cap: float
+    exponent: float
+    learning_rate: float
+    features: Features | None
+    reference: Floats | None
+
+    def __init__(self, size: int, shard: Ints, batch_size: int, seed: list[int]) -> None:
+        super().__init__(size, shard, batch_size, seed)
+        self._length: int | None = None  # batches of this epoch, where ranks have agreed on them
+        self._flight = BatchesInFlight(size)
+        self._again = deque[Ints]()  # what is drawn again, since no step on it was observed
+        self._methods: dict[str, Method] = {}  # those that were used: each continues where it was
+        self._resumed = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this rank, as arrays and plain data."""
+        flying = [*self._flight.batches] if self.steps else []
+        return {
+            "size": self.table.size, "rank": self.rank, "world": self.world, "epoch": self.epoch, "steps": self.steps,
+            "given": self.given - len(flying), "inside": self._inside or bool(flying), "end": self._end,
+            "length": self._length, "drawn": [one.copy() for one in (*flying, *self._again)], "taken": self.taken,
+            "seconds_spent": self.seconds_spent, "walk": self.walk.state_dict(),
+            "table": self.table.state_dict(np.unique(self.shard)), "sums": list(self.table.sums),
+            "method": self.method, "methods": {name: one.state_dict() for name, one in self._methods.items()},
+            "gain": self._gain.state_dict(), "switch": self.switch, "gate": self._gate.state_dict(),
+            "selecting": self._selecting, "floor": self.floor, "cap": self.cap, "exponent": self.exponent,
+            "learning_rate": self.learning_rate,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any], *others: dict[str, Any]) -> None:
+        """Continue at the next ``iter`` after the last step that was observed.
+
+        On another number of ranks give the states of all that were: what is known of the instances is taken over, and
+        the epoch begins again. Raises ValueError for the state of other data, ControlError for a method that lacks
+        something here; nothing has changed then.
+        """
+        for one in (state, *others):
+            if one["size"] != self.table.size:
+                raise ValueError(f"The state is that of {one['size']:,} instances; here are {self.table.size:,}.")
+        METHODS[state["method"]].require(self)
+        for one in (state, *others):
+            self.table.load_state_dict(one["table"])
+        for name in ("switch", "floor", "cap", "exponent", "learning_rate", "epoch", "steps", "method"):
+            setattr(self, name, state[name])
+        self._methods = {state["method"]: self._method}
+        for name, known in state["methods"].items():
+            if name not in self._methods:
+                try:
+                    METHODS[name].require(self)
+                except ControlError:  # it was used before, and lacks something here
+                    continue
+                self._methods[name] = METHODS[name](self.table, self)
+            self._methods[name].load_state_dict(known)
+        self._gain.load_state_dict(state["gain"])
+        self._gate.load_state_dict(state["gate"])
+        self._selecting, self.seconds_spent, self.taken = state["selecting"], state["seconds_spent"], state["taken"]
+        self._flight.clear()
+        self._again.clear()
+        if (state["rank"], state["world"]) != (self.rank, self.world):
+            if len(others) + 1 != state["world"]:
+                self._say(f"Of {state['world']} ranks the states of {len(others) + 1} were given: the others are new.")
+            self._inside = self._resumed = False
+            self.walk.walked = self._end = self.epoch * len(self.shard)
+            return
+        self.table.sums = list(state["sums"])
+        self.walk.load_state_dict(state["walk"])
+        self.given, self._inside, self._end, self._length = (
+            state["given"], state["inside"], state["end"], state["length"],
+        )  # fmt: skip
+        self._resumed = self._inside
+        self._again.extend(np.asarray(indices) for indices in state["drawn"])
