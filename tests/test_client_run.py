@@ -48,6 +48,7 @@ class Job:
 
     def __init__(self, name="job", **options):
         options.setdefault("budget", math.inf)  # else a busy machine may have events skipped
+        options.setdefault("limits", looptap.Limits(heartbeat=0.1))
         self.agent = looptap.Agent(name, **options)
         self.going = threading.Event()
         self.going.set()
@@ -462,7 +463,10 @@ def test_a_stopped_process_is_distinguished_from_a_stalled_loop_and_resumes(dire
     with warm.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout.readline() == "ready\n"
         try:
-            run = looptap.attach("victim")
+            (path,) = directory.glob("*.json")
+            file, limits = read(path), looptap.Limits(heartbeat=0.1, heartbeat_timeout=0.5)
+            link = ZmqTransport(file.endpoints, file.server_public.encode(), file.client, limits=limits)
+            run = Run(link, run=file.run)
             stream = run.stream("step", on="batch")
             stream.wait(5)
             freeze(victim.pid)

@@ -198,7 +198,8 @@ def test_while_the_loop_is_long_inside_an_event_a_client_gets_an_explanation(dir
         run.export(stream, name="steps")
 
 
-def test_a_handed_over_stream_survives_a_lost_client_and_a_hidden_one_reattaches(directory):
+def test_a_handed_over_stream_survives_a_lost_client_and_a_hidden_one_reattaches(directory, monkeypatch):
+    monkeypatch.setattr("looptap.client.transport.zmq_client.TICK_INTERVAL_SECONDS", 0.1)
     with looptap.Agent("links", listen="tcp") as agent, looptap.attach("links") as run:
         stream = run.stream("step", on="batch")
         run.export(stream, name="steps")

@@ -36,7 +36,8 @@ from looptap.testing import parts_of
 def job(directory, monkeypatch):
     """Yield an agent with an exported and a hidden stream, and its operator."""
     monkeypatch.chdir(directory)
-    with looptap.Agent("shared", budget=math.inf) as agent, looptap.attach("shared") as run:
+    limits = looptap.Limits(heartbeat=0.1)
+    with looptap.Agent("shared", budget=math.inf, limits=limits) as agent, looptap.attach("shared") as run:
         agent.stream("loss", "step, loss", on="batch", unit="nats")
         agent.stream("secret", "secret", on="hidden")
         agent.log(private=1)

@@ -76,7 +76,7 @@ def test_a_client_that_dies_with_unread_frames_does_not_end_the_job(listen, dire
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda s: s.name)
 def test_the_queries_of_a_client_that_vanishes_are_removed(how, directory):
-    with looptap.Agent("vanishing", limits=looptap.Limits(heartbeat_timeout=1.0)) as agent:
+    with looptap.Agent("vanishing", limits=looptap.Limits(heartbeat=0.2, heartbeat_timeout=1.0)) as agent:
         client = warm.Popen([sys.executable, "-c", CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             assert client.stdout is not None

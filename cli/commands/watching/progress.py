@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from looptap.client.streams.live import LiveStream
     from looptap.streams.stream.stream import Record
 
-_STILL_SECONDS = 5.0  # without an event, after which a note is shown
+STILL_SECONDS = 5.0
+"""Seconds without an event after which a note is shown."""
 _NOTICE_AFTER_SECONDS = 3.0  # after which a note says what it waits for
 
 
@@ -133,7 +134,7 @@ def _still(run: Run) -> str:
     """Return a note if the loop does not move, with the reason if known; else ""."""
     if run.state != "live":
         return run.reason
-    if run.paused or run.idle <= _STILL_SECONDS:
+    if run.paused or run.idle <= STILL_SECONDS:
         return ""
     if run.inside:
         return f"the loop waits for {run.inside}"
