@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -309,3 +311,15 @@ def test_a_line_whose_strokes_are_seen_is_drawn_stroke_by_stroke():
         line = axes.add_line(QuickLine(x, y))
         axes.set(xlim=(x.min(), x.max()), ylim=(-3, 3))
         assert line._areas(2.0) == ([], [])
+
+
+@pytest.mark.parametrize("inches", [2.5, 4, 9])
+def test_captions_of_neighbours_do_not_overlap(inches):
+    captions = tuple(f"label {place}, drawn 3, loss 0.0123, index 1717" for place in range(9))
+    figure = new_figure(inches, 0.8 * inches)
+    draw(Picture((Images(tuple(np.zeros((8, 8, 3), np.uint8) for _ in captions), captions),)), figure)
+    figure.canvas.draw()
+    texts = [text for axes in figure.axes for text in axes.texts if text.get_text().startswith("la")]
+    assert len(texts) == 9
+    boxes = [text.get_window_extent() for text in texts]
+    assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]

@@ -6,7 +6,7 @@ import pytest
 from selecting import COUNT, Pictures, trained
 
 import looptap
-from looptap.testing import pair
+from looptap.testing import Clock, pair
 from looptap.training.echoing import Echo
 from looptap.training.progress import Progress
 
@@ -31,7 +31,7 @@ class Bare:
 
 def shown(name, thing, **how):
     """Return an agent, the stream of the name of an exposed object, and its plot."""
-    agent, run = pair()
+    agent, run = pair(clock=Clock())
     agent.expose(**{name: thing})
     stream = run.stream(name)
     return agent, stream, looptap.plot(stream, **how)
@@ -47,7 +47,8 @@ def test_the_name_of_an_object_with_a_panel_draws_its_charts_and_reads_as_its_re
     agent.emit("batch")
     assert charts(plot) == {"speed": "line", "each": "bars", "odd": "line"}
     assert [cell.streams[0].values for cell in plot.cells] == [[1.5], [{"a": 1.5, "self": 2}], [1.5]]
-    assert stream.values == ["<Meter at 1.5>"]
+    agent.emit("batch")
+    assert stream.values == ["<Meter at 1.5>"], "one line in half a second: the panel shows more"
     assert len(looptap.plot(stream).cells) == 3
     assert len(stream.run.attached) == 4, "drawn again, it needs no further queries"
     agent.close()

@@ -32,6 +32,8 @@ from looptap.streams.operators.windows import Group, Window
 from looptap.streams.panel_hint import PanelChart, panel_of
 from looptap.streams.values.sizing import Bounds
 
+LINE_INTERVAL_SECONDS = 0.5
+"""Seconds between two lines on an object whose class declares a panel, which shows more."""
 MAX_LISTED_NAMES = 20
 """Event types that a note lists."""
 
@@ -73,7 +75,9 @@ class QueryRegistry:
 
         It fills ``outbox``.
         """
-        pipeline = self.compiled(code_of(attach.code), attach.window, attach.every, attach.throttle)
+        drawn, _ = self._panel(attach.code.text.strip())
+        throttle = attach.throttle or (LINE_INTERVAL_SECONDS if drawn else 0.0)
+        pipeline = self.compiled(code_of(attach.code), attach.window, attach.every, throttle)
         recorder: FlightRecorder[Item] | None = None
         if attach.when is not None:
             if not pipeline.mapped:

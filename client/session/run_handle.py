@@ -46,7 +46,7 @@ class RunHandle(Protocol):
     def ages(self) -> dict[str, float]:
         """Return the seconds since the last event of each type."""
 
-    def stream(self, query: str, *, on: str | None = None, throttle: float = 0.0, name: str = "") -> Stream:
+    def stream(self, query: str, *, on: str | None, throttle: float, name: str, budget: float | None) -> Stream:
         """Attach a query."""
 
     def close(self) -> None:

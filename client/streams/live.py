@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import weakref
@@ -24,6 +25,7 @@ from looptap.streams.text import last_line
 from looptap.streams.values.sizing import size_of
 
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
+_PANEL_BUDGET_SHARE = 0.01  # of the loop's time, for each chart of a panel
 _MAX_STRETCHES = 20  # that a chart marks
 _PINNED: set[Feed] = set()  # feeds with subscribers: a callback holds its stream, and lives as long as it is called
 
@@ -141,8 +143,9 @@ class LiveStream(Stream):
         at the first call. Raises LimitReached, and NoAnswer after 5 s.
         """
         if not self._panel and self.state == LIVE:
+            ask = functools.partial(self.run.stream, budget=_PANEL_BUDGET_SHARE)
             self._panel = [
-                (self.run.stream(one.query, on=self.on, throttle=one.seconds, name=one.title[:200]), one.chart)
+                (ask(one.query, on=self.on, throttle=one.seconds, name=one.title[:200]), one.chart)
                 for one in self._panel_charts
             ]
         return self._panel

@@ -32,7 +32,7 @@ class SelectionObservables(Noted):
         ("seconds", "self.seconds"),
         ("acceptance by class", "self.acceptance_by_class", "bars", 2.0),
         ("scores", "np.histogram(self.scores, 40)", "histogram", 2.0),
-        ("steps since an instance was seen", "np.histogram(self.ages, 40)", "histogram", 2.0),
+        ("steps since last seen", "np.histogram(self.ages, 40)", "histogram", 2.0),
         ("skipped most", "self.skipped_samples(9)", "", 10.0),
         ("kept most", "self.kept_samples(9)", "", 10.0),
     )

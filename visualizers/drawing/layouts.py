@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from looptap.streams.text import cut
 from looptap.visualizers.drawing.picture import (
     Band,
     Bars,
@@ -33,6 +34,27 @@ class Panel:
 
     kind: Kind
     marks: tuple[Mark, ...]
+
+
+CAPTION_SHARE = 0.55
+"""Of the height of an image, the space below it for its caption."""
+
+
+def caption_lines(caption: str, letters: int, lines: int) -> list[str]:
+    """Return a caption in up to ``lines`` lines of ``letters``, broken at commas.
+
+    >>> caption_lines("label 7, drawn 3, loss 0.01", 9, 2), caption_lines("a, b", 9, 2)
+    (['label 7,', 'drawn 3…'], ['a, b'])
+    """
+    found: list[str] = []
+    for part in caption.split(", "):
+        if found and len(f"{found[-1]}, {part}") <= letters:
+            found[-1] += f", {part}"
+        else:
+            found.append(part)
+    more = len(found) > lines
+    ends = ["," if place < min(len(found), lines) - 1 else "…" * more for place in range(len(found))]
+    return [cut(line + end, max(3, letters)) for line, end in zip(found[:lines], ends, strict=False)]
 
 
 def panels(picture: Picture) -> tuple[Panel, ...]:

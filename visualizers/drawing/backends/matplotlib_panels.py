@@ -11,9 +11,10 @@ from looptap.streams.text import cut
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place
 from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, words
-from looptap.visualizers.drawing.layouts import Panel, arrange, scale, ticks, written
+from looptap.visualizers.drawing.layouts import CAPTION_SHARE, Panel, arrange, caption_lines, scale, ticks, written
 from looptap.visualizers.drawing.picture import Grid, Images, Picture, Pie, Table, Text
 
+_LETTER_POINTS_SHARE, _LINE_POINTS_SHARE = 0.62, 1.25  # of the size of the font: a character wide, a line high
 _MONO = "DejaVu Sans Mono"
 _MAX_WRITTEN_CELLS = 900  # cells whose numbers can be read
 
@@ -104,8 +105,9 @@ class ImagesView(FramelessView):
         tall, wide = (max(image.shape[i] for image in mark.images) for i in (0, 1))
         rows, columns = arrange(count, -(-count // mark.columns) if mark.columns else None, wide / tall)
         columns = mark.columns or columns
-        gap = (0.35 if mark.captions else 0.1) * max(tall, wide)
+        gap = (CAPTION_SHARE if mark.captions else 0.1) * max(tall, wide)
         super().__init__(figure)
+        self._pitch, self._gap, self._extent = 1.1 * wide, gap, (columns * 1.1 * wide, rows * (tall + gap))
         self.images, self.captions = [], []
         for i, image in enumerate(mark.images):
             left, top = (i % columns) * 1.1 * wide, (i // columns) * (tall + gap)
@@ -118,7 +120,6 @@ class ImagesView(FramelessView):
         self.axes.set_aspect("equal")
         self.axes.set_xlim(0, columns * 1.1 * wide)
         self.axes.set_ylim(rows * (tall + gap), 0)
-        self.letters = 60 // columns
         self.place(place)
         self.set(panel, picture)
 
@@ -132,10 +133,18 @@ class ImagesView(FramelessView):
         mark = _single(panel, Images)
         for artist, image in zip(self.images, mark.images, strict=True):
             artist.set_data(image)
+        letters, lines = self._room()
         for text, caption in zip(self.captions, mark.captions, strict=False):
-            short = caption if len(caption) <= max(4, self.letters) else caption[: max(3, self.letters - 1)] + "…"
-            text.set_text(shown(short))
+            text.set_text("\n".join(map(shown, caption_lines(caption, letters, lines))))
         return "data"
+
+    def _room(self) -> tuple[int, int]:
+        """Return how many characters of how many lines fit below an image."""
+        figure = self.axes.figure
+        box = self.axes.get_position(original=True).transformed(figure.transSubfigure)
+        points = min(box.width / self._extent[0], box.height / self._extent[1]) * 72 / figure.dpi
+        letter, line = _LETTER_POINTS_SHARE * SMALL_FONT_POINTS, _LINE_POINTS_SHARE * SMALL_FONT_POINTS
+        return int(self._pitch * points / letter), max(1, int(self._gap * points / line))
 
 
 class PieView(FramelessView):

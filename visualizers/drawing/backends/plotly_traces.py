@@ -16,10 +16,12 @@ from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.axis_limits import Limits, span
 from looptap.visualizers.drawing.label_placement import lifted
 from looptap.visualizers.drawing.layouts import (
+    CAPTION_SHARE,
     Panel,
     arrange,
     bar_labels,
     bar_sides,
+    caption_lines,
     named,
     polygons,
     scale,
@@ -282,7 +284,7 @@ def _images(mark: Images, spot: Spot, traces: list[Any], layout: dict[str, Any])
     tall, wide = (max(image.shape[i] for image in mark.images) for i in (0, 1))
     rows, columns = arrange(count, -(-count // mark.columns) if mark.columns else None, wide / tall)
     columns = mark.columns or columns
-    gap = (0.35 if mark.captions else 0.1) * max(tall, wide)
+    gap = (CAPTION_SHARE if mark.captions else 0.1) * max(tall, wide)
     corners = [((i % columns) * 1.1 * wide, (i // columns) * (tall + gap)) for i in range(count)]
     x, y = spot.inside(5, 5, 5, 5)
     layout[f"xaxis{n}"] = {"visible": False, "domain": x, "anchor": f"y{n}", "range": [0, columns * 1.1 * wide],
@@ -296,7 +298,7 @@ def _images(mark: Images, spot: Spot, traces: list[Any], layout: dict[str, Any])
     traces.append({
         **axes, "type": "scatter", "mode": "text", "x": [left + wide / 2 for left, _ in corners[: len(mark.captions)]],
         "y": [top + tall for _, top in corners[: len(mark.captions)]],
-        "text": [escaped(cut(caption, room)) for caption in mark.captions],
+        "text": ["<br>".join(map(escaped, caption_lines(caption, room, 2))) for caption in mark.captions],
         "textposition": "bottom center", "cliponaxis": False, "hoverinfo": "skip", "showlegend": False,
     })  # fmt: skip
 
