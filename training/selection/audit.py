@@ -35,9 +35,9 @@ UNKNOWN = RatingQuality(math.nan, math.nan, math.nan, math.nan, math.nan)
 
 
 class Audit:
-    """Keeps predictions and outcomes of a uniform sample of instances.
+    """The predictions and outcomes of the newest uniformly drawn instances.
 
-    The newest ones. Instances that were selected would flatter a selection: they were chosen by the prediction.
+    Instances that were selected would flatter a selection: they were chosen by the prediction.
 
     >>> audit = Audit()
     >>> audit.add(np.array([.9, .8, .1]), np.array([2.0, 0.5, 0.1]))
@@ -53,7 +53,7 @@ class Audit:
         return min(self._count, _MAX_INSTANCES)
 
     def add(self, predicted: Floats, losses: Floats) -> None:
-        """Add instances with a prediction; NaN: without one, which is left out."""
+        """Add instances, except those without a prediction (NaN)."""
         known = predicted == predicted
         if not known.all():
             predicted, losses = predicted[known], losses[known]
@@ -97,10 +97,7 @@ class Audit:
 
 
 def _auc(predicted: Floats, important: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
-    """Return the area under the ROC curve; NaN if all outcomes are alike.
-
-    Ties count half.
-    """
+    """Return the area under the ROC curve, ties counted half; NaN for one class."""
     positive = int(important.sum())
     negative = len(important) - positive
     if not positive or not negative:

@@ -1,4 +1,4 @@
-"""`HonestGain`: how much more a selected instance teaches than one at random."""
+"""`HonestGain`: the measured gain of selected instances over random ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HonestGain:
         self._sums = [0.0] * 4
 
     def add(self, *, drawn: Floats, wanted: Floats, scores: Floats) -> None:
-        """Take in a step."""
+        """Add a step."""
         each = 1 / drawn
         wanted = np.maximum(wanted, _LEAST_PROBABILITY)
         squares = scores.astype(np.float64) ** 2 * each

@@ -315,7 +315,7 @@ class Selection(SelectionState):
         return weights
 
     def _settle(self) -> None:
-        """Take in the losses and scores of the steps that were observed."""
+        """Process the losses and scores of the observed steps."""
         late, self._late = self._late, []
         for ids, found in late:
             ids, losses, scores = arguments.distinct(ids, found)

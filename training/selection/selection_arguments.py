@@ -85,29 +85,20 @@ def reference_of(reference: Any, size: int) -> Floats | None:
 
 
 def shard_of(size: int, rank: int, world: int) -> Ints:
-    """Return the instances of a rank.
-
-    All ranks have equally many; the first few instances stand in for those missing.
-    """
+    """Return the instances of a rank, equally many for all; the first ones fill up."""
     ids = np.arange(rank, -(-size // world) * world, world, dtype=np.int64)
     return ids % size
 
 
 def batch_size_of(batch_size: Any, instances: int) -> int:
-    """Return the size of a batch. Raises ValueError, TypeError.
-
-    It is at most the number of ``instances`` of a rank.
-    """
+    """Return the batch size, at most ``instances``. Raises ValueError, TypeError."""
     if whole("batch_size", batch_size) > instances:
         raise ValueError(f"batch_size={batch_size} is more than the {instances} instances of this rank.")
     return int(batch_size)
 
 
 def indices_in(indices: Any, size: int) -> Ints:
-    """Return ``indices`` as an array.
-
-    Raises ValueError, TypeError for what is no index of ``size`` instances.
-    """
+    """Return ``indices`` as an array. Raises ValueError, TypeError for invalid ones."""
     found = index_array(indices)
     if len(found) and int(found.view(np.uint64).max()) >= size:  # as unsigned numbers, negative ones are large
         raise ValueError(f"indices from {found.min()} to {found.max()} must be from 0 to {size - 1}.")
@@ -115,10 +106,7 @@ def indices_in(indices: Any, size: int) -> Ints:
 
 
 def per_example(count: int, losses: Any, outputs: Any, targets: Any, criterion: Criterion) -> PerExample:
-    """Return what a step says of its ``count`` examples.
-
-    Raises ValueError, TypeError for shapes that do not fit.
-    """
+    """Return losses and scores of ``count`` examples. Raises ValueError, TypeError."""
     if losses is None and (outputs is None or targets is None):
         raise ValueError("observe() needs losses=, or logits= and targets=.")
     found = PerExample(losses, None)

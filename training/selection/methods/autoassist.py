@@ -53,15 +53,12 @@ class AutoAssist(Method):
 
     @property
     def gamma(self) -> float:
-        """The share of the draws that the assistant decides.
-
-        It is the moving average of its accuracy.
-        """
+        """The moving average of the assistant's accuracy: the share of draws it decides."""
         return float(self.averages[2])
 
     @property
     def threshold(self) -> float:
-        """T: a loss above it counts as important; NaN before the first step."""
+        """T, the loss above which an instance is important; NaN before the first step."""
         total, count = self.averages[:2].tolist()
         return total / count if count else float("nan")
 
@@ -71,7 +68,7 @@ class AutoAssist(Method):
         return 0.5
 
     def acceptance(self, indices: Ints) -> Acceptance:
-        """Return with which probability each of ``indices`` is drawn."""
+        """Return the probability with which each of ``indices`` is drawn."""
         gamma = self.gamma
         return Acceptance(np.float32(1 - gamma) + np.float32(gamma) * self.predicted(indices), 1 - gamma)
 
@@ -111,10 +108,7 @@ class AutoAssist(Method):
         return {"phi": self.phi.copy(), "averages": self.averages.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned.
-
-        Raises ValueError for that of other features.
-        """
+        """Continue from a `state_dict`. Raises ValueError for that of other features."""
         if len(state["phi"]) != len(self.phi):
             raise ValueError(
                 f"The assistant of the state has {len(state['phi']) - 1:,} features; here are {len(self.phi) - 1:,}."

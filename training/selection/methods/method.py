@@ -1,4 +1,4 @@
-"""`Method`: how an instance is drawn, and what its loss weighs."""
+"""`Method`: decides the probabilities of instances and their loss weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from looptap.training.selection.features.features import Features
 
 
 class Settings(Protocol):
-    """What a user may turn while a method runs."""
+    """The settings that a user may change while a method runs."""
 
     floor: float
     """The least probability of an instance, 0 to 1."""
@@ -35,11 +35,11 @@ class Settings(Protocol):
 
     @property
     def elapsed(self) -> float | None:
-        """The share of the plan that is done, 0 to 1; None: there is no plan."""
+        """The share of the plan that is done, 0 to 1; None without a plan."""
 
 
 class Method:
-    """Base of all methods: draws everything with the same probability and weight.
+    """Base class of methods, which draws everything alike, with weight 1.
 
     All methods share one `InstanceTable`, so a method that is chosen in mid-run begins with what is known.
     """
@@ -64,10 +64,10 @@ class Method:
         """Raise ControlError if something is missing that this method needs."""
 
     def begin(self, epoch: int) -> None:
-        """Note that an epoch begins."""
+        """Begin an epoch."""
 
     def acceptance(self, indices: Ints) -> Acceptance:
-        """Return with which probability each of ``indices`` is drawn."""
+        """Return the probability with which each of ``indices`` is drawn."""
         return Acceptance(np.ones(len(indices), np.float32), 1.0)
 
     def weights(self, indices: Ints, probability: Floats) -> Floats:
@@ -82,17 +82,17 @@ class Method:
         return np.ones(len(indices), np.float32)
 
     def predicted(self, indices: Ints) -> Floats:
-        """Return how important each of ``indices`` is thought to be; NaN: unknown."""
+        """Return the predicted importance of each of ``indices``; NaN if unknown."""
         return self.table.loss[indices]
 
     @property
     def threshold(self) -> float:
-        """T: an instance whose loss is above it counts as important."""
+        """T, the loss above which an instance is important."""
         return self.table.mean_loss
 
     @property
     def cut(self) -> float:
-        """A prediction above it says that an instance is important."""
+        """The prediction above which an instance is judged important."""
         return self.table.mean_loss
 
     @property

@@ -1,4 +1,4 @@
-"""Methods that draw by what was seen of an instance last."""
+"""`Norm` (the default), `Loss` and `InfoBatch`: draw by an instance's last step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Norm(Method):
         self._mean_weight = 1.0
 
     def acceptance(self, indices: Ints) -> Acceptance:
-        """Return with which probability each of ``indices`` is drawn."""
+        """Return the probability with which each of ``indices`` is drawn."""
         floor, known = self.settings.floor, self.predicted(indices)
         mean = self._mean()
         if not mean > 0:
@@ -137,7 +137,7 @@ class InfoBatch(Method):
         self._threshold = float("nan") if (elapsed or 0.0) >= self.WHOLE_FROM else self.table.mean_loss
 
     def acceptance(self, indices: Ints) -> Acceptance:
-        """Return with which probability each of ``indices`` is drawn."""
+        """Return the probability with which each of ``indices`` is drawn."""
         kept = 1 - self.DROPPED
         easy = self.table.loss[indices] < self._threshold  # False where one of them is unknown
         return Acceptance(np.where(easy, kept, 1.0).astype(np.float32), kept)
