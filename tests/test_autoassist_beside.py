@@ -20,9 +20,17 @@ from torch.utils.data import DataLoader, TensorDataset
 from waiting import LIMIT_SECONDS, freeze, soon
 
 from looptap.streams.errors import ControlError
+from looptap.training.sampling.instance_table import InstanceTable
+from looptap.training.sampling.permutation_walk import PermutationWalk
 from looptap.training.selection import Selection, WithIndex
-from looptap.training.selection.asynchronous.assistant_loop import MAX_BATCHES_AHEAD, MAX_PENDING_LOSSES
-from looptap.training.selection.features import tfidf
+from looptap.training.selection.asynchronous.assistant_loop import (
+    MAX_BATCHES_AHEAD,
+    MAX_PENDING_LOSSES,
+    AssistantSettings,
+    assist,
+)
+from looptap.training.selection.features import DenseFeatures, tfidf
+from looptap.training.selection.methods.autoassist import AutoAssist
 
 COUNT = 400
 X = np.random.default_rng(0).standard_normal((COUNT, 6)).astype(np.float32)
@@ -69,6 +77,54 @@ def test_it_learns_makes_batches_and_selects(selection):
     again = Selection(COUNT, 10, "autoassist", features=X)
     again.load_state_dict(state)
     assert again.gamma == pytest.approx(selection.gamma, abs=0.1)
+
+
+class Scripted:
+    """Queues whose lengths are scripted; they note what the assistant does."""
+
+    def __init__(self, lengths):
+        self.lengths, self.done, self.losses = iter(lengths), [], iter(range(100))
+        self.wants_batch = self.closed = False
+        self._next()
+
+    def _next(self):
+        length = next(self.lengths, None)
+        self.closed, self.wants_batch = length is None, length is not None and length < MAX_BATCHES_AHEAD
+
+    def put_batch(self, made):
+        self.done.append(made)
+        self._next()
+
+    def next_losses(self):
+        self._next()
+        step = next(self.losses)
+        if step == 3:
+            return None
+        self.done.append(step)
+        return np.arange(4), np.array([1, 2, 3, step], np.float32)
+
+
+def test_it_makes_a_batch_while_fewer_than_c_wait_and_else_learns():
+    """Algorithm 2, beside Algorithm 1 on the same batches and losses."""
+    queues, rate = Scripted([0, 1, 8, 7, 8, 8, 9, 8, 3]), np.full(1, 0.5, np.float32)
+    method, plain = (
+        AutoAssist(InstanceTable(0), AssistantSettings(DenseFeatures(X), rate)) for _ in range(2)
+    )  # fmt: skip
+    walk, again = PermutationWalk(np.arange(COUNT), 3), PermutationWalk(np.arange(COUNT), 3)
+    assist(queues, method, walk, 10)
+    assert [one if isinstance(one, int) else "batch" for one in queues.done] == [
+        "batch", "batch", 0, "batch", 1, 2, 4, "batch"
+    ]  # fmt: skip
+    for one in queues.done:
+        if isinstance(one, int):
+            plain.observe(np.arange(4), np.array([1, 2, 3, one], np.float32), None)
+        else:
+            before, found = again.walked, again.take(10, plain.acceptance, ahead=plain.ahead)
+            assert one.accepted.indices.tolist() == found.indices.tolist()
+            assert one.prediction.tolist() == plain.predicted(found.indices).tolist()
+            assert one.offered == again.walked - before
+    assert method.phi.tolist() == plain.phi.tolist()
+    assert method.gamma == plain.gamma > 0
 
 
 def test_every_instance_counts_once_an_epoch(selection):

@@ -62,7 +62,7 @@ class SideAssistant:
 
     def draw(self, method: AutoAssist, shard: Ints, batch_size: int, seed: Any) -> Made | None:
         """Return a batch; None if none is ready: then draw plainly."""
-        made = None
+        made, method.beside = None, True
         if not self.ended and os.getpid() == self._owner:
             running = self._running or self._started(method, shard, batch_size, seed)
             made = None if running is None else running.take()

@@ -38,6 +38,8 @@ class AutoAssist(Method):
         """The weights of the assistant; the last is the constant."""
         self.averages = np.zeros(4)
         """Moving averages: of the sum and of the number of losses in a step, and of the accuracy; then the updates."""
+        self.beside = False
+        """Whether an assistant beside the loop rates the instances, so that this need not."""
         self._rated = np.full(features.size, np.nan, np.float32)
         self._rated_at = np.full(features.size, -1, np.int64)  # after how many updates
         self._rows: tuple[Ints, Rows] = np.empty(0, np.int64), features.rows(np.empty(0, np.int64))
@@ -70,15 +72,16 @@ class AutoAssist(Method):
     def acceptance(self, indices: Ints) -> Acceptance:
         """Return the probability with which each of ``indices`` is drawn."""
         gamma = self.gamma
-        return Acceptance(np.float32(1 - gamma) + np.float32(gamma) * self.predicted(indices), 1 - gamma)
+        rating = np.nan_to_num(self.predicted(indices), nan=0.5)
+        return Acceptance(np.float32(1 - gamma) + np.float32(gamma) * rating, 1 - gamma)
 
     def predicted(self, indices: Ints) -> Floats:
         """Return g of each of ``indices``, the probability that it is important.
 
-        For more than 4,096 it is that of the time when each was rated last, one half if it never was.
+        For more than 4,096, and with an assistant beside the loop, that of when each was rated last; NaN: never.
         """
-        if len(indices) > _MAX_FRESH_RATINGS:
-            return np.nan_to_num(self._rated[indices], nan=0.5)
+        if self.beside or len(indices) > _MAX_FRESH_RATINGS:
+            return self._rated[indices]
         if not (self._rated_at[indices] == self.averages[3]).all():
             self.rated(indices, self._rating(self._rows_of(indices)))
         return self._rated[indices]
