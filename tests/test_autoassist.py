@@ -12,6 +12,7 @@ from torch.nn import functional
 import looptap.testing
 from looptap.streams.errors import ControlError
 from looptap.training.selection import Selection
+from looptap.training.selection.audit import Audit
 from looptap.training.selection.features import SparseFeatures, features_of, pixels, pixels_and_class, tfidf
 
 COUNT, WIDTH, BATCH = 96, 5, 8
@@ -143,6 +144,15 @@ def test_the_assistant_learns_which_images_are_hard_and_its_judgement_is_shown()
     assert np.isnan(Selection(600).gamma)
 
 
+def test_an_instance_is_judged_by_the_threshold_of_its_time():
+    audit = Audit()
+    for level in (4.0, 0.4, 0.04):  # the losses fall while the model learns
+        predicted = np.array([level, level, level / 9], np.float32)
+        audit.add(predicted, predicted, cut=level / 2, threshold=level / 2)
+    quality = audit.quality()
+    assert (quality.accuracy, quality.auc, quality.majority) == (1.0, 1.0, pytest.approx(2 / 3))
+
+
 def test_a_resumed_run_draws_the_same_batches():
     x, y = images()
     selection = Selection(600, 20, "autoassist", features=pixels(x))
@@ -211,7 +221,8 @@ def test_features_that_fail_in_mid_run_leave_plain_sampling_and_a_note():
     with pytest.warns(RuntimeWarning, match="the disk is gone"):
         assert len([selection.observe(batch, losses=torch.ones(8)) for batch in selection]) == 8
     assert "the disk is gone" in selection.note
-    assert (selection.taken, selection.walk.walked) == (64, 64)
+    assert selection.taken == 64
+    assert 64 <= selection.walk.walked < 72
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,19 @@ class PermutationWalk:
     def take(self, count: int, acceptance: Callable[[Ints], Acceptance], *, ahead: int = 0) -> Accepted:
         """Walk until ``count`` instances are accepted; return them in order.
 
-        At least ``ahead`` instances are offered to ``acceptance`` at once.
+        At least ``ahead`` instances are offered to ``acceptance`` at once. If it raises, none of them was offered.
         """
         if acceptance is everything and self._place + count <= len(self._order):  # the usual case without selection
             self._place, self.walked, whole = self._place + count, self.walked + count, np.ones(count, np.float32)
             return Accepted(self._order[self._place - count : self._place], whole, whole == whole)
+        before = self._order, self._place, self.walked
+        try:
+            return self._take(count, acceptance, ahead)
+        except BaseException:
+            self._order, self._place, self.walked = before
+            raise
+
+    def _take(self, count: int, acceptance: Callable[[Ints], Acceptance], ahead: int) -> Accepted:
         found: list[Accepted] = []
         missing, rate, vain = count, 1.0, 0
         while missing:

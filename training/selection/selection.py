@@ -338,12 +338,12 @@ class Selection(SelectionState):
             wanted = drawn if self._selecting else method.acceptance(ids[known]).probability
             self._gain.add(drawn=drawn, wanted=wanted, scores=(losses if scores is None else scores)[known])
         predicted[~table.uniform[ids]] = np.nan  # selected instances would flatter the audit
-        self._audit.add(predicted, losses)
         if self.beside is None or method.name != AutoAssist.name:
             method.observe(ids, losses, scores)
         else:
             self.beside.learn(ids, losses, self.learning_rate)
         table.observed(ids, losses, scores)
+        self._audit.add(predicted, losses, method.cut, method.threshold)
 
     def _expected(self) -> float:
         """Return how many batches an epoch would have now."""

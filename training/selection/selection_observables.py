@@ -161,7 +161,7 @@ class SelectionObservables(Noted):
     @property
     def quality(self) -> RatingQuality:
         """How well instances are rated, on the newest 4,096 that were drawn uniformly."""
-        return self._once("quality", lambda: self._audit.quality(self._method.cut, self._method.threshold))
+        return self._once("quality", lambda: self._audit.quality())
 
     @property
     def rating(self) -> dict[str, float | None]:
@@ -203,7 +203,7 @@ class SelectionObservables(Noted):
 
         An array of shape (10, 2), of as many rows as there are instances if these are fewer.
         """
-        return self._once("calibration", lambda: self._audit.calibration(self._method.threshold))
+        return self._once("calibration", lambda: self._audit.calibration())
 
     # ------------------------------------------------------------ the instances
 
