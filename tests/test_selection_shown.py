@@ -12,8 +12,8 @@ from selecting import COUNT, Pictures, trained
 from torch.utils.data import TensorDataset
 
 import looptap
-from looptap.testing import pair
-from looptap.training.selection import WithIndex
+from looptap.testing import Clock, pair
+from looptap.training.selection import Selection, WithIndex
 from looptap.training.selection.audit import Audit
 from looptap.training.selection.samples import read_samples
 
@@ -35,7 +35,7 @@ def asked(selection, query):
 
 NUMBERS = (
     *("accuracy", "majority", "auc", "balanced_accuracy", "lift", "threshold", "gain", "net_gain", "kept", "skipped"),
-    *("seconds_saved", "seconds_spent", "cost_seconds", "step_seconds"),
+    *("gamma", "seconds_saved", "seconds_spent", "cost_seconds", "step_seconds"),
 )
 OTHERS = {
     "acceptance_by_class": "bars", "ages": "histogram", "scores": "histogram", "calibration": "scatter",
@@ -144,3 +144,27 @@ def test_what_several_queries_read_at_a_step_is_computed_once(selection, monkeyp
     assert len(calls) == 2
     assert all(len(stream.values) == 2 for stream in streams)
     agent.close()
+
+
+def test_the_seconds_saved_are_those_of_the_steps_at_which_instances_were_skipped():
+    clock = Clock()
+    selection = Selection(100, 10, switch="on", clock=clock)
+
+    def epochs(count, seconds):
+        for _ in range(count):
+            for batch in selection:
+                clock.advance(seconds)
+                selection.observe(batch, losses=torch.tensor(batch) / 50.0)
+
+    epochs(8, 1.0)
+    saved = selection.seconds_saved
+    assert saved == pytest.approx(selection.skipped / 10, rel=0.3)
+    selection.switch = "off"
+    epochs(8, 9.0)
+    assert saved <= selection.seconds_saved < 1.2 * saved
+    other = Selection(100, 10)
+    other.load_state_dict(selection.state_dict())
+    clock.advance(1.0)
+    other.observe([0], losses=torch.tensor([0.5]))
+    other.observe([1], losses=torch.tensor([0.5]))
+    assert other.seconds_saved == pytest.approx(selection.seconds_saved, rel=0.01)

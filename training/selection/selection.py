@@ -216,6 +216,7 @@ class Selection(SelectionState):
         self.seconds_spent += cost
         if self._mark:
             self._gate.timed(max(0.0, ended - self._mark - cost), cost if scored else None)
+            self._count_saved()
         self._mark = ended
         on = self._gate.tested(self._gain.value, self.walk.walked <= len(self.shard), self.switch)
         self._selecting = self._method.draws and (on or not self._method.switched)

@@ -61,12 +61,15 @@ class SelectionObservables(Noted):
         """Instances that were drawn, in all."""
         self.seconds_spent = 0.0
         """Seconds that selection took, in all."""
+        self.seconds_saved = 0.0
+        """Seconds that the skipped instances would have taken, in all, by the steps of their time."""
         self.beside: SideAssistant | None = None
         """The assistant beside the loop: its ``waiting`` batches, ``starved`` draws, ``dropped`` losses; None: none."""
         self._gain, self._gate, self._audit = HonestGain(), Switch(), Audit()
         self._method = Method(self.table, self)  # type: ignore[arg-type] # the controls are declared by Selection
         self._selecting, self._inside, self._turn = False, False, 0
         self._end = 0  # instances that are offered by the end of this epoch
+        self._skipped = 0  # instances, at the step before
         self._asked_at: Any = None  # the step and the method of which `_answers` are
         self._answers: dict[str, Any] = {}
 
@@ -113,14 +116,9 @@ class SelectionObservables(Noted):
         return self._gate.cost_seconds
 
     @property
-    def seconds_saved(self) -> float:
-        """Seconds that the skipped instances would have taken; NaN before the first step."""
-        return self.skipped / self.batch_size * self._gate.step_seconds
-
-    @property
-    def seconds(self) -> dict[str, float | None]:
-        """Seconds saved and spent, for a chart; None where unknown."""
-        return {"saved": _known(self.seconds_saved), "spent": self.seconds_spent}
+    def seconds(self) -> dict[str, float]:
+        """Seconds saved and spent, for a chart."""
+        return {"saved": self.seconds_saved, "spent": self.seconds_spent}
 
     # ------------------------------------------------------------ what it is worth
 
@@ -252,6 +250,11 @@ class SelectionObservables(Noted):
     def kept_samples(self, count: int = 9) -> list[dict[str, Any]]:
         """Return the instances that were drawn most often, as `skipped_samples` does."""
         return self._samples(count, -1)
+
+    def _count_saved(self) -> None:
+        """Add the time of what was skipped since the step before."""
+        new, self._skipped = self.skipped - self._skipped, self.skipped
+        self.seconds_saved += new / self.batch_size * self._gate.step_seconds
 
     def _samples(self, count: int, sign: int) -> list[dict[str, Any]]:
         if not isinstance(count, int) or not 0 < count <= MAX_SAMPLES:

@@ -43,7 +43,7 @@ class SelectionState(SelectionObservables):
             "size": self.table.size, "rank": self.rank, "world": self.world, "epoch": self.epoch, "steps": self.steps,
             "given": self.given - len(flying), "inside": self._inside or bool(flying), "end": self._end,
             "length": self._length, "drawn": [one.copy() for one in (*flying, *self._again)], "taken": self.taken,
-            "seconds_spent": self.seconds_spent, "walk": self.walk.state_dict(),
+            "seconds_spent": self.seconds_spent, "seconds_saved": self.seconds_saved, "walk": self.walk.state_dict(),
             "table": self.table.state_dict(np.unique(self.shard)), "sums": list(self.table.sums),
             "method": self.method, "methods": {name: one.state_dict() for name, one in self._methods.items()},
             "gain": self._gain.state_dict(), "switch": self.switch, "gate": self._gate.state_dict(),
@@ -77,7 +77,8 @@ class SelectionState(SelectionObservables):
             self._methods[name].load_state_dict(known)
         self._gain.load_state_dict(state["gain"])
         self._gate.load_state_dict(state["gate"])
-        self._selecting, self.seconds_spent, self.taken = state["selecting"], state["seconds_spent"], state["taken"]
+        self._selecting, self.taken = state["selecting"], state["taken"]
+        self.seconds_spent, self.seconds_saved = state["seconds_spent"], state["seconds_saved"]
         self._flight.clear()
         self._again.clear()
         if (state["rank"], state["world"]) != (self.rank, self.world):
@@ -85,9 +86,11 @@ class SelectionState(SelectionObservables):
                 self._say(f"Of {state['world']} ranks the states of {len(others) + 1} were given: the others are new.")
             self._inside = self._resumed = False
             self.walk.walked = self._end = self.epoch * len(self.shard)
+            self._skipped = self.skipped
             return
         self.table.sums = list(state["sums"])
         self.walk.load_state_dict(state["walk"])
+        self._skipped = self.skipped
         self.given, self._inside, self._end, self._length = (
             state["given"], state["inside"], state["end"], state["length"],
         )  # fmt: skip
