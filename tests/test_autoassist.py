@@ -166,6 +166,7 @@ def test_a_resumed_run_draws_the_same_batches():
     wider = Selection(600, 20, "autoassist", features=pixels(x, side=4))
     with pytest.raises(ValueError, match="of the state has 64 features; here are 16"):
         wider.load_state_dict(state)
+    assert (wider.steps, wider.epoch, wider.table.seen.sum()) == (0, 0, 0)
 
 
 def test_an_assistant_that_was_turned_off_continues_where_it_was():

@@ -261,6 +261,29 @@ def test_workers_of_a_loader_are_forked_beside_it(selection):
     steps(selection, lambda: selection.beside.waiting > 0)
 
 
+def test_each_rank_has_an_assistant_and_takes_as_many_steps():
+    lengths = []
+
+    def agree(mine):
+        lengths.append(mine)
+        return 18.0
+
+    for mode in ("thread", "process"):
+        ranks = [beside(mode, rank=rank, world=2, agree=agree) for rank in range(2)]
+        for rank, selection in enumerate(ranks):
+            batches = steps(selection, lambda one=selection: one.beside.waiting > 0)
+            assert {index % 2 for batch in batches for index in batch} == {rank}
+            epoch = selection.epoch
+            batches = steps(selection, lambda one=selection, last=epoch: one.epoch == last + 2, 0.001)
+            assert selection.given == 1
+            assert {index % 2 for batch in batches for index in batch} == {rank}
+            assert selection.note == ""
+        assert mode == "thread" or ranks[0].beside.pid != ranks[1].beside.pid
+        for selection in ranks:
+            selection.close()
+    assert lengths
+
+
 def test_texts_are_shared_with_a_process():
     selection = beside("process", features=tfidf([f"word{n % 7} and word{n % 5}" for n in range(COUNT)], buckets=64))
     steps(selection, lambda: selection.beside.waiting > 0 and selection.gamma > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -62,6 +63,10 @@ class SelectionState(SelectionObservables):
             if one["size"] != self.table.size:
                 raise ValueError(f"The state is that of {one['size']:,} instances; here are {self.table.size:,}.")
         METHODS[state["method"]].require(self)
+        for name, known in state["methods"].items():
+            with contextlib.suppress(ControlError):  # it was used before, and lacks something here
+                METHODS[name].require(self)
+                METHODS[name](self.table, self).load_state_dict(known)  # raises before anything has changed
         for one in (state, *others):
             self.table.load_state_dict(one["table"])
         for name in ("switch", "floor", "cap", "exponent", "learning_rate", "epoch", "steps", "method"):
