@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,8 @@ from looptap.training.selection.methods.catalog import METHODS, MethodControl
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.selection_state import SelectionState
 from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
+
+_ROUNDING = 1e-6  # batches: what an expected length may be too long by
 
 
 class Selection(SelectionState):
@@ -111,7 +114,7 @@ class Selection(SelectionState):
             self.epoch += 1
 
     def __len__(self) -> int:
-        return max(1, round(self.expected_length))
+        return max(1, math.ceil(self.expected_length - _ROUNDING))
 
     @property
     def expected_length(self) -> float:
@@ -250,7 +253,7 @@ class Selection(SelectionState):
             self._end += len(self.shard)
         self.given, self._inside, self._length = 0, True, None
         if self._agree is not None:
-            self._length = max(1, round(self._agree(self._expected())))
+            self._length = max(1, math.ceil(self._agree(self._expected()) - _ROUNDING))
 
     def _over(self) -> bool:
         if not self._inside:
@@ -348,8 +351,9 @@ class Selection(SelectionState):
 
     def _expected(self) -> float:
         """Return how many batches an epoch would have now."""
-        accepted = self._method.acceptance(self.shard).probability.sum() if self._selecting else len(self.shard)
-        return float(accepted) / self.drawn_size
+        share = float(self._method.acceptance(self.shard).probability.mean()) if self._selecting else 1.0
+        end = self._end + (len(self.shard) if self.walk.walked >= self._end else 0)
+        return share * (end - self.walk.walked) / self.drawn_size
 
     def _fail(self, why: str) -> None:
         self._gate.fail(why)
