@@ -275,7 +275,7 @@ def test_accumulated_parts_have_the_gradient_of_the_whole_batch():
 
 
 def trained(selection, batches=None):
-    """Train a model with dropout; return its parameters and the global random numbers after it."""
+    """Train with dropout; return batches, parameters and the random numbers after."""
     random.seed(1)
     np.random.seed(1)
     model, optimizer = model_and_optimizer()
@@ -423,7 +423,7 @@ def test_losses_that_are_partly_wrong_are_learned_from_where_they_are_right():
 def test_a_method_that_fails_leaves_plain_sampling(monkeypatch):
     selection = selection_of()
     taken(steps(selection, 9), 9)
-    monkeypatch.setattr(type(selection._method), "acceptance", lambda self, indices: 1 / 0)
+    monkeypatch.setattr(METHODS["norm"], "acceptance", lambda self, indices: 1 / 0)
     selection.switch = "on"
     offered = [index for ids, _ in steps(selection, selection.epoch + 2) for index in ids]
     assert "failed: division by zero" in selection.note

@@ -51,6 +51,7 @@ class PermutationWalk:
     def __init__(self, shard: Ints, seed: Any) -> None:
         self.shard, self.rng = shard, np.random.default_rng(seed)
         self._order, self._place = shard[:0], 0
+        self._rate = 1.0  # the share that was accepted last: how many are offered at once for a batch
         self.walked = 0
         """Number of instances offered so far."""
 
@@ -71,16 +72,16 @@ class PermutationWalk:
         try:
             return self._take(count, acceptance, ahead)
         except BaseException:
-            self._order, self._place, self.walked = before
+            self._order, self._place, self.walked = before  # what was accepted already is offered again
             raise
 
     def _take(self, count: int, acceptance: Callable[[Ints], Acceptance], ahead: int) -> Accepted:
         found: list[Accepted] = []
-        missing, rate, vain = count, 1.0, 0
+        missing, vain = count, 0
         while missing:
             if self._place == len(self._order):
                 self._permute(found)
-            offered = self._order[self._place : self._place + max(int(missing / rate * 1.1) + 4, ahead)]
+            offered = self._order[self._place : self._place + max(int(missing / self._rate * 1.1) + 4, ahead)]
             stuck = vain >= _MAX_VAIN_PERMUTATIONS * len(self.shard)
             probability, floor = everything(offered) if stuck else acceptance(offered)
             if floor >= 1.0:
@@ -94,7 +95,7 @@ class PermutationWalk:
                 walked = int(hits[missing - 1]) + 1 if len(hits) >= missing else len(offered)
                 hits = hits[:missing]
                 found.append(Accepted(offered[hits], probability[hits], chance[hits] < floor))
-                rate = max(len(hits) / walked, 0.05)
+                self._rate = max(len(hits) / walked, 0.05)
                 vain = 0 if len(hits) else vain + walked
             self._place += walked
             self.walked += walked
@@ -113,9 +114,12 @@ class PermutationWalk:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the walk as plain data and arrays."""
-        return {"rng": self.rng.bit_generator.state, "rest": self.rest.copy(), "walked": self.walked}
+        return {
+            "rng": self.rng.bit_generator.state, "rest": self.rest.copy(), "walked": self.walked, "rate": self._rate,
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`."""
         self.rng.bit_generator.state = state["rng"]
-        self._order, self._place, self.walked = np.asarray(state["rest"]), 0, state["walked"]
+        self._order, self._place = np.asarray(state["rest"]), 0
+        self.walked, self._rate = state["walked"], state["rate"]

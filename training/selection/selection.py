@@ -21,7 +21,7 @@ from looptap.training.selection.methods.method import Method
 from looptap.training.selection.selection_state import SelectionState
 from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
 
-_ROUNDING = 1e-6  # batches: what an expected length may be too long by
+_ROUNDING_BATCHES = 1e-6  # by which an expected length may be too long
 
 
 class Selection(SelectionState):
@@ -114,7 +114,7 @@ class Selection(SelectionState):
             self.epoch += 1
 
     def __len__(self) -> int:
-        return max(1, math.ceil(self.expected_length - _ROUNDING))
+        return max(1, math.ceil(self.expected_length - _ROUNDING_BATCHES))
 
     @property
     def expected_length(self) -> float:
@@ -253,7 +253,7 @@ class Selection(SelectionState):
             self._end += len(self.shard)
         self.given, self._inside, self._length = 0, True, None
         if self._agree is not None:
-            self._length = max(1, math.ceil(self._agree(self._expected()) - _ROUNDING))
+            self._length = max(1, math.ceil(self._agree(self._expected()) - _ROUNDING_BATCHES))
 
     def _over(self) -> bool:
         if not self._inside:

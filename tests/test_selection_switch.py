@@ -1,0 +1,228 @@
+"""The switch of a selection, and the statistics that are estimated at its end."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from looptap.training.selection import Selection, recalibrate
+from looptap.training.selection.honest_gain import HonestGain
+from looptap.training.selection.switch import AUTO, OFF, ON, Switch
+
+GAIN_1_10 = 1.2
+"""The gain of which the half that is believed is 1.10."""
+
+
+def switch(step=1.0, cost=0.0, on=False):
+    found = Switch()
+    found.on = on
+    for _ in range(40):
+        found.timed(step, cost)
+    return found
+
+
+def after(found, gain, steps=50):
+    for _ in range(steps):
+        found.tested(gain, False, AUTO)
+    return found.on
+
+
+@pytest.mark.parametrize(
+    ("gain", "step", "cost", "on", "wanted"),
+    [
+        (1.19, 1.0, 0.0, False, False), (1.21, 1.0, 0.0, False, True),  # from a net gain of 1.10
+        (1.11, 1.0, 0.0, True, True), (1.09, 1.0, 0.0, True, False),  # off below 1.05
+        (1.15, 1.0, 0.0, True, True), (1.15, 1.0, 0.0, False, False),  # between them it stays as it is
+        (2.0, 1.0, 0.35, False, True), (2.0, 1.0, 0.38, False, False),  # 1.5 t / (t + o)
+        (2.0, 1.0, 0.42, True, True), (2.0, 1.0, 0.44, True, False), (math.nan, 1.0, 0.0, True, False),
+    ],
+)  # fmt: skip
+def test_it_is_on_from_a_net_gain_of_1_10_and_off_below_1_05(gain, step, cost, on, wanted):
+    found = switch(step, cost, on)
+    assert after(found, gain) is wanted
+    net = (1 + (gain - 1) / 2) * step / (step + cost)
+    assert found.net == pytest.approx(net, nan_ok=True)
+    assert ("no gain is known" if math.isnan(gain) else f"gain {gain:.2f}") in found.why
+
+
+def test_it_is_tested_every_50_steps():
+    found = switch()
+    assert [after(found, 2.0, 1) for _ in range(50)] == [False] * 49 + [True]
+    assert [after(found, 1.0, 1) for _ in range(50)] == [True] * 49 + [False]
+
+
+def test_the_first_epoch_is_plain_and_a_hand_decides_at_once():
+    found = switch()
+    assert not any(found.tested(5.0, True, AUTO) for _ in range(200))
+    assert "first epoch" in found.why
+    assert found.tested(math.nan, True, ON)
+    assert found.why == "turned on by hand"
+    assert not found.tested(5.0, False, OFF)
+    assert found.why == "turned off by hand"
+
+
+def test_a_failure_turns_it_off_for_50_steps():
+    found = switch(on=True)
+    after(found, 2.0, 49)
+    found.fail("NaN")
+    assert [after(found, 2.0, 1) for _ in range(51)] == [False] * 50 + [True]
+
+
+@pytest.mark.parametrize(("step", "cost"), [(1.0, 0.2), (1.0, 3.0), (1.0, 0.004), (30.0, 0.2)])
+def test_while_it_is_off_scores_cost_one_percent(step, cost):
+    found = switch(step, cost)
+    scored = sum(found.scores() for _ in range(10_000))
+    assert scored == 10_000 if cost <= 0.01 * step else scored * cost / (10_000 * step) == pytest.approx(0.01, rel=0.1)
+    found.on = True
+    assert all(found.scores() for _ in range(100))
+
+
+def test_the_cost_while_it_is_on_is_remembered_so_that_it_does_not_turn_back_and_forth():
+    found = switch(1.0, 0.1)
+    assert after(found, 2.0)
+    for _ in range(40):
+        found.timed(1.0, 0.5)
+    assert not after(found, 2.0)
+    for _ in range(40):
+        found.timed(1.0, 0.1)
+    assert found.cost_seconds == 0.5
+    assert not after(found, 2.0, 500)
+
+
+class Clock:
+    """A clock that the loop moves."""
+
+    now = 1.0
+
+    def __call__(self):
+        self.now += 1e-6
+        return self.now
+
+
+def run(selection, clock, epochs, losses, step=0.01):
+    states = []
+    for _ in range(epochs):
+        for batch in selection:
+            clock.now += step
+            found = torch.from_numpy(losses[batch])
+            selection.mean(batch, found)
+            selection.observe(batch, losses=found)
+            states.append(selection.selecting)
+    return states
+
+
+def test_a_run_selects_from_the_second_epoch_where_it_pays_and_not_where_it_does_not():
+    clock = Clock()
+    uneven = np.where(np.arange(2000) % 10 == 0, 3.0, 0.01).astype(np.float32)
+    selection = Selection(2000, 20, clock=clock)
+    states = run(selection, clock, 4, uneven)
+    assert not any(states[:99])
+    assert states[-1]
+    assert selection.kept < 0.4
+    assert selection.gain > 2
+    assert selection.net_gain > 1.1
+    assert selection.skipped > 2000
+    assert selection.step_seconds == pytest.approx(0.01, rel=0.01)
+    assert 0 < selection.cost_seconds < 1e-4
+    assert selection.seconds_saved == pytest.approx(selection.skipped / 20 * 0.01, rel=0.01)
+    assert 0 < selection.seconds_spent < 0.02
+
+    even = Selection(2000, 20, clock=clock)
+    assert not any(run(even, clock, 4, np.ones(2000, np.float32)))
+    assert even.gain == pytest.approx(1)
+    assert "does not pay" in even.why
+    assert even.skipped == 0
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_nan_turns_it_off_until_the_next_test_and_it_turns_on_again():
+    clock, uneven = Clock(), np.where(np.arange(2000) % 10 == 0, 3.0, 0.01).astype(np.float32)
+    selection = Selection(2000, 20, clock=clock)
+    run(selection, clock, 3, uneven)
+    assert selection.selecting
+    batch = next(iter(selection))
+    selection.observe(batch, losses=torch.full((20,), torch.nan))
+    assert not selection.selecting
+    assert "not finite" in selection.why
+    states = run(selection, clock, 2, uneven)
+    assert not any(states[:49])
+    assert states[-1]
+
+
+def test_the_gain_is_that_of_its_definition():
+    rng, gain = np.random.default_rng(0), HonestGain()
+    sums = np.zeros(4)
+    for _ in range(20):
+        drawn, wanted = rng.uniform(0.2, 1, (2, 8)).astype(np.float32)
+        scores = rng.exponential(1, 8).astype(np.float32)
+        gain.add(drawn=drawn, wanted=wanted, scores=scores)
+        new = [(1 / drawn).sum(), (scores**2 / drawn).sum(), (scores**2 / drawn / wanted).sum(), (wanted / drawn).sum()]
+        sums = 0.98 * sums + new
+    offered, squares, weighted, kept = sums
+    assert gain.value == pytest.approx(squares / (weighted * kept / offered), rel=1e-5)
+    assert gain.kept == pytest.approx(kept / offered, rel=1e-5)
+
+
+# ------------------------------------------------------------ recalibration
+
+
+def with_norms():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2), nn.BatchNorm1d(2))
+
+
+def test_the_statistics_are_those_of_torch_and_nothing_else_changes():
+    model, other = with_norms(), with_norms()
+    for dropout in (model[2], other[2]):
+        dropout.p = 0.0
+    batches = [(torch.randn(8, 3), None) for _ in range(5)]
+    model(batches[0][0]).sum().backward()
+    gradients = [one.grad.clone() for one in model.parameters()]
+    model[1].eval().train()
+    model[3].eval()
+    numbers = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    assert recalibrate(model, batches) == 2
+    torch.optim.swa_utils.update_bn(batches, other)
+    for place in (1, 4):
+        torch.testing.assert_close(model[place].running_mean, other[place].running_mean)
+        torch.testing.assert_close(model[place].running_var, other[place].running_var)
+        assert model[place].momentum == 0.1
+    assert [one.training for one in model] == [True, True, True, False, True]
+    assert all(torch.equal(one.grad, old) for one, old in zip(model.parameters(), gradients, strict=True))
+    assert torch.equal(torch.get_rng_state(), numbers[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == numbers[1:]
+
+
+def test_dropout_draws_nothing_and_shuffling_leaves_the_random_numbers_alone():
+    model, data = with_norms().eval(), torch.utils.data.TensorDataset(torch.randn(40, 3))
+    state = torch.get_rng_state()
+    assert recalibrate(model, torch.utils.data.DataLoader(data, 8, shuffle=True)) == 2
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not model[1].training
+
+
+def test_frozen_layers_and_a_failing_or_empty_loader_keep_the_statistics():
+    model = with_norms()
+    model(torch.randn(8, 3))
+    model[1].eval()
+    frozen, mean = model[1].running_mean.clone(), model[4].running_mean.clone()
+    assert recalibrate(model, []) == 1
+    assert torch.equal(model[4].running_mean, mean)
+
+    def failing():
+        yield torch.randn(8, 3)
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="disk"):
+        recalibrate(model, failing())
+    assert torch.equal(model[4].running_mean, mean)
+    assert model[4].momentum == 0.1
+    recalibrate(model, [torch.randn(8, 3)])
+    assert torch.equal(model[1].running_mean, frozen)
+    assert not torch.equal(model[4].running_mean, mean)
+    assert recalibrate(nn.Linear(3, 2), [torch.randn(8, 3)]) == 0
