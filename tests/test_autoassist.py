@@ -289,3 +289,17 @@ def test_texts_become_sparse_rows_that_are_as_a_matrix():
         features_of(SparseFeatures([0, 2], [0, 9], [1, 1], 8), 1)
     selection = Selection(4, 2, "autoassist", features=found)
     assert selection.learning_rate == 0.5
+
+
+def test_the_assistant_learns_which_texts_are_hard():
+    rng = np.random.default_rng(0)
+    common = 1 / np.arange(1, 501)
+    texts = [rng.choice(500, rng.integers(5, 15), p=common / common.sum()).tolist() for _ in range(1200)]
+    rare = np.array([np.mean([word > 50 for word in text]) > 0.35 for text in texts])
+    losses = (0.3 + 2 * rare * rng.random(1200)).astype(np.float32)
+    selection = Selection(1200, 30, "autoassist", features=tfidf(texts))
+    for _ in range(15):
+        for batch in selection:
+            selection.observe(batch, losses=torch.from_numpy(losses[batch]))
+    assert selection.note == ""
+    assert selection.auc > 0.75
