@@ -7,6 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -435,6 +436,19 @@ def test_copies_of_an_instance_count_by_their_mean():
     selection.observe([4, 4, 7], losses=torch.tensor([1.0, 3.0, 5.0]))
     assert selection.table.loss[[4, 7]].tolist() == [2.0, 5.0]
     assert selection.table.mean_loss == 3.5
+
+
+# ------------------------------------------------------------ the page
+
+
+def test_the_example_at_the_top_of_the_page_runs_as_it_stands():
+    page = (Path(__file__).parent.parent / "docs/selection.md").read_text()
+    found = {}
+    exec(page.split("```python\n")[1].split("```")[0], found)
+    assert found["selection"].epoch == 3
+    assert found["selection"].note == ""
+    page_methods = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert set(METHODS) <= page_methods
 
 
 # ------------------------------------------------------------ an agent
