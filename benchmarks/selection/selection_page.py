@@ -22,11 +22,12 @@ DATA = {
     "noisy": "9,600 images, 8 % of them with a label of another class, chosen by the seed of the run; the test has the "
     "right labels; the MLP",
     "balanced": "9,600 images; the MLP",
-    "cnn": "the balanced images, a CNN of two convolutions (16 and 32 channels), judged on 2,400 test images",
+    "cnn": "the balanced images, a CNN of two convolutions (16 and 32 channels), judged on 1,800 test images",
     "characters": f"{WINDOWS:,} windows of {LENGTH} characters of Python's language reference, as its module "
     f"`pydoc_data` has it, {UNSEEN} of the last tenth for the test; a transformer of two layers, 48 wide, with Adam, "
     "B = 32; accuracy of the next character",
-    "wide-cnn": "easy-heavy with half as many copies, the CNN with 72 and 144 channels; on the clock only",
+    "wide-cnn": "3,600 easy-heavy images, the CNN with 72 and 144 channels, judged on 900 test images; on the clock "
+    "only",
 }
 
 
@@ -49,7 +50,8 @@ sampling.
   budgets counts as if it had been reached there.
 - **Cost**: an instance that is trained on is 1, one that only goes forward is 1/3. The seconds of timed runs hold all
   that a method does, and nothing of the evaluation. The oracle knows the present loss of each instance, renewed ten
-  times an epoch, for nothing.
+  times an epoch, for nothing. `rho` compares with a model that learned 1,000 of the instances in 8 epochs; this, and
+  its pass over all, is counted.
 - **Accuracy** is that of the mean of the weights over the last steps (decay 0.95), as the mean of {SMOOTHED}
   evaluations in a row, {TASKS["easy-heavy"].evaluations} of which are in an epoch (in others fewer); between two it is
   interpolated. The training loss is that of the same weights on a uniform sample.

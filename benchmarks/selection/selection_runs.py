@@ -25,6 +25,7 @@ COUNTED, DECAYING, TIMED = "counted", "decaying", "timed"
 _AVERAGED = 0.95  # a step: of the weights that are judged
 _FORWARD_COST = 1 / 3  # of an instance that is trained on
 _REFRESHED = 10  # times an epoch: how often the oracle learns all losses
+_REFERENCE, _REFERENCE_EPOCHS = 1000, 8  # of the model that "rho" compares with
 _LOSS_SAMPLE = 800  # training instances whose loss is measured
 
 
@@ -113,9 +114,12 @@ class Training:
     def run(self, target: float = math.inf) -> Curve:
         """Train to the end, or until the test accuracy has been at ``target`` a while."""
         job, chosen = self.job, self.job.method != PLAIN
+        if math.isinf(target) and job.kind == COUNTED:  # it makes a target: to the end of the budget is enough
+            self.limit = min(self.limit, self.task.epochs * self.size)
         selection = _selection(job, self) if chosen else None
-        batches: Any = selection or Plain(self.size, self.task.batch, job.seed)
+        batches: Any = selection if chosen else Plain(self.size, self.task.batch, job.seed)
         inputs, targets = self.split.inputs, self.split.targets
+        chooses = job.method in METHODS and METHODS[job.method].chooses
         begun, steps, selected = self.clock.now(), 0, 0
         while self.cost < self.limit:
             for indices in batches:
@@ -128,7 +132,10 @@ class Training:
                 else:
                     losses = cross_entropy(logits, wanted, reduction="none")
                     losses = losses.flatten(1).mean(1) if losses.ndim > 1 else losses
-                    loss, trained = selection.mean(indices, losses), len(indices)
+                    if chooses:
+                        kept = selection.choose(indices, losses)
+                        where, losses, logits, wanted = where[kept], losses[kept], logits[kept], wanted[kept]
+                    loss, trained = selection.mean(where, losses), len(where)
                     selected += selection.selecting
                 if job.kind == DECAYING:
                     for group in self.optimizer.param_groups:
@@ -137,7 +144,7 @@ class Training:
                 loss.backward()
                 self.optimizer.step()
                 if selection is not None:
-                    selection.observe(indices, logits=logits, targets=wanted)
+                    selection.observe(where, logits=logits, targets=wanted)
                 self._average()
                 steps += 1
                 self.cost += trained + (len(indices) - trained) * _FORWARD_COST
@@ -182,11 +189,33 @@ class Training:
 def _selection(job: Job, training: Training) -> Selection:
     task, method = training.task, DEFAULT if job.method == ORACLE else job.method
     given: dict[str, Any] = {}
-    if method == "autoassist":
+    if method in ("autoassist", "screener"):
         given["features"] = _features(training)
+    if method == "rho":
+        given["reference"] = _reference(training)
     switch = "auto" if job.kind == TIMED else "on"
     return Selection(training.size, task.batch, method, **given, epochs=job.plan or None, switch=switch, seed=job.seed,
                      clock=training.clock.now)  # fmt: skip
+
+
+def _reference(training: Training) -> Any:
+    """Return all losses of a model that learned `_REFERENCE` of the instances.
+
+    Its training and its look at the others are counted.
+    """
+    job, split = training.job, training.split
+    order = torch.randperm(training.size, generator=torch.Generator().manual_seed(job.seed))[:_REFERENCE]
+    torch.manual_seed(job.seed + 1)
+    model = training.task.model()
+    optimizer = torch.optim.SGD(model.parameters(), job.rate, momentum=0.9)
+    for _ in range(_REFERENCE_EPOCHS):
+        for where in order.split(training.task.batch):
+            optimizer.zero_grad()
+            cross_entropy(model(split.inputs[where]), split.targets[where]).backward()
+            optimizer.step()
+    training.cost += _REFERENCE * _REFERENCE_EPOCHS + training.size * _FORWARD_COST
+    with torch.no_grad():
+        return CrossEntropy()(model(split.inputs), split.targets).losses.numpy()
 
 
 def _features(training: Training) -> Any:

@@ -105,8 +105,8 @@ TASKS = {
     "imbalanced": Task(lambda seed: digit_copies.imbalanced(), mlp, 12, 0.07),
     "noisy": Task(digit_copies.noisy, mlp, 12, 0.07),
     "balanced": Task(lambda seed: digit_copies.balanced(), mlp, 12, 0.07),
-    "cnn": Task(lambda seed: _judged_on(digit_copies.balanced(), 2400), cnn, 8, 0.07, evaluations=3),
+    "cnn": Task(lambda seed: _judged_on(digit_copies.balanced(), 1800), cnn, 12, 0.07, evaluations=3),
     "characters": Task(lambda seed: windows(), Transformer, 6, 0.004, 32, True, 3),
-    "wide-cnn": Task(lambda seed: _judged_on(digit_copies.easy_heavy(4), 1200), wide_cnn, 12, 0.07, evaluations=2),
+    "wide-cnn": Task(lambda seed: _judged_on(digit_copies.easy_heavy(3), 900), wide_cnn, 12, 0.07, evaluations=2),
 }
 """All of them, by name."""
