@@ -13,6 +13,8 @@ from selection_promises import Figures, promises
 from selection_runs import COUNTED, DECAYING, DEFAULT, PLAIN, TIMED, Clock, Curve, Job, Training
 from selection_stages import QUICK, Results, Tuned
 
+from looptap.training.selection import Selection
+
 
 def test_a_target_is_what_uniform_sampling_reaches_at_a_third_and_two_thirds():
     rising = [at / 100 for at in range(1, 13)]
@@ -62,6 +64,13 @@ def test_a_training_ends_at_its_budget_and_is_judged_at_equal_steps_of_cost(meth
     assert curve.accuracy[-1] > curve.accuracy[0]
     assert curve.seconds == sorted(curve.seconds)
     assert Training(Job("imbalanced", method, 0.07, 0, 0.1)).run().accuracy == curve.accuracy
+
+
+def test_uniform_sampling_on_the_clock_draws_as_a_selection_that_is_off():
+    selection = Selection(100, 8, switch="off", seed=3)
+    plain = selection_runs.alike(100, 8, 3, Clock())
+    for _ in range(3):
+        assert all(next(plain) == batch for batch in selection)
 
 
 def made_up(speed, *, end=0.9, selected=0.0):

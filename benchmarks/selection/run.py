@@ -15,7 +15,7 @@ import selection_stages as stages
 import torch
 from selection_cost import costs
 from selection_promises import IMAGES, WIDE, Figures, Promise, promises
-from selection_runs import DEFAULT, PLAIN, methods
+from selection_runs import PLAIN, methods
 from selection_stages import LESS, QUICK, Protocol, Results
 from selection_tasks import TASKS
 
@@ -36,7 +36,7 @@ def main() -> None:
     results = Results(options.into / "selection-benchmarks.json", QUICK if options.quick else Protocol())
     for part in options.part or [*TASKS, ACCURACY, WALL]:
         if part in TASKS:
-            wanted = [PLAIN, DEFAULT] if part == WIDE else options.methods or methods()
+            wanted = [PLAIN] if part == WIDE else options.methods or methods()
             stages.tune(results, part, wanted)
             if part != WIDE:
                 stages.judge(results, part, wanted)

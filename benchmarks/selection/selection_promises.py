@@ -39,7 +39,7 @@ class Figures:
         tuned = self.tuned.get(task)
         if tuned is None or not tuned.tried(method):
             return {}
-        rate, found, longest = tuned.rate(method), self.results.found, self.protocol.longest
+        rate, found, longest = tuned.rate(method, kind), self.results.found, self.protocol.longest
         jobs = {seed: Job(task, method, rate, seed, longest, kind) for seed in self.protocol.judged}
         return {seed: found[job] for seed, job in jobs.items() if job in found}
 
@@ -113,8 +113,9 @@ def _sooner(figures: Figures) -> Iterator[Promise]:
         every = [one for target in (0, 1) if (one := figures.seconds(task, DEFAULT, target))]
         if len(every) == 2:
             worst = max(one.median for one in every)
-            yield Promise(f"{task}: `{DEFAULT}` with its switch, seconds to both targets ≤ 1.03 × (stretch: 1.01)",
-                          "; ".join(_factor(one) for one in every), worst <= 0.03, worst <= 0.01)  # fmt: skip
+            yield Promise(f"{task}, {step_of(figures, task):.1f} ms a step: seconds of `{DEFAULT}` with its switch to "
+                          "both targets ≤ 1.03 × (stretch: 1.01)", "; ".join(map(_factor, every)),
+                          worst <= 0.03, worst <= 0.01)  # fmt: skip
     every = [one for target in (0, 1) if (one := figures.seconds(WIDE, DEFAULT, target))]
     if len(every) == 2:
         least = min(1 / (1 + one.median) for one in every)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from looptap.training.sampling.per_example import CrossEntropy
+from looptap.training.sampling.permutation_walk import everything
 from looptap.training.selection import METHODS, Selection
 from looptap.training.selection.features import pixels_and_class
 
@@ -79,17 +80,21 @@ class Clock:
         self._paused += time.perf_counter() - self._since
 
 
-class Plain:
-    """Uniform sampling as a loader does it."""
+def plain(size: int, batch: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """Yield an epoch of batches as a loader does."""
+    order = torch.randperm(size, generator=generator).tolist()
+    for start in range(0, size - batch + 1, batch):
+        yield order[start : start + batch]
 
-    def __init__(self, size: int, batch: int, seed: int) -> None:
-        self.size, self.batch = size, batch
-        self._generator = torch.Generator().manual_seed(seed)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        order = torch.randperm(self.size, generator=self._generator).tolist()
-        for start in range(0, self.size - self.batch + 1, self.batch):
-            yield order[start : start + self.batch]
+def alike(size: int, batch: int, seed: int, clock: Clock) -> Iterator[list[int]]:
+    """Yield, off the clock, what a `Selection` draws while its switch is off."""
+    walk = Selection(size, batch, PLAIN, seed=seed).walk
+    while True:
+        clock.stop()
+        indices = walk.take(batch, everything).indices.tolist()
+        clock.start()
+        yield indices
 
 
 class Training:
@@ -108,6 +113,7 @@ class Training:
         self.optimizer = make(self.model.parameters(), job.rate, **{} if self.task.adam else {"momentum": 0.9})
         self.averaged = copy.deepcopy(self.model).requires_grad_(False)
         self._weights = list(self.averaged.parameters()), [one.detach() for one in self.model.parameters()]
+        self._generator = torch.Generator().manual_seed(job.seed)
         self.cost = 0.0
         self.curve = Curve([], [], [], [], [], 1.0, 0.0)
 
@@ -117,11 +123,11 @@ class Training:
         if math.isinf(target) and job.kind == COUNTED:  # it makes a target: to the end of the budget is enough
             self.limit = min(self.limit, self.task.epochs * self.size)
         selection = _selection(job, self) if chosen else None
-        batches: Any = selection if chosen else Plain(self.size, self.task.batch, job.seed)
         inputs, targets = self.split.inputs, self.split.targets
         chooses = job.method in METHODS and METHODS[job.method].chooses
         begun, steps, selected = self.clock.now(), 0, 0
         while self.cost < self.limit:
+            batches: Any = selection if chosen else self._plain()
             for indices in batches:
                 if job.method == ORACLE and steps % max(1, self.size // self.task.batch // _REFRESHED) == 0:
                     self._reveal(selection)
@@ -160,6 +166,11 @@ class Training:
         kept = 1.0 if selection is None else selection.taken / max(1, selection.walk.walked)
         numbers = ([round(value, 4) for value in values] for values in self.curve[:5])
         return Curve(*numbers, round(kept, 4), round(selected / steps, 4))
+
+    def _plain(self) -> Iterator[list[int]]:
+        if self.job.kind == TIMED:
+            return alike(self.size, self.task.batch, self.job.seed, self.clock)
+        return plain(self.size, self.task.batch, self._generator)
 
     def _average(self) -> None:
         self.clock.stop()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from rich.progress import Progress
 from selection_arithmetic import crossing, targets
-from selection_runs import DECAYING, DEFAULT, PLAIN, TIMED, Curve, Job, Training
+from selection_runs import COUNTED, DECAYING, DEFAULT, PLAIN, TIMED, Curve, Job, Training
 from selection_tasks import TASKS
 
 
@@ -119,8 +119,12 @@ class Tuned:
         seeds = self.protocol.tuned
         return sorted(rate for rate in rates if len(self._curves(method, rate)) == len(seeds))
 
-    def rate(self, method: str) -> float:
-        """Return the rate of the least cost to both targets."""
+    def rate(self, method: str, kind: str = COUNTED) -> float:
+        """Return the rate of the least cost to both targets.
+
+        Timed runs of the default have that of uniform sampling, which it is while its switch is off.
+        """
+        method = PLAIN if (method, kind) == (DEFAULT, TIMED) else method
         return min(self.tried(method), key=lambda rate: self.needed(method, rate))
 
     def inside(self, method: str) -> bool:
@@ -231,10 +235,10 @@ def timed(results: Results) -> None:
         tuned = Tuned(results, task)
         for seed in seeds[:many] if tuned.tried(PLAIN) else ():
             every = methods if seed % 2 else methods[::-1]
-            jobs += [(Job(task, method, tuned.rate(method), seed, longest, TIMED), tuned.targets[1])
+            jobs += [(Job(task, method, tuned.rate(method, TIMED), seed, longest, TIMED), tuned.targets[1])
                      for method in every if tuned.tried(method)]  # fmt: skip
     budget = 1 / TASKS[ONE_EPOCH].epochs
-    rate = Tuned(results, ONE_EPOCH).rate(DEFAULT)
+    rate = Tuned(results, ONE_EPOCH).rate(DEFAULT, TIMED)
     jobs += [(Job(ONE_EPOCH, DEFAULT, rate, seed, budget, TIMED), math.inf) for seed in seeds[:2]]
     results.timed(jobs, "on the clock")
 
