@@ -12,7 +12,7 @@ from waiting import soon
 import looptap
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
-BLUE = [31, 119, 180]
+BLUE, WHITE, BLACK = [31, 119, 180], [255, 255, 255], [0, 0, 0]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 SAVED = """async () => {
@@ -70,6 +70,10 @@ def test_a_stream_at_the_end_of_a_cell_is_a_live_chart(lab, opened):
     for _ in range(3):
         book.grows()
     enough(lab)
+    for theme, ink in (("Dark", WHITE), ("Light", BLACK)):  # axes follow the theme
+        assert book.inked(ink) == 0
+        book.page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{ theme: 'JupyterLab {theme}' }})")
+        soon(lambda ink=ink: book.inked(ink) > 100)
     assert book.page.evaluate(SHOWN) == [3, 1]  # at most one frame waits for the screen
     assert HOSTILE in book.texts(".looptap .legend span")[0]
     assert book.page.locator(".looptap script, .looptap img").count() == 0

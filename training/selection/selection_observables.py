@@ -268,7 +268,12 @@ class SelectionObservables(Noted):
         first = np.argpartition(rank, count - 1)[:count] if count < len(rank) else np.arange(len(rank))
         ids = self.shard[first[np.argsort(rank[first], kind="stable")]]
         return [
-            {**row, "drawn": int(self.table.seen[index]), "loss": float(self.table.loss[index]), "index": int(index)}
+            {
+                **row,
+                "drawn": int(self.table.seen[index]),
+                "loss": round(float(self.table.loss[index]), 4) + 0.0,
+                "index": int(index),
+            }
             for index, row in zip(ids, read_samples(self.data, ids), strict=True)
         ]
 

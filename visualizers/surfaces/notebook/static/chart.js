@@ -30,6 +30,8 @@ class View {
       this.visible = shown;
     });
     this.seen.observe(this.el);
+    this.el.style.transition = "color 1ms"; // its end says that the theme has changed
+    this.el.addEventListener("transitionend", (event) => event.target === this.el && this.draw());
     if (store.left) store.ask();
     store.views.add(this);
     this.draw();

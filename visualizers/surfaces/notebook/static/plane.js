@@ -20,6 +20,7 @@ class Plane {
     this.panel = panel;
     this.layout = layout;
     this.grid = panel.marks.find((mark) => mark.m === "grid");
+    this.ink = getComputedStyle(this.el).color;
     const shape = JSON.stringify([layout.x, layout.y, layout.right, panel.labels, this.grid?.rows, this.grid?.columns]);
     if (this.shape !== shape) this.build(width);
     this.shape = shape;
@@ -28,7 +29,6 @@ class Plane {
   build(width) {
     const { layout, panel, grid } = this;
     this.uplot?.destroy();
-    const ink = (this.ink = getComputedStyle(this.el).color);
     const labelled = (labels) =>
       labels?.length && {
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000],
@@ -37,7 +37,7 @@ class Plane {
     const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
     const fitted = (title) => (title.length > room ? `${title.slice(0, room - 1)}…` : title);
     const axis = (about, more) => ({
-      stroke: ink,
+      stroke: () => this.ink,
       grid: { stroke: "#8883", width: 1, show: !grid },
       ticks: { stroke: "#8886", width: 1 },
       label: about.title ? fitted(about.title) : undefined,
