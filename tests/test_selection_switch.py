@@ -139,6 +139,26 @@ def test_a_run_selects_from_the_second_epoch_where_it_pays_and_not_where_it_does
     assert even.skipped == 0
 
 
+def test_uniform_sampling_takes_few_scores_and_is_never_switched():
+    clock, uneven = Clock(), np.where(np.arange(2000) % 10 == 0, 3.0, 0.01).astype(np.float32)
+    looks = []
+
+    def losses_of(outputs, targets):
+        looks.append(len(outputs))
+        clock.now += 1e-3  # a tenth of a step
+        return outputs
+
+    selection = Selection(2000, 20, "uniform", clock=clock, loss=losses_of)
+    for _ in range(3):
+        for batch in selection:
+            clock.now += 0.01
+            selection.observe(batch, logits=torch.from_numpy(uneven[batch]), targets=torch.zeros(20))
+    assert 20 < len(looks) < 40
+    assert selection.skipped == 0
+    assert not selection.selecting
+    assert selection.why == "all are drawn alike"
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_nan_turns_it_off_until_the_next_test_and_it_turns_on_again():
     clock, uneven = Clock(), np.where(np.arange(2000) % 10 == 0, 3.0, 0.01).astype(np.float32)

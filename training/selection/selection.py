@@ -203,7 +203,7 @@ class Selection(SelectionState):
                 self.epoch += 1
             self.steps += 1
             self.table.trained(ids, self.steps)
-            if scored := not self._method.switched or self._gate.scores():
+            if scored := self._method.learns or self._gate.scores():
                 self._settle()
                 found = arguments.per_example(len(ids), losses, logits, targets, self._criterion)
                 if (labels := arguments.labels_of(targets)) is not None:
@@ -221,7 +221,8 @@ class Selection(SelectionState):
             self._gate.timed(max(0.0, ended - self._mark - cost), cost if scored else None)
             self._count_saved()
         self._mark = ended
-        on = self._gate.tested(self._gain.value, self.walk.walked <= len(self.shard), self.switch)
+        gain = self._gain.value if self._method.draws else math.nan
+        on = self._gate.tested(gain, self.walk.walked <= len(self.shard), self.switch)
         self._selecting = self._method.draws and (on or not self._method.switched)
 
     def close(self) -> None:

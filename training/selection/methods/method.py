@@ -59,6 +59,11 @@ class Method:
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         self.table, self.settings = table, settings
 
+    @property
+    def learns(self) -> bool:
+        """Whether it needs the losses of every step; else the switch spares some."""
+        return (self.draws or self.chooses) and not self.switched
+
     @classmethod
     def require(cls, settings: Settings) -> None:
         """Raise ControlError if something is missing that this method needs."""
