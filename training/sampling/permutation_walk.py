@@ -91,7 +91,7 @@ class PermutationWalk:
                 walked = len(offered)
             else:
                 chance = self.rng.random(len(offered), np.float32)
-                (hits,) = np.nonzero(chance < probability)
+                (hits,) = np.nonzero(~(chance >= probability))  # NaN: unknown, so it is accepted
                 walked = int(hits[missing - 1]) + 1 if len(hits) >= missing else len(offered)
                 hits = hits[:missing]
                 found.append(Accepted(offered[hits], probability[hits], chance[hits] < floor))

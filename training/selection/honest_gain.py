@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from looptap.training.sampling.permutation_walk import Floats
@@ -36,7 +38,8 @@ class HonestGain:
         wanted = np.maximum(wanted, _LEAST_PROBABILITY)
         squares = scores.astype(np.float64) ** 2 * each
         new = float(each.sum()), float(squares.sum()), float((squares / wanted).sum()), float(wanted @ each)
-        self._sums = [_DECAY_FACTOR * old + one for old, one in zip(self._sums, new, strict=True)]
+        if math.isfinite(sum(new)):  # else nothing would be known ever after
+            self._sums = [_DECAY_FACTOR * old + one for old, one in zip(self._sums, new, strict=True)]
 
     @property
     def value(self) -> float:

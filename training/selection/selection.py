@@ -22,6 +22,7 @@ from looptap.training.selection.selection_state import SelectionState
 from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
 
 _ROUNDING_BATCHES = 1e-6  # by which an expected length may be too long
+_QUIETLY = np.errstate(all="ignore")  # warnings of numbers that are not finite: what is wrong stands in `note`
 
 
 class Selection(SelectionState):
@@ -107,7 +108,8 @@ class Selection(SelectionState):
             self.given += 1
             self._flight.add(indices)
             yield indices.tolist()
-            if turn != self._turn:  # the loop iterates again before the end
+            if turn != self._turn:
+                self._say("Another loop began over this Selection: the earlier one ends. Make one for each loop.")
                 return
         self._inside = False
         if not self._flight.batches:  # else the epoch ends with the step on what workers have in hand
@@ -151,6 +153,7 @@ class Selection(SelectionState):
         if self.table.plain and not self._method.chooses and losses.ndim == 1:
             return losses.mean()
         begun = self._clock()
+        self._asked = None, self._asked[1]  # the loop may have refilled the same tensor
         try:
             ids = self._ids(indices)
             if tuple(losses.shape) != (len(ids),):
@@ -177,7 +180,7 @@ class Selection(SelectionState):
         try:
             ids = self._ids(indices)
             if self._method.chooses:
-                weights = self._method.choose(ids, arguments.finite_losses(len(ids), losses))
+                weights = self._chosen(ids, losses)
                 kept = weights > 0
                 self.table.weight[ids] = weights * np.float32(np.count_nonzero(kept) / len(ids))
                 self.table.plain, self._chose = False, True
@@ -206,7 +209,7 @@ class Selection(SelectionState):
             if scored := self._method.learns or self._gate.scores():
                 self._settle()
                 found = arguments.per_example(len(ids), losses, logits, targets, self._criterion)
-                if (labels := arguments.labels_of(targets)) is not None:
+                if (labels := arguments.labels_of(len(ids), targets)) is not None:
                     self.table.label[ids] = labels
                 self._late.append((ids, found))
                 if not getattr(found.losses, "is_cuda", False):  # a device is waited for a step later
@@ -215,7 +218,7 @@ class Selection(SelectionState):
             self._fail(f"observe: {error}")
         self._asked, self._chose = (None, self._asked[1]), False
         ended = self._clock()
-        cost, self._cost = self._cost + ended - begun, 0.0
+        cost, self._cost = max(0.0, self._cost + ended - begun), 0.0
         self.seconds_spent += cost
         if self._mark:
             self._gate.timed(max(0.0, ended - self._mark - cost), cost if scored else None)
@@ -271,6 +274,7 @@ class Selection(SelectionState):
         self._cost += self._clock() - begun
         return found.indices
 
+    @_QUIETLY
     def _selected(self) -> Accepted | None:
         """Return the next batch as the method draws it; None if that failed."""
         method = self._method
@@ -294,7 +298,7 @@ class Selection(SelectionState):
 
     def _made_beside(self, beside: SideAssistant, method: AutoAssist) -> Accepted | None:
         """Return a batch of the assistant beside the loop; None if it has none ready."""
-        made = beside.draw(method, self.shard, self.batch_size, [self.table.size, self.rank, self.steps])
+        made = beside.draw(method, self.shard, self.batch_size, [*self.seed, 4, self.steps])
         if beside.ended:
             self._say(f"The assistant ended ({beside.ended}): sampling is plain until the method is set again.")
         if made is None:
@@ -315,20 +319,32 @@ class Selection(SelectionState):
         if self._chose:  # of a batch of which all were given, those that were not chosen have the weight 0
             return weights * np.float32(len(ids) / max(1, int(np.count_nonzero(weights))))
         if self._method.chooses:
-            weights = weights * self._method.choose(ids, arguments.finite_losses(len(ids), losses))
+            weights = weights * self._chosen(ids, losses)
             self.taken -= len(ids) - int(np.count_nonzero(weights))
         return weights
 
+    @_QUIETLY
+    def _chosen(self, ids: Ints, losses: Any) -> Floats:
+        """Return the method's weights; raises ValueError for what would spoil the loss."""
+        weights = self._method.choose(ids, arguments.finite_losses(len(ids), losses))
+        if not np.isfinite(weights).all():
+            raise ValueError(f"the method {self.method!r} gave weights that are not finite")
+        return weights
+
+    @_QUIETLY
     def _settle(self) -> None:
         """Process the losses and scores of the observed steps."""
         late, self._late = self._late, []
         for ids, found in late:
-            ids, losses, scores = arguments.distinct(ids, found)
-            kept, losses, scores = arguments.finite(ids, losses, scores)
-            if len(kept) < len(ids):
-                self._fail("Losses that are not finite are left out.")
-            if len(kept):
-                self._learn(kept, losses, scores)
+            try:
+                ids, losses, scores = arguments.distinct(ids, found)
+                kept, losses, scores = arguments.finite(ids, losses, scores)
+                if len(kept) < len(ids):
+                    self._fail("Losses that are not finite are left out.")
+                if len(kept):
+                    self._learn(kept, losses, scores)
+            except Exception as error:  # neither the loop nor its checkpoint may end of it
+                self._fail(f"observe: {error}")
 
     def _learn(self, ids: Ints, losses: Floats, scores: Floats | None) -> None:
         table, method = self.table, self._method
@@ -350,9 +366,16 @@ class Selection(SelectionState):
         table.observed(ids, losses, scores)
         self._audit.add(predicted, losses, method.cut, method.threshold)
 
+    @_QUIETLY
     def _expected(self) -> float:
-        """Return how many batches an epoch would have now."""
-        share = float(self._method.acceptance(self.shard).probability.mean()) if self._selecting else 1.0
+        """Return how many batches an epoch would have now. Does not raise."""
+        share = 1.0
+        if self._selecting:
+            try:
+                found = float(self._method.acceptance(self.shard).probability.mean())
+                share = 1.0 if math.isnan(found) else found
+            except Exception as error:  # features that fail
+                self._fail(f"The method {self.method!r} failed: {error}. Sampling is plain.")
         end = self._end + (len(self.shard) if self.walk.walked >= self._end else 0)
         return share * (end - self.walk.walked) / self.drawn_size
 
@@ -366,10 +389,10 @@ class Selection(SelectionState):
 
         What is known of the instances stays, and a method that was used before continues where it was.
         """
-        if self.beside is not None:
-            self.beside.close()
         if method.name not in self._methods:
             self._methods[method.name] = method(self.table, self)
+        if self.beside is not None:
+            self.beside.close()
         self._method = self._methods[method.name]
         self._method.begin(self.epoch)
         self._audit.clear()

@@ -138,14 +138,16 @@ def finite(ids: Ints, losses: Floats, scores: Floats | None) -> tuple[Ints, Floa
     return ids[good], losses[good], None if scores is None else scores[good]
 
 
-def labels_of(targets: Any) -> Any:
-    """Return targets as an array of classes; None if they are none.
+def labels_of(count: int, targets: Any) -> Any:
+    """Return targets as an array of ``count`` classes; None if they are none.
 
     Those on a device are not waited for.
     """
-    if getattr(targets, "ndim", 0) != 1 or targets.is_cuda or targets.is_floating_point():
+    if np.shape(targets) != (count,) or getattr(getattr(targets, "device", None), "type", "cpu") != "cpu":
         return None
-    return targets.numpy()
+    found = targets.detach() if hasattr(targets, "detach") else targets
+    found = None if hasattr(found, "is_floating_point") and found.is_floating_point() else np.asarray(found)
+    return found if found is not None and found.dtype.kind in "iub" else None
 
 
 def finite_losses(count: int, losses: Any) -> Floats:

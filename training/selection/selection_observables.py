@@ -280,8 +280,9 @@ class SelectionObservables(Noted):
     def _acceptance_by_class(self) -> dict[int, float]:
         labels = self.table.label[self.shard]
         known = labels >= 0
-        counts, sums = np.bincount(labels[known]), np.bincount(labels[known], self._acceptance()[known])
-        return {label: float(sums[label] / counts[label]) for label in np.flatnonzero(counts).tolist()}
+        classes, place = np.unique(labels[known], return_inverse=True)  # a label may be a large number
+        means = np.bincount(place, self._acceptance()[known]) / np.bincount(place)
+        return dict(zip(classes.tolist(), means.tolist(), strict=True))
 
     def _acceptance(self) -> Floats:
         """Return the present probability of each instance of the shard."""

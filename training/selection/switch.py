@@ -72,7 +72,8 @@ class Switch:
         return self.on
 
     def _test(self, gain: float) -> None:
-        paid = self.step_seconds / (self.step_seconds + self.cost_seconds)
+        whole = self.step_seconds + self.cost_seconds
+        paid = self.step_seconds / whole if whole > 0 else math.nan  # a clock may stand still
         self.net = (1 + (gain - 1) / 2) * paid
         if math.isnan(self.net):
             self._turn(False, "no gain is known yet")

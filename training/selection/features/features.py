@@ -158,6 +158,8 @@ class ComputedFeatures(Features):
 
     def rows(self, indices: Ints) -> Rows:
         """Return the rows of ``indices``. Raises ValueError if their shape changes."""
+        if not len(indices):  # np.stack of no rows, as a function may be written, raises
+            return DenseRows(np.empty((0, self.width), np.float32))
         found = np.asarray(_numbers("features", self.function(indices)), np.float32)
         if found.shape != (len(indices), self.width):
             raise ValueError(f"features=... returned shape {found.shape}, not ({len(indices)}, {self.width}).")

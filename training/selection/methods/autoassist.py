@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,6 +106,12 @@ class AutoAssist(Method):
         phi *= np.float32(1 - self.features.decay)
         phi[:-1] -= rows.gradient(errors)
         phi[-1] -= errors.sum()
+        if not math.isfinite(float(phi.sum())):
+            phi[:] = 0
+            raise ValueError(
+                f"the assistant diverged with learning_rate={self.settings.learning_rate!r}, and begins again. Set a "
+                "lower one, or scale the features."
+            )
         self.averages[:] = total, count, gamma + (1 - _ACCURACY_DECAY_FACTOR) * (accuracy - gamma), updates + 1
 
     def state_dict(self) -> dict[str, Any]:

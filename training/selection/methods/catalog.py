@@ -25,5 +25,5 @@ class MethodControl(Control):
     def __set__(self, instance: Any, value: Any) -> None:
         method = METHODS[self.checked(value, self.name)]
         method.require(instance)
+        instance.take_over(method)  # may fail, and then nothing has changed
         super().__set__(instance, value)
-        instance.take_over(method)

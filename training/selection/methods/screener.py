@@ -11,6 +11,8 @@ from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Floats, Ints
 from looptap.training.selection.methods.method import Method, Settings
 
+_HIGHEST_LOSS = np.float32(1e9)  # that counts: squares of slopes must fit into 32 bits
+
 
 class Screener(Method):
     """Weights the loss of each example by what a small net says of its features.
@@ -32,6 +34,10 @@ class Screener(Method):
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         super().__init__(table, settings)
         self.require(settings)
+        self._start()
+
+    def _start(self) -> None:
+        settings = self.settings
         rng, width = np.random.default_rng([*settings.seed, 3]), settings.features.width if settings.features else 0
         self.first = (rng.standard_normal((self.HIDDEN, width + 1)) / np.sqrt(width + 1)).astype(np.float32)
         """Rows: the units; the last column is the constant."""
@@ -67,6 +73,13 @@ class Screener(Method):
         """Descend the loss of the net on the batch that was trained on."""
         rows = self._rows(indices)
         hidden, w = self._forward(rows)
+        if not np.isfinite(w).all():
+            self._start()
+            raise ValueError(
+                f"the net of 'screener' diverged with learning_rate={self.settings.learning_rate!r}, and begins again. "
+                "Set a lower one, or scale the features."
+            )
+        losses = np.minimum(losses, _HIGHEST_LOSS)
         slope = (2 * w * np.maximum(0, self.MARGIN - losses) - 2 * (1 - w) * losses) * w * (1 - w)
         back = np.outer(self.second[:-1], slope) * (hidden > 0)
         first = np.stack([np.append(rows.gradient(unit), unit.sum()) for unit in back])

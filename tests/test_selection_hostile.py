@@ -1,0 +1,140 @@
+"""Selection: what a loop, its data and its assistant do wrong must not end it."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from looptap.streams.errors import ControlError
+from looptap.training.selection import Selection, WithIndex
+
+
+def walk(selection, epochs, losses):
+    """Train nothing for some epochs; return the means of the losses."""
+    means = []
+    for _ in range(epochs):
+        for batch in selection:
+            given = losses(batch)
+            means.append(float(selection.mean(batch, given)))
+            selection.observe(batch, losses=given)
+    return means
+
+
+def ones(batch):
+    """Return a loss of 1 for each."""
+    return torch.ones(len(batch))
+
+
+class Failing:
+    """Features as a function, which fails from some time on."""
+
+    def __init__(self):
+        self.broken = False
+
+    def __call__(self, indices):
+        if self.broken:
+            raise OSError("the disk is gone")
+        return np.stack([np.array([index, 1.0]) for index in indices])  # raises for no indices
+
+
+@pytest.mark.parametrize("times", [[1.0] * 3, range(10**6, 0, -1)], ids=["stands", "goes back"])
+def test_a_clock_that_stands_or_goes_back_ends_nothing(times):
+    clock = iter([*times] * 1000)
+    selection = Selection(64, 8, clock=lambda: float(next(clock)))
+    walk(selection, 20, ones)
+    assert selection.note == ""
+    assert selection.seconds_spent >= 0
+
+
+@pytest.mark.parametrize("method", ["autoassist", "screener"])
+def test_an_assistant_that_diverges_says_so_and_the_losses_stay_finite(method):
+    selection = Selection(64, 8, method, features=np.eye(64))
+    selection.learning_rate = math.inf
+    assert np.isfinite(walk(selection, 3, lambda batch: torch.rand(len(batch)))).all()
+    assert "diverged with learning_rate=inf" in selection.note
+    assert 0 < len(selection) <= 8
+    selection.learning_rate = 0.01
+    selection.note = ""
+    walk(selection, 3, lambda batch: torch.rand(len(batch)))
+    assert selection.note == ""
+
+
+def test_a_huge_loss_does_not_spoil_the_net_of_the_screener():
+    selection = Selection(64, 8, "screener", features=np.eye(64))
+    means = walk(selection, 4, lambda batch: torch.tensor([1e30 if index == 5 else 1.0 for index in batch]))
+    assert np.isfinite(means).all()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_features_that_fail_leave_the_length_and_the_epochs(world):
+    features = Failing()
+    selection = Selection(64, 8, "autoassist", features=features, rank=0, world=world, agree=float)
+    walk(selection, 1, ones)
+    features.broken = True
+    assert 0 < selection.expected_length <= len(selection) <= 8 // world
+    walk(selection, 1, ones)
+    assert "the disk is gone" in selection.note
+    assert selection.epoch == 2
+
+
+def test_a_method_whose_features_fail_is_not_taken():
+    features = Failing()
+    selection = Selection(64, 8, "norm", features=features)
+    selection.features.rows = None  # as what a user wrote may be
+    with pytest.raises(TypeError):
+        selection.method = "autoassist"
+    assert selection.method == "norm"
+    walk(selection, 2, ones)
+    assert selection.note == ""
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [np.array([1, 0]), [1, 0], torch.tensor([1, 0], device="meta"), torch.zeros(6, dtype=torch.int64), np.array([2.0])],
+    ids=["numpy", "list", "device", "tokens", "numbers"],
+)
+def test_targets_of_any_kind_leave_the_losses(targets):
+    selection = Selection(8, 2)
+    selection.observe([3, 4], losses=torch.tensor([1.0, 2.0]), targets=targets)
+    assert selection.note == ""
+    assert selection.table.loss[[3, 4]].tolist() == [1.0, 2.0]
+
+
+def test_labels_may_be_large_numbers():
+    selection = Selection(8, 2)
+    selection.observe([3, 4], losses=torch.ones(2), targets=torch.tensor([2**31 - 1, 5]))
+    tracemalloc.start()
+    try:
+        assert selection.acceptance_by_class == {5: 1.0, 2**31 - 1: 1.0}
+        assert tracemalloc.get_traced_memory()[1] < 100_000  # an array with an element for each number has 16 GB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_loop_that_ends_another_says_so():
+    selection = Selection(16, 4)
+    outer = [list(selection) for _ in DataLoader(WithIndex(range(16)), batch_sampler=selection)]
+    assert len(outer) == 1
+    assert "Another loop" in selection.note
+
+
+def test_indices_that_are_refilled_in_place_are_read_again():
+    selection = Selection(16, 4, "loss", switch="on")
+    walk(selection, 3, lambda batch: torch.tensor([1.0 if index < 8 else 0.1 for index in batch]))
+    selection.table.weight[:] = np.arange(16)
+    indices = torch.tensor([1, 1])
+    assert selection.mean(indices, torch.ones(2)) == 1
+    indices[:] = 3  # and the step was left out
+    assert selection.mean(indices, torch.ones(2)) == 3
+    selection.observe(indices, losses=torch.full((2,), 7.0))
+    assert selection.table.loss[3] == 7
+
+
+def test_a_control_is_refused_in_a_sentence():
+    with pytest.raises(ControlError, match=r"learning_rate = nan must be a number, 0\.0 or more"):
+        Selection(8, 2).learning_rate = math.nan
