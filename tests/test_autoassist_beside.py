@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import warm
 from torch.utils.data import DataLoader, TensorDataset
 from waiting import LIMIT_SECONDS, freeze, soon
 
@@ -221,7 +222,7 @@ def test_it_does_not_outlive_a_loop_that_is_killed():
         "print(s.beside.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as loop:
+    with warm.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as loop:
         assistant = psutil.Process(int(loop.stdout.readline()))
         assert "torch" not in {os.path.basename(one.path) for one in assistant.memory_maps()}
         loop.kill()
@@ -238,7 +239,7 @@ def test_an_ordinary_end_of_the_job_waits_for_nothing_and_leaves_nothing():
         "    globals()[mode] = s\n"
         "print(s.beside.pid)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_SECONDS * 2)
+    done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_SECONDS * 2)
     assert (done.returncode, done.stderr) == (0, "")
     soon(lambda: not psutil.pid_exists(int(done.stdout)))
 

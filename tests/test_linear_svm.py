@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+import warm
 
 from looptap.examples.linear_svm import STRATEGIES, train, two_clouds
 
@@ -71,5 +71,5 @@ def test_another_strategy_is_refused():
 
 def test_the_example_runs():
     command = [sys.executable, "-m", "looptap.examples.linear_svm", "--steps", "256", "--runs", "4"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = warm.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.count("pegasos") == 2

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 
 import msgspec
 import pytest
+import warm
 from rank_jobs import environment, free_port, ranks, started
 from waiting import freeze, soon
 
@@ -317,7 +317,7 @@ def light(directory):
     """Run two ranks without torch, whose n-th events are due at the same moment."""
     command = [sys.executable, "-c", LIGHT, str(time.monotonic())]
     port = free_port()
-    children = [subprocess.Popen(command, env=environment(directory, rank, 2, port)) for rank in (0, 1)]
+    children = [warm.Popen(command, env=environment(directory, rank, 2, port)) for rank in (0, 1)]
     started(directory, 2, "light")
     yield children
     for child in children:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import warm
 from rank_jobs import environment, started
 from waiting import soon
 
@@ -128,7 +129,7 @@ time.sleep(60)
 
 
 def test_a_killed_client_ends_its_bridge(agent):
-    with subprocess.Popen([sys.executable, "-c", CLIENT, BRIDGE], stdout=subprocess.PIPE) as client:
+    with warm.Popen([sys.executable, "-c", CLIENT, BRIDGE], stdout=subprocess.PIPE) as client:
         assert client.stdout.readline() == b"attached\n"
         (bridge,) = psutil.Process(client.pid).children()
         client.kill()
@@ -177,7 +178,7 @@ JOB = "import looptap, time; a = looptap.Agent('digits'); print('ready', flush=T
 
 
 def test_a_killed_job_is_known_to_have_ended_by_what_the_next_start_says(place):
-    with subprocess.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
+    with warm.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
         assert job.stdout.readline() == b"ready\n"
         with attach(BRIDGE) as run:
             job.kill()
@@ -187,7 +188,7 @@ def test_a_killed_job_is_known_to_have_ended_by_what_the_next_start_says(place):
 
 
 def test_a_later_run_of_the_name_is_not_confused_with_the_lost_one(place):
-    with subprocess.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
+    with warm.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
         assert job.stdout.readline() == b"ready\n"
         with attach(BRIDGE) as run, looptap.Agent("other") as other:
             (place / f"{run.id}.0.operator.json").unlink()
@@ -443,7 +444,7 @@ with looptap.Agent("digits", budget=float("inf")) as agent:
 
 
 def test_ranks_behind_sshd_are_reached_by_one_connection_each_or_by_a_relay(sshd, place, tmp_path, monkeypatch):
-    jobs = [subprocess.Popen([sys.executable, "-c", RANK], env=environment(place, rank, 2, 29501)) for rank in (0, 1)]
+    jobs = [warm.Popen([sys.executable, "-c", RANK], env=environment(place, rank, 2, 29501)) for rank in (0, 1)]
     try:
         started(place, 2, "digits")
         (tmp_path / "here").mkdir(0o700)

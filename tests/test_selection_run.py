@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm
 from rank_jobs import environment, free_port
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
@@ -176,7 +177,7 @@ def test_ranks_make_equally_many_steps_on_shards_of_their_own(tmp_path):
     """One selects and the other does not; 103 instances are no multiple of 2."""
     port = free_port()
     children = [
-        subprocess.Popen(
+        warm.Popen(
             [sys.executable, "-c", JOB], env=environment(tmp_path, rank, 2, port), stdout=subprocess.PIPE, text=True
         )
         for rank in range(2)

@@ -17,6 +17,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+import warm
 from counts import FULL
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -124,7 +125,7 @@ def test_each_of_fifty_ctrl_c_reaches_the_user(directory):
             agent.emit("batch", step=-1, loss=torch.tensor(1.0))
             print("unharmed", flush=True)
     """
-    child = subprocess.Popen(
+    child = warm.Popen(
         [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdin is not None
