@@ -59,7 +59,7 @@ class CrossEntropy:
                 valid = targets != self.ignore_index
                 if not self.label_smoothing and self.weight is None:  # without a second tensor of all classes
                     losses = functional.nll_loss(log_p, targets, ignore_index=self.ignore_index, reduction="none")
-                    squares = (log_p * 2).exp_().sum(1) - 2 * (-losses).exp() + 1
+                    squares = log_p.exp().square_().sum(1).sub_((-losses).exp_(), alpha=2).add_(1)
                     return _averaged(losses, squares, valid)
                 index = targets.where(valid, torch.zeros_like(targets)).unsqueeze(1)
                 pull = torch.zeros_like(log_p).scatter_(1, index, 1.0)
@@ -158,14 +158,12 @@ def _alike(outputs: Any, targets: Any) -> tuple[Any, Any]:
 def _averaged(losses: Any, squares: Any, valid: Any) -> PerExample:
     """Average over all dimensions but the first, where ``valid``; never waits."""
     if valid is not None:
-        squares = squares * valid
+        losses, squares = losses * valid, squares * valid
     if losses.ndim > 1:
         losses, squares = losses.flatten(1), squares.flatten(1)
         if valid is None:
             losses, squares = losses.mean(1), squares.mean(1)
         else:
             count = valid.flatten(1).sum(1).clamp_(min=1)
-            losses, squares = (losses * valid.flatten(1)).sum(1) / count, squares.sum(1) / count
-    elif valid is not None:
-        losses = losses * valid
+            losses, squares = losses.sum(1) / count, squares.sum(1) / count
     return PerExample(losses, squares.clamp(min=0).sqrt_())

@@ -51,7 +51,7 @@ class Norm(Method):
             found = np.ones(len(indices), np.float32)
         else:
             found = probability ** np.float32(-self.bias_correction)
-        self._mean_weight += (1 - _EMA_DECAY_FACTOR) * (float(found.mean()) - self._mean_weight)
+        self._mean_weight += (1 - _EMA_DECAY_FACTOR) * (float(found.sum()) / len(found) - self._mean_weight)
         return found / np.float32(self._mean_weight)
 
     @property
