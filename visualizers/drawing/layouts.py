@@ -43,8 +43,8 @@ CAPTION_SHARE = 0.55
 def caption_lines(caption: str, letters: int, lines: int) -> list[str]:
     """Return a caption in up to ``lines`` lines of ``letters``, broken at commas.
 
-    >>> caption_lines("label 7, drawn 3, loss 0.01", 9, 2), caption_lines("a, b", 9, 2)
-    (['label 7,', 'drawn 3…'], ['a, b'])
+    >>> caption_lines("label 7, drawn 3, loss 0.01", 9, 2), caption_lines("label 7, drawn 117, loss 0.01", 9, 2)
+    (['label 7,', 'drawn 3…'], ['label 7,', 'drawn 117'])
     """
     found: list[str] = []
     for part in caption.split(", "):
@@ -54,7 +54,8 @@ def caption_lines(caption: str, letters: int, lines: int) -> list[str]:
             found.append(part)
     more = len(found) > lines
     ends = ["," if place < min(len(found), lines) - 1 else "…" * more for place in range(len(found))]
-    return [cut(line + end, max(3, letters)) for line, end in zip(found[:lines], ends, strict=False)]
+    whole = [line + end if len(line + end) <= letters else line for line, end in zip(found[:lines], ends, strict=False)]
+    return [cut(line, max(3, letters)) for line in whole]
 
 
 def panels(picture: Picture) -> tuple[Panel, ...]:
