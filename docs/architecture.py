@@ -22,7 +22,7 @@ DRAWING = ROOT / "docs" / "architecture.svg"
 FOUNDATION = ("protocol", "store", "streams")
 """Rooms that all others import: arrows into them from outside are not drawn."""
 
-WIDTH, HEIGHT = 900, 892
+WIDTH, HEIGHT = 900, 932
 TOP_PIXELS, ROW_PIXELS = 40, 80
 CHARACTER_PIXELS = 5.8
 """The average width of a character of the words in a box."""
@@ -53,14 +53,14 @@ class Box:
 
 
 FRAMES = [
-    Box("training", A + 6, 0.05, 256, "", 104),
-    Box("agent", A + 6, 1.45, 532, "", 542),
+    Box("training", A + 6, 0.05, 256, "", 147),
+    Box("agent", A + 6, 1.95, 532, "", 542),
     Box("cli", C + 6, 0.05, 320, "", 88),
-    Box("visualizers", C + 6, 1.45, 320, "", 170),
-    Box("client", C + 6, 3.85, 320, "", 289),
-    Box("protocol", A + 6, 8.48, 256, "messages, codec, keys, connection files, limits, errors", 62),
-    Box("store", B + 6, 8.48, 256, "the SQLite file of a run: writer, reader, exports", 62),
-    Box("streams", A + 6, 9.42, 876, "", 88),
+    Box("visualizers", C + 6, 1.95, 320, "", 170),
+    Box("client", C + 6, 4.35, 320, "", 289),
+    Box("protocol", A + 6, 8.98, 256, "messages, codec, keys, connection files, limits, errors", 62),
+    Box("store", B + 6, 8.98, 256, "the SQLite file of a run: writer, reader, exports", 62),
+    Box("streams", A + 6, 9.92, 876, "", 88),
 ]
 """The rooms, around their packages."""
 BOXES = [
@@ -68,42 +68,43 @@ BOXES = [
     Box("training.echoing", A + 138, 0.3, 116, "data, used again", 38),
     Box("training.selection", A + 14, 0.83, 116, "what to train on", 38),
     Box("training.sampling", A + 138, 0.83, 116, "order and losses", 38),
-    Box("agent", A + 14, 1.72, 240, "Agent: emit, expose, stream, control; opening and closing"),
-    Box("agent.control", A + 14, 2.85, 240, "commands: validated on the I/O thread, applied inside emit"),
-    Box("agent.queries", A + 14, 3.98, 240, "code of clients, compiled and attached to event types"),
-    Box("agent.loop", A + 14, 5.11, 240, "event types, attached queries, overhead budget, guard"),
-    Box("agent.server", B + 14, 1.72, 240, "what is answered: sessions, subscriptions, declared streams"),
-    Box("agent.run", B + 14, 2.85, 240, "identity, advertisement, history and end of a run"),
-    Box("agent.io", B + 14, 6.5, 240, "reactor, sockets, authenticator"),
-    Box("agent.handoff", A + 150, 7.4, 252, "value queue, history, wakeup: the only objects that both threads touch"),
+    Box("training.prioritized", A + 14, 1.36, 116, "what moves a loss", 38),
+    Box("agent", A + 14, 2.22, 240, "Agent: emit, expose, stream, control; opening and closing"),
+    Box("agent.control", A + 14, 3.35, 240, "commands: validated on the I/O thread, applied inside emit"),
+    Box("agent.queries", A + 14, 4.48, 240, "code of clients, compiled and attached to event types"),
+    Box("agent.loop", A + 14, 5.61, 240, "event types, attached queries, overhead budget, guard"),
+    Box("agent.server", B + 14, 2.22, 240, "what is answered: sessions, subscriptions, declared streams"),
+    Box("agent.run", B + 14, 3.35, 240, "identity, advertisement, history and end of a run"),
+    Box("agent.io", B + 14, 7.0, 240, "reactor, sockets, authenticator"),
+    Box("agent.handoff", A + 150, 7.9, 252, "value queue, history, wakeup: the only objects that both threads touch"),
     Box("cli.top", C + 14, 0.32, 96, "the screen"),
     Box("cli.commands", C + 118, 0.32, 96, "a module a verb"),
     Box("cli.demo", C + 222, 0.32, 96, "jobs to try"),
-    Box("visualizers.surfaces", C + 14, 1.72, 144, "window, page, file, terminal, notebook"),
-    Box("visualizers", C + 178, 1.721, 140, "Plot and its cells"),
-    Box("visualizers.charts", C + 170, 2.75, 148, "kinds, and which one is chosen"),
-    Box("visualizers.drawing", C + 82, 2.75, 80, "pictures"),
-    Box("visualizers.data", C + 14, 2.75, 60, "numbers"),
-    Box("client.guard", C + 222, 4.12, 96, "rules over many runs"),
-    Box("client", C + 118, 4.12, 96, "attach, Run"),
-    Box("client.control", C + 90, 5.3, 68, "set, stop"),
-    Box("client.ranks", C + 170, 5.3, 68, "several ranks"),
-    Box("client.streams", C + 250, 5.3, 68, "live streams"),
-    Box("client.transport", C + 14, 6.5, 96, "links and reconnects"),
-    Box("client.session", C + 118, 6.5, 200, "requests, replies, callbacks"),
-    Box("client.directory", C + 14, 4.121, 96, "which runs there are"),
-    Box("streams.stream", A + 14, 9.7, 131, "buffer, readers, derived streams"),
-    Box("streams.language", A + 159, 9.7, 131, "text or a function in, a query out"),
-    Box("streams.operators", A + 304, 9.7, 131, "stages that events are pushed through"),
-    Box("streams.aggregations", A + 449, 9.7, 131, "reducers whose state can be merged"),
-    Box("streams.values", A + 594, 9.7, 131, "snapshots, sizes, helpers"),
-    Box("streams.preserving", A + 739, 9.7, 131, "state of torch and of models, put back"),
+    Box("visualizers.surfaces", C + 14, 2.22, 144, "window, page, file, terminal, notebook"),
+    Box("visualizers", C + 178, 2.221, 140, "Plot and its cells"),
+    Box("visualizers.charts", C + 170, 3.25, 148, "kinds, and which one is chosen"),
+    Box("visualizers.drawing", C + 82, 3.25, 80, "pictures"),
+    Box("visualizers.data", C + 14, 3.25, 60, "numbers"),
+    Box("client.guard", C + 222, 4.62, 96, "rules over many runs"),
+    Box("client", C + 118, 4.62, 96, "attach, Run"),
+    Box("client.control", C + 90, 5.8, 68, "set, stop"),
+    Box("client.ranks", C + 170, 5.8, 68, "several ranks"),
+    Box("client.streams", C + 250, 5.8, 68, "live streams"),
+    Box("client.transport", C + 14, 7.0, 96, "links and reconnects"),
+    Box("client.session", C + 118, 7.0, 200, "requests, replies, callbacks"),
+    Box("client.directory", C + 14, 4.621, 96, "which runs there are"),
+    Box("streams.stream", A + 14, 10.2, 131, "buffer, readers, derived streams"),
+    Box("streams.language", A + 159, 10.2, 131, "text or a function in, a query out"),
+    Box("streams.operators", A + 304, 10.2, 131, "stages that events are pushed through"),
+    Box("streams.aggregations", A + 449, 10.2, 131, "reducers whose state can be merged"),
+    Box("streams.values", A + 594, 10.2, 131, "snapshots, sizes, helpers"),
+    Box("streams.preserving", A + 739, 10.2, 131, "state of torch and of models, put back"),
 ]
 LEGEND = [
-    (C + 14, 7.72, "Arrow: imports. Dashed: against the order of the rows."),
-    (C + 14, 7.92, "Number: a step in the life of a value, section 2."),
-    (C + 14, 8.75, "Everything above imports protocol, store or streams;"),
-    (C + 14, 8.95, "those arrows are left out."),
+    (C + 14, 8.22, "Arrow: imports. Dashed: against the order of the rows."),
+    (C + 14, 8.42, "Number: a step in the life of a value, section 2."),
+    (C + 14, 9.25, "Everything above imports protocol, store or streams;"),
+    (C + 14, 9.45, "those arrows are left out."),
 ]
 SOCKET = ("agent.io", "client.transport", "CURVE socket")
 

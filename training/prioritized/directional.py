@@ -1,0 +1,71 @@
+"""Derivatives of the losses of single examples along a direction: one forward-mode pass, or two forward passes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from looptap.streams.preserving.random_state import RandomState
+
+Losses = Callable[[dict[str, Any]], Any]
+"""Returns the losses (n,) of a batch by a model with these parameters."""
+STEP_FACTOR = 1e-3
+"""The length of a finite difference's step, of the parameters' norm."""
+
+
+def along_by_jvp(losses: Losses, parameters: dict[str, Any], direction: Sequence[Any]) -> Any:
+    """Return the derivatives (n,) by forward-mode differentiation.
+
+    Attention runs by torch's plain kernel: the fused ones have no forward mode.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def of(*values: Any) -> Any:
+        return losses(dict(zip(parameters, values, strict=True)))
+
+    _load_forward_mode()
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), _whole_precision(direction), sdpa_kernel(SDPBackend.MATH):
+            return torch.func.jvp(of, tuple(parameters.values()), tuple(direction))[1].detach()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _whole_precision(direction: Sequence[Any]) -> Any:
+    """Return a context without autocast, which rounds differences away."""
+    import torch
+
+    return torch.autocast(direction[0].device.type, enabled=False)
+
+
+@cache
+def _load_forward_mode() -> None:
+    """Load torch's forward mode, whose first use warns of its own means."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.func.jvp(torch.square, (torch.ones(1),), (torch.ones(1),))
+
+
+def along_by_difference(losses: Losses, parameters: dict[str, Any], direction: Sequence[Any], now: Any) -> Any:
+    """Return the derivatives (n,) by the difference of two forward passes.
+
+    ``now`` are the losses of the first of them, None: it is made here. Both passes draw the same random numbers.
+    """
+    import torch
+
+    with torch.no_grad(), _whole_precision(direction):
+        if now is None:
+            before = RandomState()
+            now = losses(parameters)
+            before.put_back()
+        size, length = (torch.stack(torch._foreach_norm(list(one))).norm() for one in (parameters.values(), direction))
+        step = STEP_FACTOR * size / length.clamp(min=torch.finfo(length.dtype).tiny)
+        moved = {name: one + step * along for (name, one), along in zip(parameters.items(), direction, strict=True)}
+        return (losses(moved) - now.detach()) / step

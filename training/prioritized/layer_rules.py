@@ -1,0 +1,166 @@
+"""What a layer contributes to an example's gradient, from its input and the gradient of its output.
+
+Each layer here is linear in its parameters. So its share of `gbar · g_i` is the dot product of the gradient of its
+output for example i with the layer applied to the same input, with gbar in place of its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from looptap.training.prioritized.gradient_norms import OuterProduct
+
+
+class LayerRule(NamedTuple):
+    """How a kind of layer takes part. Shapes are the layer's own, n examples first."""
+
+    along: Callable[[Any, Any, Any, Any], Any]
+    """Of layer, input, and gbar of weight and bias: the change of its output, of the output's shape."""
+    gradients: Callable[[Any, Any, Any], Iterator[tuple[str, Any]]]
+    """Of layer, input and gradient of its output: "weight" and "bias" with the gradients (n, ...) of single examples,
+    or with their `OuterProduct`."""
+
+
+def rule_of(layer: Any) -> LayerRule | None:
+    """Return the rule of a layer; None: it has parameters and no rule."""
+    own = {name for name, one in layer.named_parameters(recurse=False) if one.requires_grad}
+    if not own <= {"weight", "bias"}:
+        return None
+    for kind, rule in _rules().items():
+        if isinstance(layer, kind) and type(layer).forward is kind.forward:
+            return rule if not getattr(layer, "scale_grad_by_freq", False) else None
+    return None
+
+
+@cache
+def _rules() -> dict[Any, LayerRule]:
+    from torch import nn
+
+    convolution = LayerRule(_convolution, _convolution_gradients)
+    batch = LayerRule(_batch_norm, _channel_gradients)
+    return {
+        nn.Linear: LayerRule(_linear, _linear_gradients),
+        nn.Embedding: LayerRule(_embedding, _embedding_gradients),
+        nn.Conv1d: convolution,
+        nn.Conv2d: convolution,
+        nn.LayerNorm: LayerRule(_layer_norm, _feature_gradients),
+        nn.GroupNorm: LayerRule(_group_norm, _channel_gradients),
+        nn.BatchNorm1d: batch,
+        nn.BatchNorm2d: batch,
+        nn.BatchNorm3d: batch,
+    }
+
+
+def mixes_examples(layer: Any) -> bool:
+    """Return True for a layer that makes an example's loss depend on the others."""
+    from torch import nn
+
+    batch_norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    return batch_norm and (layer.training or layer.running_mean is None)
+
+
+# ---------------------------------------------------------------- linear, embedding
+
+
+def _linear(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    from torch.nn import functional
+
+    return functional.linear(x, weight, bias)
+
+
+def _linear_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
+    yield "weight", OuterProduct(g.reshape(len(g), -1, g.shape[-1]), x.reshape(len(x), -1, x.shape[-1]))
+    if layer.bias is not None:
+        yield "bias", g.reshape(len(g), -1, g.shape[-1]).sum(1)
+
+
+def _embedding(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    from torch.nn import functional
+
+    found = functional.embedding(x, weight)
+    return found if layer.padding_idx is None else found * (x != layer.padding_idx).unsqueeze(-1)
+
+
+def _embedding_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
+    if layer.padding_idx is not None:
+        g = g * (x != layer.padding_idx).unsqueeze(-1)
+    yield "weight", OuterProduct(x.reshape(len(x), -1), g.reshape(len(g), -1, g.shape[-1]), layer.num_embeddings)
+
+
+# ---------------------------------------------------------------- convolution
+
+
+def _padded(layer: Any, x: Any) -> Any:
+    from torch.nn import functional
+
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+
+
+def _convolution(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    return layer._conv_forward(x, weight, bias)
+
+
+def _convolution_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
+    from torch.nn import functional
+
+    n, groups = len(x), layer.groups
+    x, kernel, dilation, stride = _padded(layer, x), layer.kernel_size, layer.dilation, layer.stride
+    if x.ndim == 3:
+        x, kernel, dilation, stride = x.unsqueeze(2), (1, *kernel), (1, *dilation), (1, *stride)
+    patches = functional.unfold(x, kernel, dilation=dilation, stride=stride)
+    g = g.reshape(n, groups, g.shape[1] // groups, -1)
+    patches = patches.reshape(n, groups, patches.shape[1] // groups, -1)
+    yield "weight", (g @ patches.transpose(2, 3)).reshape(n, *layer.weight.shape)
+    if layer.bias is not None:
+        yield "bias", g.sum(3).reshape(n, -1)
+
+
+# ---------------------------------------------------------------- normalization
+
+
+def _wide(*tensors: Any) -> Iterator[Any]:
+    """Yield tensors in at least 32 bits: layers under autocast mix them."""
+    for one in tensors:
+        yield one if one is None or one.element_size() >= 4 else one.float()
+
+
+def _layer_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    from torch.nn import functional
+
+    x, weight, bias = _wide(x, weight, bias)
+    return functional.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)
+
+
+def _group_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    from torch.nn import functional
+
+    x, weight, bias = _wide(x, weight, bias)
+    return functional.group_norm(x, layer.num_groups, weight, bias, layer.eps)
+
+
+def _batch_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    from torch.nn import functional
+
+    x, mean, variance, weight, bias = _wide(x, layer.running_mean, layer.running_var, weight, bias)
+    return functional.batch_norm(x, mean, variance, weight, bias, False, 0.0, layer.eps)
+
+
+def _feature_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
+    """Yield those of a `LayerNorm`, whose parameters are of the last dimensions."""
+    shape = (len(g), -1, *layer.normalized_shape)
+    normal = _layer_norm(layer, x, None, None)
+    yield "weight", (g * normal).reshape(shape).sum(1)
+    if layer.bias is not None:
+        yield "bias", g.reshape(shape).sum(1)
+
+
+def _channel_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
+    """Yield those of a layer with a weight and a bias for each channel."""
+    normalize = _group_norm if hasattr(layer, "num_groups") else _batch_norm
+    shape = (*g.shape[:2], -1)
+    yield "weight", (g * normalize(layer, x, None, None)).reshape(shape).sum(2)
+    if layer.bias is not None:
+        yield "bias", g.reshape(shape).sum(2)
