@@ -1,4 +1,4 @@
-"""Exact priorities: each way of computing them against gradients of single examples."""
+"""Exact priorities: each way to compute them, against single gradients."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ CASES = {
 
 
 def made(case: str):
-    """Return a case's model, inputs, targets, loss and a direction, the same each time."""
+    """Return a case's model, inputs, targets, loss and direction, always the same."""
     torch.manual_seed(3)
     build, data = CASES[case]
     model, (x, y, loss) = build(), data()
@@ -147,7 +147,7 @@ def made(case: str):
 
 
 def single_gradients(model, x, y, loss):
-    """Return the gradients of single examples, (n, ...) by parameter, by `vmap(grad)`."""
+    """Return the gradients of single examples, (n, ...), by `vmap(grad)`."""
     parameters = {name: one.detach() for name, one in model.named_parameters()}
 
     def of(values, one, target):

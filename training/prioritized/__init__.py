@@ -1,4 +1,4 @@
-"""Prioritized gradient descent: which examples move the loss along the direction that training takes.
+"""Prioritized gradient descent: which examples move the loss.
 
 >>> from looptap.training.prioritized import METHODS
 >>> METHODS

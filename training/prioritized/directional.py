@@ -1,4 +1,4 @@
-"""Derivatives of the losses of single examples along a direction: one forward-mode pass, or two forward passes."""
+"""Derivatives of single losses along a direction, by forward passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact priorities of a batch, `p_i = gbar · g_i`, by the cheapest way that the model's layers allow."""
+"""Exact priorities of a batch, by the cheapest way that its model allows."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class BatchPriorities(NamedTuple):
 
 
 class ExactPriorities:
-    """Computes `p_i = gbar · g_i` for the examples of a batch, g_i the gradient of example i's loss.
+    """Computes `p_i = gbar · g_i` for the examples of a batch.
 
+    g_i is the gradient of example i's loss.
     ``loss(outputs, targets)`` returns the losses of single examples, (n,), for example
     ``torch.nn.CrossEntropyLoss(reduction="none")``. ``method``:
 
@@ -133,7 +134,7 @@ class ExactPriorities:
 
 
 def _without_padding(model: Any, along: list[Any]) -> list[Any]:
-    """Return a direction that is 0 where an `Embedding` has the gradient 0 by its ``padding_idx``."""
+    """Return a direction that is 0 in the rows of a ``padding_idx``."""
     import torch
 
     layers = [one for one in model.modules() if any(True for _ in one.parameters(recurse=False))]

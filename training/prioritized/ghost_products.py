@@ -1,6 +1,7 @@
-"""Priorities, gradient norms and the ordinary gradient in one backward pass, without gradients of single examples.
+"""Priorities, gradient norms and the ordinary gradient in one backward pass.
 
-After Goodfellow 2015 (arXiv:1510.01799) and Li et al. 2022 (arXiv:2110.05679).
+Gradients of single examples are not formed, as in Goodfellow 2015 (arXiv:1510.01799) and Li et al. 2022
+(arXiv:2110.05679).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _REENTRANT = (
 
 
 class GhostPass:
-    """A context around the forward and backward pass of a batch, on hooks of the layers.
+    """A context around a batch's forward and backward pass, on the layers' hooks.
 
     ``model`` is the module inside all wrappers. ``direction`` has one tensor for each of ``model.parameters()``, of its
     shape (None: zero). Forward and `backward` both belong into the context, a model may be called several times in it
@@ -146,12 +147,8 @@ class GhostPass:
                 x = x.to(g.dtype)
             weight = None if layer.weight is None else self._along[id(layer.weight)].to(g.dtype)
             bias = None if getattr(layer, "bias", None) is None else self._along[id(layer.bias)].to(g.dtype)
-            change = rule.along(layer, x, weight, bias)
-            if g.dtype == torch.float32 or g.dtype == torch.float64:
-                self._products = self._products + torch.linalg.vecdot(change.flatten(1), g.flatten(1))
-            else:
-                self._half = True
-                self._products = self._products + (change.float() * g).flatten(1).sum(1)
+            self._half |= g.element_size() < 4
+            self._products = self._products + rule.products(layer, x, g, weight, bias)
             if self._wants_norms:
                 self._add_norms(rule, layer, x, g)
 
@@ -205,7 +202,7 @@ class GhostPass:
         return product, (square * length) ** 0.5
 
     def _refuse_reentrant(self) -> None:
-        """Raise for layers that run in a nested backward pass, which only `backward` starts."""
+        """Raise for layers in a nested backward pass, which only `backward` starts."""
         for layer in self._silent - self._tapped:
             raise PriorityError(_REENTRANT.format(type(layer).__name__))
 
@@ -268,7 +265,7 @@ def _tap_function() -> Any:
     import torch
 
     class Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is not imported by mypy
-        """Passes a layer's output on; its gradient and the layer's input meet in backward.
+        """Passes a layer's output on; its gradient meets the input in backward.
 
         The input is saved as torch saves it, so that checkpoints drop and recompute it. The output is marked as
         changed in place, not returned as a view, so that a following in-place layer may change it.

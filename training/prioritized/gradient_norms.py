@@ -1,4 +1,4 @@
-"""Norms of the gradients of single examples, from factors where the gradients themselves would be large."""
+"""Norms of single examples' gradients, from factors of large ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OuterProduct(NamedTuple):
 
 
 def squares_of(uses: list[Any]) -> Any:
-    """Return the squared norms (n,) of the sum of a parameter's gradients in several uses."""
+    """Return the squared norms (n,) of the sum of a parameter's several gradients."""
     if all(isinstance(one, OuterProduct) for one in uses):
         total = sum(one.squares() for one in uses)
         for place, one in enumerate(uses):

@@ -1,4 +1,4 @@
-"""What a layer contributes to an example's gradient, from its input and the gradient of its output.
+"""What a layer contributes to the gradients of single examples.
 
 Each layer here is linear in its parameters. So its share of `gbar · g_i` is the dot product of the gradient of its
 output for example i with the layer applied to the same input, with gbar in place of its parameters.
@@ -16,8 +16,8 @@ from looptap.training.prioritized.gradient_norms import OuterProduct
 class LayerRule(NamedTuple):
     """How a kind of layer takes part. Shapes are the layer's own, n examples first."""
 
-    along: Callable[[Any, Any, Any, Any], Any]
-    """Of layer, input, and gbar of weight and bias: the change of its output, of the output's shape."""
+    products: Callable[[Any, Any, Any, Any, Any], Any]
+    """Of layer, input, gradient of its output, and gbar of weight and bias: its share (n,) of the priorities."""
     gradients: Callable[[Any, Any, Any], Iterator[tuple[str, Any]]]
     """Of layer, input and gradient of its output: "weight" and "bias" with the gradients (n, ...) of single examples,
     or with their `OuterProduct`."""
@@ -39,14 +39,14 @@ def _rules() -> dict[Any, LayerRule]:
     from torch import nn
 
     convolution = LayerRule(_convolution, _convolution_gradients)
-    batch = LayerRule(_batch_norm, _channel_gradients)
+    batch = LayerRule(_after(_batch_norm), _channel_gradients)
     return {
         nn.Linear: LayerRule(_linear, _linear_gradients),
         nn.Embedding: LayerRule(_embedding, _embedding_gradients),
         nn.Conv1d: convolution,
         nn.Conv2d: convolution,
-        nn.LayerNorm: LayerRule(_layer_norm, _feature_gradients),
-        nn.GroupNorm: LayerRule(_group_norm, _channel_gradients),
+        nn.LayerNorm: LayerRule(_after(_layer_norm), _feature_gradients),
+        nn.GroupNorm: LayerRule(_after(_group_norm), _channel_gradients),
         nn.BatchNorm1d: batch,
         nn.BatchNorm2d: batch,
         nn.BatchNorm3d: batch,
@@ -61,13 +61,31 @@ def mixes_examples(layer: Any) -> bool:
     return batch_norm and (layer.training or layer.running_mean is None)
 
 
+def _dot(change: Any, g: Any) -> Any:
+    """Return the products (n,) of an output's gradient and change (overwritten)."""
+    if change.dtype != g.dtype or g.element_size() < 4:
+        change = change.float()
+    return change.mul_(g).flatten(1).sum(1)
+
+
 # ---------------------------------------------------------------- linear, embedding
 
 
-def _linear(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+def _linear(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
-    return functional.linear(x, weight, bias)
+    if g.ndim == 2:
+        return _dot(functional.linear(x, weight, bias), g)
+    found = _dot(functional.linear(x, weight), g)
+    return found if bias is None else found + _positions(g, -1) @ bias.to(found.dtype)
+
+
+def _positions(g: Any, channels: int) -> Any:
+    """Return the sums (n, channels) of a gradient over all positions."""
+    import torch
+
+    others = [place for place in range(1, g.ndim) if place != channels % g.ndim]
+    return g.sum(others, dtype=torch.float32 if g.element_size() < 4 else None)
 
 
 def _linear_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
@@ -76,11 +94,11 @@ def _linear_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
         yield "bias", g.reshape(len(g), -1, g.shape[-1]).sum(1)
 
 
-def _embedding(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+def _embedding(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
     found = functional.embedding(x, weight)
-    return found if layer.padding_idx is None else found * (x != layer.padding_idx).unsqueeze(-1)
+    return _dot(found if layer.padding_idx is None else found * (x != layer.padding_idx).unsqueeze(-1), g)
 
 
 def _embedding_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
@@ -99,8 +117,9 @@ def _padded(layer: Any, x: Any) -> Any:
     return functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
 
 
-def _convolution(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
-    return layer._conv_forward(x, weight, bias)
+def _convolution(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
+    found = _dot(layer._conv_forward(x, weight, None), g)
+    return found if bias is None else found + _positions(g, 1) @ bias.to(found.dtype)
 
 
 def _convolution_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
@@ -125,6 +144,11 @@ def _wide(*tensors: Any) -> Iterator[Any]:
     """Yield tensors in at least 32 bits: layers under autocast mix them."""
     for one in tensors:
         yield one if one is None or one.element_size() >= 4 else one.float()
+
+
+def _after(normalize: Callable[[Any, Any, Any, Any], Any]) -> Callable[[Any, Any, Any, Any, Any], Any]:
+    """Return the products of a layer that scales and shifts what it has normalized."""
+    return lambda layer, x, g, weight, bias: _dot(normalize(layer, x, weight, bias), g)
 
 
 def _layer_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
