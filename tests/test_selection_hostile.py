@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from looptap.streams.errors import ControlError
-from looptap.training.selection import Selection, WithIndex
+from looptap.training.selection import METHODS, Selection, WithIndex
 
 
 def walk(selection, epochs, losses):
@@ -138,3 +139,28 @@ def test_indices_that_are_refilled_in_place_are_read_again():
 def test_a_control_is_refused_in_a_sentence():
     with pytest.raises(ControlError, match=r"learning_rate = nan must be a number, 0\.0 or more"):
         Selection(8, 2).learning_rate = math.nan
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_checkpoint_is_read_by_torch_load_as_it_is(method, tmp_path):
+    def new():
+        return Selection(64, 8, method, switch="on", features=np.eye(64), reference=np.zeros(64))
+
+    selection = new()
+    walk(selection, 2, lambda batch: torch.tensor(batch) / 64)
+    torch.save({"selection": selection.state_dict()}, tmp_path / "checkpoint.pt")
+    rest = [*selection]
+    resumed = new()
+    resumed.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True)["selection"])
+    assert [*resumed] == rest
+    with pytest.raises(ValueError, match=r"\{'model': 1\} is not what the state_dict\(\) of a Selection returned"):
+        resumed.load_state_dict({"model": 1})
+
+
+def test_what_goes_wrong_differently_at_each_step_is_not_a_flood_of_warnings(recwarn):
+    warnings.simplefilter("always")
+    selection = Selection(8, 2)
+    for index in range(1000):
+        selection.observe([100 + index], losses=torch.ones(1))
+    assert "1099" in selection.note
+    assert len(recwarn) == 20

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import warnings
 
+_MAX_WARNINGS = 20  # of one object; later ones stand in the note only
+
 
 class Noted:
-    """An object that reports what went wrong in `note`, and once as a warning."""
+    """An object that reports what went wrong in `note`, and as at most 20 warnings."""
 
     note: str
+    _warned = 0
 
     def _say(self, text: str) -> None:
         """Warn of ``text`` unless it is already the note. Does not raise."""
         if text != self.note:
-            self.note = text
+            self.note, self._warned = text, self._warned + 1
+            if self._warned > _MAX_WARNINGS:  # Python keeps each text of a warning for ever
+                return
             with contextlib.suppress(Warning):  # where warnings are errors, this would end the loop
                 warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -234,7 +234,7 @@ class Selection(SelectionState):
             self.beside.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank for a checkpoint, as arrays and plain data.
+        """Return the state of this rank for a checkpoint, as tensors and plain data.
 
         Between two steps: batches that workers have in hand are drawn again after a resume.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,9 @@ class SelectionState(SelectionObservables):
         self._resumed = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank, as arrays and plain data."""
+        """Return the state of this rank, as tensors and plain data."""
         flying = [*self._flight.batches] if self.steps else []
-        return {
+        state = {
             "size": self.table.size, "rank": self.rank, "world": self.world, "epoch": self.epoch, "steps": self.steps,
             "given": self.given - len(flying), "inside": self._inside or bool(flying), "end": self._end,
             "length": self._length, "drawn": [one.copy() for one in (*flying, *self._again)], "taken": self.taken,
@@ -51,6 +52,8 @@ class SelectionState(SelectionObservables):
             "selecting": self._selecting, "floor": self.floor, "cap": self.cap, "exponent": self.exponent,
             "learning_rate": self.learning_rate,
         }  # fmt: skip
+        found: dict[str, Any] = _mapped(state, np.ndarray, _tensor)
+        return found
 
     def load_state_dict(self, state: dict[str, Any], *others: dict[str, Any]) -> None:
         """Continue at the next ``iter`` after the last step that was observed.
@@ -59,6 +62,11 @@ class SelectionState(SelectionObservables):
         the epoch begins again. Raises ValueError for the state of other data, ControlError for a method that lacks
         something here; nothing has changed then.
         """
+        for one in (state, *others):
+            if not isinstance(one, dict) or "table" not in one:
+                raise ValueError(f"{one!r:.60} is not what the state_dict() of a Selection returned.")
+        state, *rest = (_mapped(one, object, _array) for one in (state, *others))
+        others = tuple(rest)
         for one in (state, *others):
             if one["size"] != self.table.size:
                 raise ValueError(f"The state is that of {one['size']:,} instances; here are {self.table.size:,}.")
@@ -101,3 +109,22 @@ class SelectionState(SelectionObservables):
         )  # fmt: skip
         self._resumed = self._inside
         self._again.extend(np.asarray(indices) for indices in state["drawn"])
+
+
+def _tensor(array: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(array)  # torch.load reads tensors from any file, arrays only from one that it trusts
+
+
+def _array(value: Any) -> Any:
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+
+def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Return plain data with each item of ``kind`` replaced by ``function`` of it."""
+    if isinstance(value, dict):
+        return {name: _mapped(item, kind, function) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_mapped(item, kind, function) for item in value]
+    return function(value) if isinstance(value, kind) else value
