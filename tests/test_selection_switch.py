@@ -82,6 +82,16 @@ def test_while_it_is_off_scores_cost_one_percent(step, cost):
     assert all(found.scores() for _ in range(100))
 
 
+def test_a_first_score_that_took_long_does_not_spoil_the_budget():
+    found, scored = Switch(), 0
+    for _ in range(1000):
+        if take := found.scores():
+            scored += 1
+        found.timed(1.0, (50.0 if scored == 1 else 0.2) if take else None)
+    assert found.cost_seconds == 0.2
+    assert scored == pytest.approx(50 + 5, abs=3)
+
+
 def test_the_cost_while_it_is_on_is_remembered_so_that_it_does_not_turn_back_and_forth():
     found = switch(1.0, 0.1)
     assert after(found, 2.0)

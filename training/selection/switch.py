@@ -15,6 +15,7 @@ ON_FROM_FACTOR, OFF_BELOW_FACTOR = 1.10, 1.05
 _TEST_EVERY_STEPS = 50
 _IDLE_COST_SHARE = 0.01  # of a step: what scores may cost while it is off
 _MAX_TIMES = 31  # of steps, of which the median is taken
+_MIN_COSTS = 5  # before the median is relied on: the first cost has the import of torch's parts in it
 _MEDIAN_EVERY_STEPS = 10
 
 
@@ -50,7 +51,8 @@ class Switch:
     def scores(self) -> bool:
         """Return whether the coming step is to be scored."""
         self._since += 1
-        if not self.on and self._since * _IDLE_COST_SHARE * self.step_seconds < self.cost_seconds:
+        measured = len(self._costs_on) + len(self._costs_off) >= _MIN_COSTS
+        if measured and not self.on and self._since * _IDLE_COST_SHARE * self.step_seconds < self.cost_seconds:
             return False
         self._since = 0
         return True
