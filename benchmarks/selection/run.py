@@ -1,12 +1,13 @@
 """`make bench-assistant`: instances and seconds to equal accuracy.
 
 Writes docs/selection-benchmarks.md and .json, and the figures beside them. Each training is done once and kept in the
-JSON file; delete it to do all again. ``--part noisy`` does one part, ``--quick`` is a smoke test.
+JSON file; delete it to do all again. ``--part noisy`` does one part; ``--quick`` is a smoke test that writes elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 
 import selection_chart
@@ -30,10 +31,11 @@ def main() -> None:
     arguments.add_argument("--part", choices=[*TASKS, ACCURACY, WALL, PAGE], action="append")
     arguments.add_argument("--methods", type=lambda text: text.split(","), default=None)
     arguments.add_argument("--quick", action="store_true")
-    arguments.add_argument("--into", type=Path, default=DOCS)
+    arguments.add_argument("--into", type=Path)
     options = arguments.parse_args()
+    into = options.into or (Path(tempfile.mkdtemp()) if options.quick else DOCS)
     torch.set_num_threads(1)
-    results = Results(options.into / "selection-benchmarks.json", QUICK if options.quick else Protocol())
+    results = Results(into / "selection-benchmarks.json", QUICK if options.quick else Protocol())
     for part in options.part or [*TASKS, ACCURACY, WALL]:
         if part in TASKS:
             wanted = [PLAIN] if part == WIDE else options.methods or methods()
@@ -47,8 +49,9 @@ def main() -> None:
             stages.timed(results)
             results.costs = costs()
             results.write()
-    for promise in write(results, options.into):
+    for promise in write(results, into):
         print(f"{'holds' if promise.firm else 'NOT HELD'}: {promise.what}: {promise.measured}")
+    print(f"Written: {into / 'selection-benchmarks.md'}")
 
 
 def write(results: Results, into: Path) -> list[Promise]:

@@ -237,9 +237,10 @@ def timed(results: Results) -> None:
             every = methods if seed % 2 else methods[::-1]
             jobs += [(Job(task, method, tuned.rate(method, TIMED), seed, longest, TIMED), tuned.targets[1])
                      for method in every if tuned.tried(method)]  # fmt: skip
-    budget = 1 / TASKS[ONE_EPOCH].epochs
-    rate = Tuned(results, ONE_EPOCH).rate(DEFAULT, TIMED)
-    jobs += [(Job(ONE_EPOCH, DEFAULT, rate, seed, budget, TIMED), math.inf) for seed in seeds[:2]]
+    tuned, budget = Tuned(results, ONE_EPOCH), 1 / TASKS[ONE_EPOCH].epochs
+    if tuned.tried(PLAIN):
+        rate = tuned.rate(DEFAULT, TIMED)
+        jobs += [(Job(ONE_EPOCH, DEFAULT, rate, seed, budget, TIMED), math.inf) for seed in seeds[:2]]
     results.timed(jobs, "on the clock")
 
 
