@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,17 @@ class BatchesInFlight:
         self._drawn += 1
         self._batch_of[indices] = self._drawn
         self.batches.append(indices)
+
+    def oldest(self, indices: Any) -> Ints | None:
+        """Return the oldest batch if ``indices`` are just that one, which is usual.
+
+        They need no check then, and no conversion.
+        """
+        if self.batches and getattr(indices, "is_cpu", False) and not indices.is_floating_point():
+            found, oldest = indices.numpy(), self.batches[0]
+            if found.dtype == oldest.dtype and found.tobytes() == oldest.tobytes():
+                return oldest
+        return None
 
     def arrived(self, ids: Ints) -> int:
         """Remove the batches up to the one of ``ids``; return how many they were.

@@ -311,7 +311,8 @@ class Selection(SelectionState):
     def _ids(self, indices: Any) -> Ints:
         """Return ``indices`` as an array; those of `mean` once more in `observe`."""
         if indices is not self._asked[0] or indices is None:
-            self._asked = indices, arguments.indices_in(indices, self.table.size)
+            oldest = self._flight.oldest(indices)
+            self._asked = indices, arguments.indices_in(indices, self.table.size) if oldest is None else oldest
         return self._asked[1]
 
     def _weights(self, ids: Ints, losses: Any) -> Floats:
