@@ -49,8 +49,8 @@ class Echo(Flow):
     """
 
     __looptap_panel__ = (
-        ("echo factor", "{'factor': self.factor, 'R, up to which it is free': self.ratio}"),
-        ("share of the time waiting for data", "self.starved"),
+        ("echo factor", "{'factor': self.factor, 'R, free': None if isnan(self.ratio) else self.ratio}"),
+        ("share of the time waiting for data", "None if isnan(self.starved) else self.starved"),
         ("examples", "{'fresh': self.fresh, 'seen': self.seen}"),
     )
 
