@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
+import pickle
+import subprocess
+import sys
 import tracemalloc
 import warnings
 
@@ -164,3 +169,56 @@ def test_what_goes_wrong_differently_at_each_step_is_not_a_flood_of_warnings(rec
         selection.observe([100 + index], losses=torch.ones(1))
     assert "1099" in selection.note
     assert len(recwarn) == 20
+
+
+def test_a_data_set_with_another_length_is_noted():
+    data = [1.0] * 16
+    selection = Selection(data, 4)
+    assert len([*selection]) == 4
+    assert selection.note == ""
+    data += [2.0] * 4
+    assert len([*selection]) == 4
+    assert "has 20 instances now, and had 16" in selection.note
+
+
+def test_a_loop_that_ceases_to_observe_and_leaves_its_epochs_sees_other_batches():
+    selection = Selection(40, 4)
+    walk(selection, 1, ones)
+    seen = {index for _ in range(20) for batch in itertools.islice(selection, 3) for index in batch}
+    assert seen == set(range(40))
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_a_copy_has_an_assistant_of_its_own(mode):
+    selection = Selection(64, 8, "autoassist", features=np.eye(64), asynchronous=mode)
+    walk(selection, 1, ones)
+    copies = [copy.deepcopy(selection), pickle.loads(pickle.dumps(selection))]
+    selection.close()
+    for one in copies:
+        walk(one, 1, ones)
+        assert one.epoch == 2
+        assert one.note == ""
+        one.close()
+
+
+SIGPIPE = """
+import os, signal, time
+import numpy as np, torch
+from looptap.training.selection import Selection
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+selection = Selection(640, 8, "autoassist", features=np.ones((640, 3)), asynchronous="process")
+batches = iter(selection)
+next(batches)
+limit = time.monotonic() + 60
+while not selection.beside.waiting and time.monotonic() < limit:
+    time.sleep(0.01)
+os.kill(selection.beside.pid, signal.SIGKILL)
+os.waitid(os.P_PID, selection.beside.pid, os.WEXITED | os.WNOWAIT)
+for _ in range(20):
+    selection.observe(next(batches), losses=torch.ones(8))
+assert "is gone" in selection.note, selection.note
+"""
+
+
+def test_a_killed_assistant_does_not_end_a_job_that_dies_of_broken_pipes():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", SIGPIPE], check=True, timeout=120)

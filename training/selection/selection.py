@@ -98,10 +98,9 @@ class Selection(SelectionState):
     # ------------------------------------------------------------ as a batch sampler
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self._resumed:
-            self._resumed = False
-        else:
+        if not self._resumed:
             self._begin()
+        self._resumed = False
         turn = self._turn = self._turn + 1
         while self._again or not self._over():
             indices = self._again.popleft() if self._again else self._draw()
@@ -247,9 +246,11 @@ class Selection(SelectionState):
         self._settle()
         if not self._inside:  # an epoch of which the last steps were not observed ends now
             self.epoch += bool(self._flight.batches)
-        elif self.steps:  # it was left early: what workers had in hand is drawn again
+        elif self.steps != self._left_at:  # it was left early: what workers had in hand is drawn again
             self._again.extendleft(reversed(self._flight.batches))
+            self._left_at = self.steps  # without a step in between not once more: a loop may have ceased to observe
         self._flight.clear()
+        self._say_if_resized()
         self.table.recount()
         self._method.begin(self.epoch)
         self._mark = self._cost = 0.0

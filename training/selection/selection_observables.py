@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
@@ -276,6 +278,16 @@ class SelectionObservables(Noted):
             }
             for index, row in zip(ids, read_samples(self.data, ids), strict=True)
         ]
+
+    def _say_if_resized(self) -> None:
+        """Note that the data set has another length now. Does not raise."""
+        with contextlib.suppress(Exception):  # of the data set
+            size = self.data if isinstance(self.data, Integral) else len(self.data)
+            if size != self.table.size:
+                self._say(
+                    f"The data set has {size:,} instances now, and had {self.table.size:,}: new ones are not drawn, "
+                    "and those that are gone are. Make a new Selection."
+                )
 
     def _acceptance_by_class(self) -> dict[int, float]:
         labels = self.table.label[self.shard]

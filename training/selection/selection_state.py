@@ -37,6 +37,7 @@ class SelectionState(SelectionObservables):
         self._again = deque[Ints]()  # what is drawn again, since no step on it was observed
         self._methods: dict[str, Method] = {}  # those that were used: each continues where it was
         self._resumed = False
+        self._left_at = 0  # the steps when an epoch was last left early
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank, as tensors and plain data."""

@@ -66,6 +66,7 @@ class AssistantSettings:
         self._rate[0] = value
 
 
+@np.errstate(all="ignore")  # what is not finite ends it with a reason
 def assist(queues: AssistantQueues, method: AutoAssist, walk: PermutationWalk, batch_size: int) -> None:
     """Make batches and learn, until the queues are closed."""
     while not queues.closed:

@@ -11,6 +11,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -70,7 +71,8 @@ class ProcessAssistant:
 
     def _start(self, memory: int, task: dict[str, Any]) -> None:
         self._batches, batches = os.pipe()
-        losses, self._losses = os.pipe()
+        ours, theirs = socket.socketpair()  # a pipe without a reader ends a job with the default action of SIGPIPE
+        losses, self._losses = theirs.detach(), ours
         task |= {"batches": batches, "losses": losses}
         single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         try:
@@ -85,13 +87,13 @@ class ProcessAssistant:
                 given.write(pickle.dumps(sys.path) + pickle.dumps(task))
         except BaseException:
             os.close(self._batches)
-            os.close(self._losses)
+            self._losses.close()
             raise
         finally:
             os.close(batches)
             os.close(losses)
         os.set_blocking(self._batches, False)
-        os.set_blocking(self._losses, False)
+        self._losses.setblocking(False)
         self._closed, self._gone = False, False
 
     @property
@@ -138,7 +140,7 @@ class ProcessAssistant:
             arrays["seen_ids"][slot, :count], arrays["seen_losses"][slot, :count] = indices[part], losses[part]
             arrays["seen_count"][slot] = count
             try:
-                os.write(self._losses, b"1")
+                self._losses.send(b"1", getattr(socket, "MSG_NOSIGNAL", 0))
             except OSError:  # it is gone, which `take` reports
                 return False
             self._given += 1
@@ -154,7 +156,7 @@ class ProcessAssistant:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_SECONDS)
         os.close(self._batches)
-        os.close(self._losses)
+        self._losses.close()
 
     def _heard(self) -> bool:
         """Return True if a batch was announced; record the end of the process."""

@@ -50,6 +50,13 @@ class SideAssistant:
         self._running: Running | None = None
         self._owner = os.getpid()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy it without what runs: a copy starts an assistant of its own."""
+        return {name: value for name, value in vars(self).items() if name != "_finalizer"} | {"_running": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _owner=os.getpid())
+
     @property
     def waiting(self) -> int:
         """The number of batches that are ready."""
