@@ -140,11 +140,6 @@ class Selection(SelectionState):
         """The instances of a batch as it is drawn; "rho" trains on a part."""
         return min(self.batch_size * self._method.oversampling, len(self.shard))
 
-    @property
-    def drawn_again(self) -> int:
-        """Batches that the next ``iter`` draws again after a resume."""
-        return len(self._again)
-
     # ------------------------------------------------------------ in the step
 
     def mean(self, indices: Any, losses: Any) -> Any:

@@ -39,6 +39,11 @@ class SelectionState(SelectionObservables):
         self._resumed = False
         self._left_at = 0  # the steps when an epoch was last left early
 
+    @property
+    def drawn_again(self) -> int:
+        """Batches that the next ``iter`` draws again after a resume."""
+        return len(self._again)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank, as tensors and plain data."""
         flying = [*self._flight.batches] if self.steps else []
