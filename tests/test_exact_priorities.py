@@ -350,6 +350,17 @@ def test_frozen_parameters_and_missing_directions_count_as_zero():
     assert error(ExactPriorities(model, loss)(x, y, gbar, norms=True).norms, norms_of(single[1:])) <= 1e-4
 
 
+def test_a_layer_that_is_not_called_has_no_gradient_and_no_share():
+    model, x, y, loss, gbar = made("mlp")
+    single = single_gradients(model, x, y, loss)
+    model.unused = nn.Linear(3, 3)
+    model.forward = lambda x: nn.Sequential.forward(model[:5], x)
+    found = ExactPriorities(model, loss)(x, y, [*gbar, torch.ones(3, 3), torch.ones(3)], norms=True)
+    assert error(found.priorities, products(single, gbar)) <= 1e-4
+    assert error(found.norms, norms_of(single)) <= 1e-4
+    assert found.gradients[-2:] == [None, None]
+
+
 def test_wrong_arguments_are_refused_in_a_sentence():
     model, x, y, loss, gbar = made("mlp")
     exact = ExactPriorities(model, loss)

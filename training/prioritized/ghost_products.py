@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from looptap.training.prioritized.gradient_norms import squares_of
-from looptap.training.prioritized.layer_rules import LayerRule, mixes_examples, rule_of
+from looptap.training.prioritized.layer_rules import LayerRule, mixes_examples, rule_of, trained
 
 
 class PriorityError(ValueError):
@@ -64,14 +64,11 @@ class GhostPass:
         """(n,) norms of g_i over all parameters that are trained, after `backward`, if asked for."""
         self._check = check
         self._wants_norms = norms
-        self._along = {id(p): along for p, along in zip(model.parameters(), matched(model, direction), strict=True)}
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._layers = [
-            (layer, rule)
-            for layer in model.modules()
-            if any(one.requires_grad for one in layer.parameters(recurse=False)) and (rule := rule_of(layer))
-        ]
-        owners = Counter(id(one) for layer, _ in self._layers for one in layer.parameters(recurse=False))
+        parameters = list(model.parameters())
+        self._along = {id(p): along for p, along in zip(parameters, matched(model, direction), strict=True)}
+        self._parameters = [p for p in parameters if p.requires_grad]
+        self._layers = [(layer, rule) for layer in model.modules() if trained(layer) and (rule := rule_of(layer))]
+        owners = Counter(id(one) for layer, _ in self._layers for one in trained(layer).values())
         self._shared = {each for each, count in owners.items() if count > 1}
         self._calls: Counter[int] = Counter()
         self._handles: list[Any] = []
@@ -122,20 +119,26 @@ class GhostPass:
 
     # ------------------------------------------------------------ hooks
 
-    def _tap(self, rule: LayerRule, layer: Any, args: Any, named: Any, output: Any) -> Any:
-        for one in layer.parameters(recurse=False):
+    def _tap(self, rule: LayerRule, layer: Any, args: Any, named: Any, output: Any) -> None:
+        for one in trained(layer).values():
             self._calls[id(one)] += 1
         (self._tapped if output.requires_grad else self._silent).add(layer)
-        if not output.requires_grad:
-            return output
-        return _tap_function().apply(output, args[0] if args else named["input"], layer, rule, self)
+        if output.requires_grad:
+            held = _holder().apply(args[0] if args else named["input"], _one_that_requires_grad())
+            # An in-place layer that follows gives a view a new node; that of its base stays.
+            base = getattr(output, "_base", None)
+            made = output if base is None else base
+            add = partial(self._add, rule, layer, held.grad_fn, made.output_nr, output.shape)
+            made.grad_fn.register_prehook(add)
 
-    def add(self, rule: LayerRule, layer: Any, x: Any, g: Any) -> None:
+    def _add(self, rule: LayerRule, layer: Any, held: Any, place: int, shape: Any, gradients: Any) -> None:
         """Add a layer's share; called in the backward pass."""
         import torch
 
-        if self._ignored:
+        if self._ignored or gradients[place] is None:
             return
+        g = gradients[place].reshape(shape)
+        (x,) = held.saved_tensors
         with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
             self._n = self._n or len(g)
             if len(g) != self._n:
@@ -225,8 +228,7 @@ def why_not(model: Any) -> str:
                 f"{name} is in training mode, where an example's loss depends on the others: take "
                 "method='finite_difference', or call model.eval()."
             )
-        trained = any(one.requires_grad for one in layer.parameters(recurse=False))
-        if trained and rule_of(layer) is None:
+        if trained(layer) and rule_of(layer) is None:
             return f"{name} has parameters that no hook knows: take method='jvp' or 'finite_difference'."
     return ""
 
@@ -261,28 +263,26 @@ def checked_losses(losses: Any) -> Any:
 
 
 @cache
-def _tap_function() -> Any:
+def _holder() -> Any:
     import torch
 
-    class Tap(torch.autograd.Function):  # type: ignore[misc]  # torch is not imported by mypy
-        """Passes a layer's output on; its gradient meets the input in backward.
-
-        The input is saved as torch saves it, so that checkpoints drop and recompute it. The output is marked as
-        changed in place, not returned as a view, so that a following in-place layer may change it.
-        """
+    class Holder(torch.autograd.Function):  # type: ignore[misc]  # torch is not imported by mypy
+        """Holds a tensor as a layer does: checkpoints drop and recompute it."""
 
         @staticmethod
-        def forward(ctx: Any, output: Any, x: Any, layer: Any, rule: Any, to: Any) -> Any:
+        def forward(ctx: Any, x: Any, one: Any) -> Any:
             ctx.save_for_backward(x)
-            ctx.mark_dirty(output)
-            ctx.rest = layer, rule, to
-            return output
+            return one.detach()
 
         @staticmethod
-        def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
-            (x,) = ctx.saved_tensors
-            layer, rule, to = ctx.rest
-            to.add(rule, layer, x, g)
-            return g, None, None, None, None
+        def backward(ctx: Any, g: Any) -> tuple[None, None]:
+            return None, None  # it is no part of the graph of a loss
 
-    return Tap
+    return Holder
+
+
+@cache
+def _one_that_requires_grad() -> Any:
+    import torch
+
+    return torch.zeros((), requires_grad=True, device="cpu")

@@ -25,13 +25,21 @@ class LayerRule(NamedTuple):
 
 def rule_of(layer: Any) -> LayerRule | None:
     """Return the rule of a layer; None: it has parameters and no rule."""
-    own = {name for name, one in layer.named_parameters(recurse=False) if one.requires_grad}
-    if not own <= {"weight", "bias"}:
+    if not trained(layer).keys() <= {"weight", "bias"} or getattr(layer, "scale_grad_by_freq", False):
         return None
-    for kind, rule in _rules().items():
-        if isinstance(layer, kind) and type(layer).forward is kind.forward:
-            return rule if not getattr(layer, "scale_grad_by_freq", False) else None
-    return None
+    kind: Any = type(layer)
+    return _rule_of_class(kind)
+
+
+def trained(layer: Any) -> dict[str, Any]:
+    """Return a layer's own parameters that are trained, by name."""
+    return {name: one for name, one in layer._parameters.items() if one is not None and one.requires_grad}
+
+
+@cache
+def _rule_of_class(kind: Any) -> LayerRule | None:
+    rules = [rule for known, rule in _rules().items() if issubclass(kind, known) and kind.forward is known.forward]
+    return rules[0] if rules else None
 
 
 @cache
