@@ -181,6 +181,6 @@ def test_the_expected_length_is_what_a_loader_states_or_else_has():
     assert expected_length(iter([])) is None
 
 
-@pytest.mark.parametrize("stated", [None, math.nan, math.inf, -1.0, True, "4"])
+@pytest.mark.parametrize("stated", [None, math.nan, math.inf, -1.0, True, "4", 10**400])
 def test_a_length_that_is_no_number_counts_for_nothing(stated):
     assert expected_length(DataLoader(Squares(), batch_sampler=Halving(stated))) == 5.0

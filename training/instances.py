@@ -5,6 +5,7 @@ A convention for all loaders that repeat or skip instances. Needs numpy, but not
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import sys
@@ -192,8 +193,9 @@ def stated_length(loader: Any, name: str = "expected_length") -> float | None:
     """
     for holder in (loader, _attribute(loader, "batch_sampler")):
         found = _attribute(holder, name)
-        if isinstance(found, Real) and not isinstance(found, bool) and 0 <= float(found) < math.inf:
-            return float(found)
+        with contextlib.suppress(Exception):  # a whole number may be too large for a float
+            if isinstance(found, Real) and not isinstance(found, bool) and 0 <= float(found) < math.inf:
+                return float(found)
     return None
 
 
