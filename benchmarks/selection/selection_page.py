@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import mean, median
 
 from selection_arithmetic import SMOOTHED
-from selection_promises import Figures, Promise, shown, step_of
+from selection_promises import SHORTEST_STEP_MS, Figures, Promise, shown, step_of
 from selection_runs import DEFAULT, PLAIN, TIMED, Curve
 from selection_stages import GRID_FACTOR
 from selection_tasks import LENGTH, TASKS, UNSEEN, WINDOWS
@@ -109,7 +109,8 @@ def times(figures: Figures) -> list[str]:
     columns = ["task", "", "ms a step, uniform", "to the first target", "to the second", "selected in", "seeds"]
     return ["\n## Seconds to equal accuracy\n",
             "Methods in turn, one process, one thread, nothing else running. `norm` has its switch and the rate tuned "
-            "for uniform sampling, which draws in the same order: both train alike while the switch is off.\n",
+            "for uniform sampling, which draws in the same order: both train alike while the switch is off. "
+            f"Of rows with steps under {SHORTEST_STEP_MS:g} ms nothing is promised.\n",
             *_table(columns, made), "\n![Accuracy and training loss over seconds](selection-time.png)"]  # fmt: skip
 
 
@@ -148,8 +149,8 @@ def decaying(figures: Figures, less: Sequence[float]) -> list[str]:
     if not made:
         return []
     return ["\n## Accuracy on fewer instances, with a decaying rate\n",
-            "The rate falls linearly to 0 at the end of each run; tuned for itself. Points against uniform sampling on "
-            "the whole budget.\n",
+            "The rate falls linearly to 0 at the end of each run, from a peak tuned for itself. Points against uniform "
+            "sampling on the whole budget. The epochs are as many, and the floor is turned up to leave out as much.\n",
             *_table(["", "uniform", *(f"`{DEFAULT}` on {1 - share:.0%} fewer" for share in less)], made)]  # fmt: skip
 
 

@@ -42,6 +42,8 @@ class Job(NamedTuple):
     kind: str = COUNTED
     plan: int = 0
     """The epochs that a method is to expect; 0: it is not known when the run will end."""
+    floor: float = 0.2
+    """The least probability of an instance."""
 
 
 class Curve(NamedTuple):
@@ -205,8 +207,8 @@ def _selection(job: Job, training: Training) -> Selection:
     if method == "rho":
         given["reference"] = _reference(training)
     switch = "auto" if job.kind == TIMED else "on"
-    return Selection(training.size, task.batch, method, **given, epochs=job.plan or None, switch=switch, seed=job.seed,
-                     clock=training.clock.now)  # fmt: skip
+    given |= {"epochs": job.plan or None, "switch": switch, "floor": job.floor, "seed": job.seed}
+    return Selection(training.size, task.batch, method, **given, clock=training.clock.now)
 
 
 def _reference(training: Training) -> Any:

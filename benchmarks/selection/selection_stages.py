@@ -174,13 +174,18 @@ class Tuned:
         """Return a part of the budget, in those of uniform sampling."""
         return round(budget * self.protocol.budget, 4)
 
-    def plan(self, budget: float) -> int:
-        """Return in how many epochs the default trains on a part of the budget.
+    def floor(self, budget: float) -> float:
+        """Return the floor with which an epoch trains on so much of the data.
 
-        It leaves out as much as it did on the tuning seeds.
+        The first epoch is plain. What later ones keep rises with the floor, from that of 0.2 on the tuning seeds to 1.
         """
-        kept = mean(curve.kept for curve in self._curves(DEFAULT, self.rate(DEFAULT)))
-        return max(1, round(self.share(budget) * self.task.epochs / kept))
+        found = []
+        for curve in self._curves(DEFAULT, self.rate(DEFAULT)):
+            epochs = curve.cost[-1] / curve.kept / len(self.task.split(0).inputs)
+            found.append((curve.kept * epochs - 1) / max(0.1, epochs - 1))
+        least, whole = mean(found), max(2, self.task.epochs)
+        wanted = (budget * whole - 1) / (whole - 1)
+        return round(min(1.0, max(0.2, 0.2 + 0.8 * (wanted - least) / (1 - least))), 2)
 
 
 def tune(results: Results, task: str, methods: Sequence[str]) -> Tuned:
@@ -245,9 +250,11 @@ def timed(results: Results) -> None:
 
 
 def _decaying(tuned: Tuned, method: str, budget: float, rate: float, seed: int) -> tuple[Job, float]:
-    plan = 0 if method == PLAIN else tuned.plan(budget)
     share = tuned.share(budget)
-    return Job(tuned.name, method, rate, seed, share, DECAYING, plan), math.inf
+    if method == PLAIN:
+        return Job(tuned.name, method, rate, seed, share, DECAYING), math.inf
+    plan = max(1, round(tuned.task.epochs * tuned.protocol.budget))
+    return Job(tuned.name, method, rate, seed, share, DECAYING, plan, tuned.floor(budget)), math.inf
 
 
 def _around(rate: float) -> list[float]:
