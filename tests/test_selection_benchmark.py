@@ -120,6 +120,16 @@ def test_rates_are_chosen_by_the_cost_to_both_targets_and_no_edge_counts_as_chos
     assert tuned.peak(DEFAULT, 0.85) == (0.07, False)
 
 
+def test_a_method_that_reaches_no_target_is_left_at_its_best_end(tmp_path):
+    tuned = Tuned(filled(tmp_path / "some.json", 0.8), "easy-heavy")
+    for at in range(stages.MAX_RATES):
+        assert not at or not tuned.settled("spl")
+        for seed in QUICK.tuned:
+            job = Job("easy-heavy", "spl", 0.07 / 2**at, seed, QUICK.longest)
+            tuned.results.found[job] = made_up(1.0, end=0.01 / (at + 1))
+    assert (tuned.rate("spl"), tuned.inside("spl"), tuned.settled("spl")) == (0.07, False, True)
+
+
 def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
     results = Results(tmp_path / "kept.json", QUICK)
     job = Job("imbalanced", PLAIN, 0.07, 0, 0.05)

@@ -40,6 +40,8 @@ class Protocol(NamedTuple):
 
 QUICK = Protocol(tuned=(100, 101), judged=(0, 1), budget=0.2, extends=False)
 """A smoke test."""
+MAX_RATES = 8
+"""Of a method on a task."""
 GRID_FACTOR = math.sqrt(2)
 """Between neighbouring rates."""
 LESS = (0.85, 0.7)
@@ -125,7 +127,14 @@ class Tuned:
         Timed runs of the default have that of uniform sampling, which it is while its switch is off.
         """
         method = PLAIN if (method, kind) == (DEFAULT, TIMED) else method
-        return min(self.tried(method), key=lambda rate: self.needed(method, rate))
+        return min(self.tried(method), key=lambda rate: (self.needed(method, rate), -self._end(method, rate)))
+
+    def settled(self, method: str) -> bool:
+        """Return whether no further rate is to be tried.
+
+        A method that reaches no target with any rate is left at that after some.
+        """
+        return self.inside(method) or len(self.tried(method)) >= MAX_RATES
 
     def inside(self, method: str) -> bool:
         """Return whether rates on both sides of the best one were tried."""
@@ -142,6 +151,9 @@ class Tuned:
             for target in self.targets:
                 found.append(math.log(min(crossing(curve.cost, curve.accuracy, target), 2 * curve.cost[-1])))
         return math.exp(mean(found))
+
+    def _end(self, method: str, rate: float) -> float:
+        return mean(curve.accuracy[-1] for curve in self._curves(method, rate))
 
     def _targets(self, rate: float) -> tuple[float, float]:
         curves = self._curves(PLAIN, rate)
@@ -203,7 +215,7 @@ def tune(results: Results, task: str, methods: Sequence[str]) -> Tuned:
             ]  # fmt: skip
             results.done(jobs, f"{task}: rates")
             around = {method: tuned.rate(method) for method in group}
-            group = [method for method in group if protocol.extends and not tuned.inside(method)]
+            group = [method for method in group if protocol.extends and not tuned.settled(method)]
     return tuned
 
 
