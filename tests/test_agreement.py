@@ -1,4 +1,4 @@
-"""Commands on several ranks: at the same event on all, or on none (SAFETY S23)."""
+"""Commands on several ranks: at the same event on all, or on none (S23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The overhead budget: bounds all queries together, reports limits (SAFETY S15)."""
+"""The overhead budget: bounds all queries together, reports limits (S15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device values: snapshots stay the same, no query synchronizes (SAFETY S19).
+"""Device values: snapshots stay the same, no query synchronizes (S19).
 
 Each test is run on a fake device, made of host memory that is filled at the first wait for it, and on a CUDA
 device if there is one; the name of the test says which.

@@ -1,4 +1,4 @@
-"""Clients, failing or killed, never change a job's losses (SAFETY S18, S19)."""
+"""Clients, failing or killed, never change a job's losses (S18, S19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals: none is handled, except SIGTERM on request (SAFETY S24)."""
+"""Signals: none is handled, except SIGTERM on request (S24)."""
 
 from __future__ import annotations
 

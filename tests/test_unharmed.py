@@ -1,4 +1,4 @@
-"""Clients and queries never hurt the loop (SAFETY S14, S18, S19, S20)."""
+"""Clients and queries never hurt the loop (S14, S18, S19, S20)."""
 
 from __future__ import annotations
 

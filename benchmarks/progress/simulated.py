@@ -1,6 +1,7 @@
 """Synthetic training runs from a seed: errors, and the times of all work.
 
-The families, lengths, noises and loads are those of METHODS 1.5.
+Power laws, double exponentials, over-fitting, and learning rates that fall exponentially or in steps, with noise,
+spikes and slowdowns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranks under commands from clients that are killed at random (SAFETY S23)."""
+"""Ranks under commands from clients that are killed at random (S23)."""
 
 from __future__ import annotations
 

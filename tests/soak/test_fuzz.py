@@ -1,4 +1,4 @@
-"""The decoders under a coverage-guided fuzzer (SAFETY S17)."""
+"""The decoders under a coverage-guided fuzzer (S17)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class HonestGain:
     With scores s that came after the draw, sums over recent instances, each counted 1/drawn times so that they stand
     for all that were offered: ``G = sum(s**2) * n / (sum(s**2 / wanted) * sum(wanted))``: the squared gradient of an
     instance at random over that of a selected and weighted one, for each instance trained. 1: no gain. Scores from
-    before the draw would flatter it. Source: METHODS 3.3; Katharopoulos & Fleuret (2018).
+    before the draw would flatter it. After Katharopoulos & Fleuret (2018).
 
     >>> gain = HonestGain()
     >>> half = np.array([1, .5], np.float32)
