@@ -216,7 +216,10 @@ def test_a_lost_link_costs_a_declared_stream_only_values_beyond_its_history(dire
         job.rest()
         parts_of(job.agent).sources.drain()
         count = parts_of(job.agent).dispatcher.declared_streams.by_name["all"].buffer.number
-        soon(lambda: whole.arrived == count and little.records[-1].number == whole.records[-1].number)
+        soon(
+            lambda: whole.arrived == count and little.records[-1].number == whole.records[-1].number,
+            detail=lambda: (count, run.state, run.losses, run.reason, whole, little, job.agent.stats()),
+        )
         records = whole.records
         assert [r.number for r in records] == [r.event - records[0].event + 1 for r in records]
         assert (whole.dropped, whole.gaps) == (0, [])
