@@ -21,9 +21,9 @@ hypothesis.settings.load_profile("looptap")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests and their programs share few cores: a thread of torch that waits for another sleeps, and does not spin. OpenMP
-# reads this when it is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Tests and their programs share few cores, and on a busy machine an operation on two threads waits for both at each
+# step: torch gets one. OpenMP reads this when it is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Commands are kept in a file beside the job: those of the tests in a place that goes with them.
 os.environ["LOOPTAP_STORE"] = tempfile.mkdtemp(prefix="looptap-store-")

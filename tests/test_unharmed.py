@@ -183,7 +183,7 @@ MEDDLING = {
     "only warn": lambda e: torch.use_deterministic_algorithms(True, warn_only=True),
     "saved tensors": lambda e: leave_open(torch.autograd.graph.save_on_cpu()),
     "default dtype": lambda e: torch.set_default_dtype(torch.float64),
-    "threads": lambda e: torch.set_num_threads(1),
+    "threads": lambda e: torch.set_num_threads(torch.get_num_threads() + 1),
     "deterministic": lambda e: torch.use_deterministic_algorithms(True),
     "dispatch mode": lambda e: Mode().__enter__() and None,
     "the stance of torch.compile": lambda e: torch.compiler.set_stance("force_eager") and None,
