@@ -18,15 +18,6 @@ from looptap.training.selection.features import SparseFeatures, features_of, pix
 COUNT, WIDTH, BATCH = 96, 5, 8
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Run torch on one thread: such small models are many times slower on more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Chances:
     """A generator whose chance for an instance depends on its place in the walk only."""
 

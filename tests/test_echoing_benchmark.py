@@ -6,7 +6,6 @@ import math
 import time
 
 import echo_page
-import pytest
 import torch
 from data_sets import Fetched
 from digit_files import decoded, files, pictures
@@ -17,14 +16,6 @@ from promises import promises
 from time_to_target import FIXED
 
 from looptap.training.echoing import BEFORE, Echo
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_server_hands_out_pictures_late():
