@@ -378,3 +378,44 @@ def test_wrong_arguments_are_refused_in_a_sentence():
     with GhostPass(model, gbar) as ghost, pytest.raises(PriorityError, match=r"the layers saw 0 examples"):
         ghost.backward(loss(outputs, y))
     assert not any(layer._forward_hooks for layer in model.modules())
+
+
+def test_a_pass_stays_open_over_steps_follows_its_direction_and_leaves_other_backward_passes_alone():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+    direction = [torch.zeros_like(one) for one in model.parameters()]
+    with GhostPass(model, direction) as ghost:
+        for _ in range(3):
+            x, y = torch.randn(N, 4), torch.randint(CLASSES, (N,))
+            for one in direction:
+                one.copy_(torch.randn_like(one))
+            model(torch.randn(3, 4)).sum().backward()  # of another size, and none of ours
+            model(torch.randn(N, 4)).sum().backward()
+            model.zero_grad()
+            ghost.backward(CROSS_ENTROPY(model(x), y))
+            exact = ExactPriorities(model, CROSS_ENTROPY, method="jvp")
+            torch.testing.assert_close(ghost.priorities, exact(x, y, direction).priorities)
+            with pytest.raises(PriorityError, match=r"of another layer|the losses are of"):
+                ghost.backward(model(x).sum(1)[:3] + model(x[:3]).sum(1))
+
+
+def test_the_gradient_is_whole_though_priorities_cannot_be_computed():
+    class Reshaping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 6), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.second(self.first(x).view(-1, 3)).view(len(x), -1).sum(1)
+
+    torch.manual_seed(0)
+    model, x = Reshaping(), torch.randn(N, 4)
+    model(x).mean().backward()
+    expected = [one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    with GhostPass(model, [torch.ones_like(one) for one in model.parameters()]) as ghost:
+        losses = model(x)
+        with pytest.raises(PriorityError, match="it must be the batch in all of them"):
+            ghost.backward(losses)
+    for one, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(one.grad, gradient)

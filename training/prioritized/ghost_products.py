@@ -7,7 +7,8 @@ Gradients of single examples are not formed, as in Goodfellow 2015 (arXiv:1510.0
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from types import TracebackType
 from typing import Any, Self
@@ -37,7 +38,8 @@ class GhostPass:
 
     ``model`` is the module inside all wrappers. ``direction`` has one tensor for each of ``model.parameters()``, of its
     shape (None: zero). Forward and `backward` both belong into the context, a model may be called several times in it
-    (its layers, too), and the first dimension of all layers' inputs is the batch.
+    (its layers, too), and the first dimension of all layers' inputs is the batch. The context may stay open over many
+    steps, and follows a direction that changes in place; other backward passes in it are none of its concern.
 
     Supported are Linear, Conv1d, Conv2d, Embedding, LayerNorm, GroupNorm, and BatchNorm in evaluation mode, in any
     model; dropout, shared weights, autocast, and `torch.utils.checkpoint`.
@@ -72,7 +74,8 @@ class GhostPass:
         self._shared = {each for each, count in owners.items() if count > 1}
         self._calls: Counter[int] = Counter()
         self._handles: list[Any] = []
-        self._ignored = False
+        self._acts = False  # in its own backward passes only: any other is the loop's
+        self._failure: Exception | None = None  # of a hook, raised once the gradient is complete
         self._tapped: set[Any] = set()
         self._silent: set[Any] = set()
         """Layers that ran without gradients."""
@@ -100,7 +103,8 @@ class GhostPass:
         """
         weight = scale / len(checked_losses(losses))
         expected = self._expected(losses) if self._check else None
-        (losses.sum() * weight).backward()
+        with self._acting():
+            (losses.sum() * weight).backward()
         self._finish(len(losses), weight, expected)
 
     def gradients(self, losses: Any) -> list[Any]:
@@ -113,11 +117,23 @@ class GhostPass:
         weight = 1.0 / len(checked_losses(losses))
         self._refuse_reentrant()
         expected = self._expected(losses) if self._check else None
-        found = torch.autograd.grad(losses.sum() * weight, self._parameters, allow_unused=True)
+        with self._acting():
+            found = torch.autograd.grad(losses.sum() * weight, self._parameters, allow_unused=True)
         self._finish(len(losses), weight, expected)
         return list(found)
 
     # ------------------------------------------------------------ hooks
+
+    @contextmanager
+    def _acting(self) -> Iterator[None]:
+        self._products = self._squares = 0.0
+        self._n, self._failure, self._half = 0, None, False
+        self._uses.clear()
+        self._acts = True
+        try:
+            yield
+        finally:
+            self._acts = False
 
     def _tap(self, rule: LayerRule, layer: Any, args: Any, named: Any, output: Any) -> None:
         for one in trained(layer).values():
@@ -132,12 +148,16 @@ class GhostPass:
             made.grad_fn.register_prehook(add)
 
     def _add(self, rule: LayerRule, layer: Any, held: Any, place: int, shape: Any, gradients: Any) -> None:
-        """Add a layer's share; called in the backward pass."""
+        """Add a layer's share; called in the backward pass, which it does not end."""
+        if self._acts and gradients[place] is not None and self._failure is None:
+            try:
+                self._add_share(rule, layer, held, gradients[place].reshape(shape))
+            except Exception as error:
+                self._failure = error
+
+    def _add_share(self, rule: LayerRule, layer: Any, held: Any, g: Any) -> None:
         import torch
 
-        if self._ignored or gradients[place] is None:
-            return
-        g = gradients[place].reshape(shape)
         (x,) = held.saved_tensors
         with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
             self._n = self._n or len(g)
@@ -166,6 +186,8 @@ class GhostPass:
                 self._uses[id(parameter)].append(found)
 
     def _finish(self, n: int, weight: float, expected: Any) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._n != n:
             raise PriorityError(
                 f"the layers saw {self._n} examples, the losses are of {n}. Call the model inside this context, and "
@@ -175,10 +197,8 @@ class GhostPass:
         if self._wants_norms:
             for uses in self._uses.values():
                 self._squares = self._squares + squares_of(uses)
+            self._uses.clear()
             self.norms = self._squares.sqrt() / abs(weight)
-        self._products = self._squares = 0.0
-        self._n = 0
-        self._uses.clear()
         if expected is not None:
             self._compare(*expected)
 
@@ -189,15 +209,12 @@ class GhostPass:
         import torch
 
         self._refuse_reentrant()
-        self._ignored = True
         try:
             found = torch.autograd.grad(losses[0], self._parameters, retain_graph=True, allow_unused=True)
         except RuntimeError as error:
             if "use_reentrant" not in str(error):
                 raise
             raise PriorityError(_REENTRANT.format("A layer")) from error
-        finally:
-            self._ignored = False
         pairs = [(g, self._along[id(p)]) for p, g in zip(self._parameters, found, strict=True) if g is not None]
         product = sum(float((g.float() * along).sum()) for g, along in pairs)
         square = sum(float(g.float().square().sum()) for g, _ in pairs)
