@@ -220,7 +220,7 @@ class Selection(SelectionState):
         self._mark = ended
         gain = self._gain.value if self._method.draws else math.nan
         on = self._gate.tested(gain, self.walk.walked <= len(self.shard), self.switch)
-        self._selecting = self._method.draws and (on or not self._method.switched)
+        self._selecting = self._method.acts(on, self.switch)
 
     def close(self) -> None:
         """End an assistant that works beside the loop; there is nothing else to close."""
@@ -278,7 +278,7 @@ class Selection(SelectionState):
             if self.beside is not None and isinstance(method, AutoAssist):
                 found = self._made_beside(self.beside, method)
             else:
-                found = self.walk.take(self.drawn_size, method.acceptance, ahead=method.ahead)
+                found = method.draw(self.walk, self.drawn_size)
         except Exception as error:  # a method that fails must not end the loop
             self._fail(f"The method {self.method!r} failed: {error}. Sampling is plain.")
             return None
@@ -378,7 +378,7 @@ class Selection(SelectionState):
 
     def _fail(self, why: str) -> None:
         self._gate.fail(why)
-        self._selecting = self._method.draws and not self._method.switched
+        self._selecting = self._method.acts(False, self.switch)
         self._say(why)
 
     def take_over(self, method: type[Method]) -> None:
@@ -393,4 +393,4 @@ class Selection(SelectionState):
         self._method = self._methods[method.name]
         self._method.begin(self.epoch)
         self._audit.clear()
-        self._selecting = method.draws and (not method.switched or self._gate.on)
+        self._selecting = self._method.acts(self._gate.on, self.switch)

@@ -262,13 +262,17 @@ class SelectionObservables(Noted):
         if not isinstance(count, int) or not 0 < count <= MAX_SAMPLES:
             raise ValueError(f"count={count!r} must be a whole number from 1 to {MAX_SAMPLES}.")
         if not hasattr(self.data, "__getitem__"):
-            raise TypeError(f"Selection({self.data!r}) knows no data set to read from: give it in place of its length.")
+            raise TypeError(
+                f"{type(self).__name__}({self.data!r}) knows no data set to read from: give it in place of its length."
+            )
         return self._once(f"samples {sign * count}", lambda: self._read(count, sign))
 
     def _read(self, count: int, sign: int) -> list[dict[str, Any]]:
         rank = sign * (self.table.seen[self.shard] + self._acceptance() / 2)
         first = np.argpartition(rank, count - 1)[:count] if count < len(rank) else np.arange(len(rank))
-        ids = self.shard[first[np.argsort(rank[first], kind="stable")]]
+        return self._rows(self.shard[first[np.argsort(rank[first], kind="stable")]])
+
+    def _rows(self, ids: Ints) -> list[dict[str, Any]]:
         return [
             {
                 **row,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from looptap.training.selection.selection_observables import SelectionObservable
 class SelectionState(SelectionObservables):
     """What continues after a resume: the walk, the table, the methods and the switch."""
 
+    catalog: ClassVar[dict[str, type[Method]]] = METHODS
+    """The methods by name."""
     rank: int
     world: int
     switch: str
@@ -76,11 +78,11 @@ class SelectionState(SelectionObservables):
         for one in (state, *others):
             if one["size"] != self.table.size:
                 raise ValueError(f"The state is that of {one['size']:,} instances; here are {self.table.size:,}.")
-        METHODS[state["method"]].require(self)
+        self.catalog[state["method"]].require(self)
         for name, known in state["methods"].items():
             with contextlib.suppress(ControlError):  # it was used before, and lacks something here
-                METHODS[name].require(self)
-                METHODS[name](self.table, self).load_state_dict(known)  # raises before anything has changed
+                self.catalog[name].require(self)
+                self.catalog[name](self.table, self).load_state_dict(known)  # raises before anything has changed
         for one in (state, *others):
             self.table.load_state_dict(one["table"])
         for name in ("switch", "floor", "cap", "exponent", "learning_rate", "epoch", "steps", "method"):
@@ -89,10 +91,10 @@ class SelectionState(SelectionObservables):
         for name, known in state["methods"].items():
             if name not in self._methods:
                 try:
-                    METHODS[name].require(self)
+                    self.catalog[name].require(self)
                 except ControlError:  # it was used before, and lacks something here
                     continue
-                self._methods[name] = METHODS[name](self.table, self)
+                self._methods[name] = self.catalog[name](self.table, self)
             self._methods[name].load_state_dict(known)
         self._gain.load_state_dict(state["gain"])
         self._gate.load_state_dict(state["gate"])

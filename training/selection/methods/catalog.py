@@ -23,7 +23,7 @@ class MethodControl(Control):
     """A method by its name; one that lacks something is refused."""
 
     def __set__(self, instance: Any, value: Any) -> None:
-        method = METHODS[self.checked(value, self.name)]
+        method = instance.catalog[self.checked(value, self.name)]
         method.require(instance)
         instance.take_over(method)  # may fail, and then nothing has changed
         super().__set__(instance, value)

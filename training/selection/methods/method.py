@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from looptap.training.sampling.instance_table import InstanceTable
-from looptap.training.sampling.permutation_walk import Acceptance, Floats, Ints
+from looptap.training.sampling.permutation_walk import Acceptance, Accepted, Floats, Ints, PermutationWalk
 from looptap.training.selection.features.features import Features
 
 
@@ -68,8 +68,16 @@ class Method:
     def require(cls, settings: Settings) -> None:
         """Raise ControlError if something is missing that this method needs."""
 
+    def acts(self, on: bool, position: str) -> bool:
+        """Return whether it draws now, by what the switch says and where it stands."""
+        return self.draws and (on or not self.switched)
+
     def begin(self, epoch: int) -> None:
         """Begin an epoch."""
+
+    def draw(self, walk: PermutationWalk, count: int) -> Accepted:
+        """Return the next batch of ``count`` instances."""
+        return walk.take(count, self.acceptance, ahead=self.ahead)
 
     def acceptance(self, indices: Ints) -> Acceptance:
         """Return the probability with which each of ``indices`` is drawn."""
