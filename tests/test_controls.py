@@ -269,24 +269,24 @@ def to(value, name="optimizer.lr", **how):
 def test_a_scaled_schedule_continues_from_the_new_value_by_the_same_factor(name, groups):
     bare = rates(SCHEDULES[name], groups)
     lr = "optimizer.lr" if groups == 1 else "optimizer.lr[1]"
-    steered = rates(SCHEDULES[name], groups, [(6, to(0.7, lr, schedule="scale"))])
+    changed = rates(SCHEDULES[name], groups, [(6, to(0.7, lr, schedule="scale"))])
     factor = 0.7 / bare[6, -1]
     if name == "CosineAnnealingLR" and groups == 2:  # the floor is common to all groups: it stays, and is gone towards
-        assert steered[6, 1] == 0.7
-        assert steered[15, 1] == pytest.approx(0.01)
+        assert changed[6, 1] == 0.7
+        assert changed[15, 1] == pytest.approx(0.01)
     else:
-        assert steered[6:, -1] == pytest.approx(bare[6:, -1] * factor)
-    assert np.array_equal(steered[:6], bare[:6])
+        assert changed[6:, -1] == pytest.approx(bare[6:, -1] * factor)
+    assert np.array_equal(changed[:6], bare[:6])
     if groups == 2:
-        assert np.array_equal(steered[:, 0], bare[:, 0])
+        assert np.array_equal(changed[:, 0], bare[:, 0])
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_frozen_rate_stays_and_the_schedule_resumes_where_it_would_be(name):
     bare = rates(SCHEDULES[name])
-    steered = rates(SCHEDULES[name], 1, [(6, to(0.7, schedule="freeze")), (20, to(0.3, schedule="scale"))])
-    assert set(steered[6:20, 0]) == {0.7}
-    assert steered[20:] == pytest.approx(bare[20:] * (0.3 / bare[20]))
+    changed = rates(SCHEDULES[name], 1, [(6, to(0.7, schedule="freeze")), (20, to(0.3, schedule="scale"))])
+    assert set(changed[6:20, 0]) == {0.7}
+    assert changed[20:] == pytest.approx(bare[20:] * (0.3 / bare[20]))
 
 
 def test_without_a_scheduler_the_rate_is_set_and_both_words_mean_the_same():

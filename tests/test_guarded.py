@@ -113,13 +113,13 @@ def test_reading_an_object_of_the_job_leaves_it_as_it_was(query):
     assert torch.equal(torch.get_rng_state(), torchs)
 
 
-@pytest.mark.parametrize("where", ["observable", "standing"])
+@pytest.mark.parametrize("where", ["observable", "declared"])
 @pytest.mark.parametrize(
     "query", ["things[0] + 1", "[t + 1 for t in things][0]", "sum(things, start=0)", "things[:1][0] + 1"]
 )
 def test_objects_in_plain_containers_are_seen(query, where):
     odd = Odd()
-    if where == "standing":
+    if where == "declared":
         ask(query, things=[odd])
     else:
         ask(query, {"things": [odd]})

@@ -169,12 +169,12 @@ def test_losses_of_an_outage_are_known_at_the_reconnect(directory):
 
 def test_while_a_link_is_being_restored_every_request_waits_for_it_within_its_timeout(directory):
     with far_away(directory, Limits()) as (job, run, proxy):
-        job.agent.stream("standing", "step")
+        job.agent.stream("declared", "step")
         job.agent.control("scale", lambda: 1.0, lambda value: None)
         stream = run.stream("len(events)", name="before")
         asked = {
             "stream": lambda timeout: run.stream("step", timeout=timeout).wait(2, 60),
-            "history": lambda timeout: run.stream("standing", timeout=timeout).wait(2, 60),
+            "history": lambda timeout: run.stream("declared", timeout=timeout).wait(2, 60),
             "call": lambda timeout: run.call("step", timeout=timeout),
             "set": lambda timeout: run.set("scale", 2.0, timeout=timeout),
             "stats": lambda timeout: run.stats(timeout),

@@ -29,7 +29,7 @@ class Job:
 
     def __init__(self, pause):
         self.agent = looptap.Agent("stopped", budget=math.inf, limits=QUICK)
-        self.agent.stream("standing", "step", history=100_000)
+        self.agent.stream("declared", "step", history=100_000)
         self.agent.log(logged=0)
         self.events, self._pause, self._over = 0, pause, False
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -71,7 +71,7 @@ def wrong(reported, events):
         start = event - every * (number - 1)  # the event of the value 1
         if name == "logged":
             made = events + 1
-        elif name == "standing":
+        elif name == "declared":
             made = events
         else:
             made = (events - start) // every + 1

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import threading
+import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-import torch
 from echoed_training import DIGITS, LANGUAGE, Outcome, digits_echo, language_echo, pictures, train
 from rich.progress import track
 
 from looptap.training.echoing import AFTER, BATCH, BEFORE, SHUFFLED
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from worker_pool import worker_pool
 
 SEEDS, DEVELOPMENT = tuple(range(5)), (100, 101)
 """The reported seeds, and those with which the learning rates were chosen."""
@@ -63,22 +64,8 @@ def done(job: Job) -> Outcome:
 def all_done(jobs: Iterable[Job], what: str) -> dict[Job, Outcome]:
     """Run all jobs, as many at once as there are processors."""
     jobs = list(dict.fromkeys(jobs))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, _begun) as pool:
+    with worker_pool() as pool:
         return dict(zip(jobs, track(pool.map(done, jobs), what, len(jobs)), strict=True))
-
-
-def _begun() -> None:
-    """Use one thread, and end with the parent process."""
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def grid() -> dict[Job, Outcome]:

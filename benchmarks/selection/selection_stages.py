@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
-import threading
+import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
-import torch
 from rich.progress import Progress
 from selection_arithmetic import crossing, targets
 from selection_runs import COUNTED, DECAYING, DEFAULT, PLAIN, TIMED, Curve, Job, Training
 from selection_tasks import TASKS
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from worker_pool import worker_pool
 
 
 class Protocol(NamedTuple):
@@ -71,8 +72,7 @@ class Results:
         missing = [(job, target) for job, target in dict.fromkeys(jobs) if job not in self.found]
         if not missing:
             return
-        context = multiprocessing.get_context("spawn")
-        with Progress() as progress, ProcessPoolExecutor(processes or os.cpu_count(), context, _begun) as pool:
+        with Progress() as progress, worker_pool(processes) as pool:
             bar = progress.add_task(what, total=len(missing))
             running = {pool.submit(_trained, job, target): job for job, target in missing}
             for future in as_completed(running):
@@ -276,16 +276,3 @@ def _around(rate: float) -> list[float]:
 
 def _trained(job: Job, target: float) -> Curve:
     return Training(job).run(target)
-
-
-def _begun() -> None:
-    """Use one thread, and end with the parent process."""
-    torch.set_num_threads(1)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()

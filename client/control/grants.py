@@ -122,7 +122,7 @@ class SharingClient:
     ) -> Share:
         """Write a viewer's file, with which `looptap.attach` reads streams only.
 
-        These are ``streams``, live ones of this run or names of standing ones, exported to this share alone; None means
+        These are ``streams``, live ones of this run or names of declared ones, exported to this share alone; None means
         whatever `export` has let viewers see, now or later.
         It is valid for ``expires`` seconds, or until `Share.revoke`. ``endpoint`` is where viewers connect: None is a
         private socket, for processes of your user on the machine of the job; ``"tcp"`` is loopback there, for its other

@@ -94,7 +94,7 @@ def beside_a_job(runs):
     runs.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOPTAP_DIR", str(runs))
-        job = warm.Popen([sys.executable, str(Path(__file__).with_name("steered_job.py")), "job"])
+        job = warm.Popen([sys.executable, str(Path(__file__).with_name("controlled_job.py")), "job"])
         try:
             soon(looptap.runs, 60)
             yield

@@ -21,7 +21,7 @@ QUERIES = {
     "low latency": ("step, step * 2", {"latency": "low"}),
     "function": (lambda e: e.step, {"budget": float("inf")}),
     "window": ("len(events)", {"window": 7}),
-    "standing": ("standing", {}),
+    "declared": ("declared", {}),
     "logged": ("logged", {}),
 }
 
@@ -53,8 +53,8 @@ for line in sys.stdin:
     )
     with Run(link, run=file.run, timeout=60) as run:
         streams = {name: run.stream(query, name=name, timeout=60, **how) for name, (query, how) in QUERIES.items()
-                   if name not in ("standing", "logged")}  # fmt: skip
-        streams |= {name: run.stream(name, timeout=60) for name in ("standing", "logged")}
+                   if name not in ("declared", "logged")}  # fmt: skip
+        streams |= {name: run.stream(name, timeout=60) for name in ("declared", "logged")}
         print("attached", flush=True)
         deadline = time.monotonic() + 60
         while run.state in OPEN and time.monotonic() < deadline:

@@ -65,12 +65,12 @@ def test_deferred_evaluation_honours_every_third_event(run):
     "query",
     [
         "loss.item()", "x.mean()", "x", "latest('epoch').error", "host(loss)", "map(print, events)", "norm(x)",
-        "(e.x for e in events)", "missing", "lazy", "standing", "torch.abs(loss)",
+        "(e.x for e in events)", "missing", "lazy", "exposed", "torch.abs(loss)",
     ],
 )  # fmt: skip
 def test_all_else_is_evaluated_at_the_event(query):
     agent, run = pair()
-    agent.expose(standing=1.0, host=abs)
+    agent.expose(exposed=1.0, host=abs)
     run.stream(query, on="batch")
     agent.emit("batch", step=1, loss=torch.tensor(0.5), x=torch.ones(3), lazy=looptap.lazy(lambda: 1.0))
     assert later(agent, "batch") == [False]
