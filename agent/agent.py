@@ -89,11 +89,11 @@ class Agent:
         if _compiling():
             return
         try:
-            tap = self._types[event]
-            if tap.has_work:
-                tap.deliver(observables)
+            source = self._types[event]
+            if source.has_work:
+                source.deliver(observables)
             else:
-                tap.number += 1
+                source.number += 1
         except Exception as error:
             self._unusual(event, observables, error)
 
@@ -160,7 +160,7 @@ class Agent:
             if not self._life.inert:
                 self._parts.dispatcher.declared_streams.log(values)
         except Exception as error:
-            self._life.complain(error)
+            self._life.log_error(error)
 
     def end_group(self, event: str) -> None:
         """End the open group of ``event`` events, and its windows. Never raises."""
@@ -168,7 +168,7 @@ class Agent:
             sources = self._life.sources
             sources.open(event).end_group(sources.clock())
         except Exception as error:
-            self._life.complain(error)
+            self._life.log_error(error)
 
     def control(
         self,
@@ -316,7 +316,7 @@ class Agent:
         except DeferredActions as found:
             after = found
         except Exception as unexpected:
-            self._life.complain(unexpected)
+            self._life.log_error(unexpected)
         if after is not None:
             after.run()
 

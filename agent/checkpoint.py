@@ -50,8 +50,8 @@ class AgentCheckpoint:
         sources.resume_from(events, groups)
         parts.connection.post(dispatcher.describe)
         for name, value in controls.items():
-            tap = sources.open(dispatcher.commands.job.default_event)
-            event = event_of({}, tap.source, tap.number, sources.clock(), 0.0)
+            source = sources.open(dispatcher.commands.job.default_event)
+            event = event_of({}, source.origin, source.number, sources.clock(), 0.0)
             if error := dispatcher.commands.restore(name, value, event):
                 log.warning("looptap: the control %s was not set back to %r: %s", name, value, error)
 

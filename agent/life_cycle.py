@@ -97,9 +97,9 @@ class LifeCycle:
             self._parts.dispatcher.commands.job.pause.resume()
             self._end_groups(deque(sources.by_name.values()), sources.clock())
         except Exception as error:
-            self.complain(error)
+            self.log_error(error)
         finally:
-            self._leave(sources, reason)
+            self._disconnect(sources, reason)
         atexit.unregister(self._at_exit)
 
     def replaced(self) -> bool:
@@ -109,7 +109,7 @@ class LifeCycle:
         self.close("replaced by a newer agent of this name")
         return True
 
-    def complain(self, error: Exception) -> None:
+    def log_error(self, error: Exception) -> None:
         """Log the error, once per kind; the loop continues."""
         kind = f"{type(error).__name__}: {error}"
         if kind not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
@@ -120,35 +120,35 @@ class LifeCycle:
         self.sources = NullEventSources()
         self._on_inert(self.sources)
 
-    def _end_groups(self, taps: deque[EventSource], now: float) -> None:
+    def _end_groups(self, sources: deque[EventSource], now: float) -> None:
         """End all open groups; a second call, after Ctrl-C, ends the rest."""
 
         def end_them() -> None:
-            while taps:
+            while sources:
                 try:
-                    taps[0].end_group(now)
+                    sources[0].end_group(now)
                 except Exception as error:
-                    self.complain(error)
-                del taps[0]
+                    self.log_error(error)
+                del sources[0]
 
         complete(end_them)
 
-    def _leave(self, sources: EventSources, reason: str) -> None:
+    def _disconnect(self, sources: EventSources, reason: str) -> None:
         """Say goodbye to clients and release the host's objects.
 
         Ctrl-C ends only the wait.
         """
         self._parts.connection.detach()
         try:
-            aside(lambda: self._depart(sources, reason), "looptap-close")
+            aside(lambda: self._shut_down(sources, reason), "looptap-close")
         except Exception as error:
-            self.complain(error)
+            self.log_error(error)
         if self._sigterm is not None:
             self._sigterm.remove()
 
-    def _depart(self, sources: EventSources, reason: str) -> None:
+    def _shut_down(self, sources: EventSources, reason: str) -> None:
         parts, connection = self._parts, self._parts.connection
-        parts.dispatcher.farewell = reason
+        parts.dispatcher.end_reason = reason
         connection.stop(EXIT_SECONDS)
         give_up_place(self)
         files, connection.files = connection.files, []

@@ -81,8 +81,8 @@ def build(
         except Exception as error:
             warn_inert(error, strict)
     dispatcher = RequestDispatcher(
-        run, taps=sources, groups=groups, limits=limits, post=queues, budget=OverheadBudget(budget), keeper=recorder,
-        send=connection.send, link=lambda: connection.link,
+        run, sources=sources, groups=groups, limits=limits, queues=queues, budget=OverheadBudget(budget),
+        recorder=recorder, send=connection.send, link=lambda: connection.link,
     )  # fmt: skip
     return Components(name, groups, limits, run, connection, queues, sources, recorder, dispatcher)
 

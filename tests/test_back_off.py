@@ -43,8 +43,8 @@ def test_a_client_without_room_is_tried_again_after_a_while_and_a_viewer_ever_la
     operator, viewer = ClientSession(b"o", OPERATOR, "o"), ClientSession(b"v", VIEWER, "v")
     pauses = []
     for _ in range(12):
-        operator.refused()
-        viewer.refused()
+        operator.back_off()
+        viewer.back_off()
         assert operator.full_until == pytest.approx(clock.now + RETRY_DELAY_SECONDS)
         pauses.append(viewer.full_until - clock.now)
         for client in (operator, viewer):
@@ -56,7 +56,7 @@ def test_a_client_without_room_is_tried_again_after_a_while_and_a_viewer_ever_la
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(VIEWER_STALL_TIMEOUT_SECONDS)
     viewer.refusals = 0
-    viewer.refused()
+    viewer.back_off()
     assert viewer.full_until == pytest.approx(clock.now + VIEWER_RETRY_DELAY_SECONDS)
 
 
@@ -67,9 +67,9 @@ def test_a_client_that_confirms_nothing_is_sent_no_more_values():
     assert client.is_stalled(0.0, 100)
     client.got_bytes = 50
     assert not client.is_stalled(0.0, 100)
-    client.owed.append(b"answer")
+    client.unsent_replies.append(b"answer")
     assert client.is_stalled(0.0, 100)
-    client.owed.clear()
+    client.unsent_replies.clear()
     client.disconnected = True
     assert client.is_stalled(0.0, 100)
 

@@ -164,7 +164,7 @@ def evaluated(costs, events, step, meter):
         if cost > meter.cheap:
             meter.charge(cost, step, seconds, len(seen), now)
         elif watched:
-            meter.calm(now)
+            meter.note_cheap(now)
         elif meter.every != 1:
             meter.forget()
     return seen

@@ -133,7 +133,7 @@ def test_the_number_of_pending_events_is_bounded(run):
     most = 0
     for step in range(1, 20 * MAX_PENDING_EVENTS):
         agent.emit("batch", step=step)
-        most = max(most, len(parts_of(agent).sources.backlog.events))
+        most = max(most, len(parts_of(agent).sources.evaluator.events))
     agent.emit("epoch")
     assert most <= MAX_PENDING_EVENTS_WITHOUT_WAIT  # beyond 256 only while the I/O thread has a piece and no processor
     assert stream.wait(1, timeout=60)
@@ -224,10 +224,10 @@ def test_an_evaluation_that_does_not_return_blocks_no_event_and_keeps_no_memory(
     stuck = client.stream("step", on="batch")
     agent.emit("batch", step=0)
     stuck.wait(1)
-    backlog, taken, over = parts_of(agent).sources.backlog, threading.Event(), threading.Event()
+    evaluator, taken, over = parts_of(agent).sources.evaluator, threading.Event(), threading.Event()
 
     def hold():
-        with backlog.turn.lock:
+        with evaluator.turn.lock:
             taken.set()
             over.wait(60)
 
@@ -237,15 +237,15 @@ def test_an_evaluation_that_does_not_return_blocks_no_event_and_keeps_no_memory(
     try:
         for step in range(1, OVERFLOW_EVENTS + 5_000):  # one wait of half a second for each would take nine hours
             agent.emit("batch", step=step)
-        assert len(backlog.events) < 5_000
-        assert backlog.turn.overdue
+        assert len(evaluator.events) < 5_000
+        assert evaluator.turn.overdue
     finally:
         over.set()
         holder.join()
     agent.emit("batch", step=-1)
     soon(lambda: stuck.state == "failed")
     assert "did not return" in stuck.reason
-    assert not backlog.events
+    assert not evaluator.events
     fresh = client.stream("step", on="batch")
     agent.emit("batch", step=7)
     fresh.wait(1)

@@ -151,52 +151,52 @@ def test_a_value_after_an_interrupt_anywhere_wakes_the_io_thread():
         rang.append(len(rang))
 
     post = QueueSet(1_000_000, ring, lambda: None)
-    outbox = ValueQueue(post, 1000)
-    post.open(outbox)
+    queue = ValueQueue(post, 1000)
+    post.open(queue)
     count = 0
-    for _ in interrupts(lambda: outbox.put(1, 0.0, 1.0, 64)):
+    for _ in interrupts(lambda: queue.put(1, 0.0, 1.0, 64)):
         count += 1
         before = len(rang)
-        outbox.put(2, 0.0, 2.0, 64)
-        assert outbox in post.ready
+        queue.put(2, 0.0, 2.0, 64)
+        assert queue in post.ready
         assert post.wakeup_pending
         assert len(rang) > before or before
         post.wakeup_pending = False
-        assert post.collect() == [outbox]
-        while (columns := outbox.peek(1000, 1_000_000)) is not None:
+        assert post.collect() == [queue]
+        while (columns := queue.peek(1000, 1_000_000)) is not None:
             assert columns.values[-1] == 2.0
-            outbox.take(columns)
+            queue.take(columns)
         rang.clear()
-        assert post.granted - post.taken == outbox.reserved_bytes()
+        assert post.granted - post.taken == queue.reserved_bytes()
     assert count > 20
 
 
 def test_reserved_bytes_are_exact_while_streams_come_and_go():
     post = QueueSet(400_000, lambda: None, lambda: None)
-    dice, outboxes, over = random.Random(3), [], threading.Event()
+    dice, queues, over = random.Random(3), [], threading.Event()
 
     def fill():
         while not over.is_set():
-            for outbox in list(outboxes):
+            for queue in list(queues):
                 for _ in range(dice.randrange(40)):
-                    outbox.put(1, 0.0, b"", dice.choice([64, 500, 20_000]))
+                    queue.put(1, 0.0, b"", dice.choice([64, 500, 20_000]))
 
     thread = threading.Thread(target=fill)
     thread.start()
     for turn in range(1_500):
-        if len(outboxes) < 6:
-            outbox = ValueQueue(post, 1000)
-            post.open(outbox)
-            outboxes.append(outbox)
-        for outbox in outboxes:
-            if (columns := outbox.peek(100, 100_000)) is not None:
-                outbox.take(columns)
+        if len(queues) < 6:
+            queue = ValueQueue(post, 1000)
+            post.open(queue)
+            queues.append(queue)
+        for queue in queues:
+            if (columns := queue.peek(100, 100_000)) is not None:
+                queue.take(columns)
         if turn % 7 == 0:
-            post.close(outboxes.pop(dice.randrange(len(outboxes))))
+            post.close(queues.pop(dice.randrange(len(queues))))
     over.set()
     thread.join()
-    assert post.granted - post.taken == sum(outbox.reserved_bytes() for outbox in outboxes)
+    assert post.granted - post.taken == sum(queue.reserved_bytes() for queue in queues)
     assert post.peak_bytes <= 400_000 + 6 * RESERVATION_BYTES
-    for outbox in outboxes:
-        post.close(outbox)
+    for queue in queues:
+        post.close(queue)
     assert post.free_bytes() == 400_000

@@ -448,7 +448,7 @@ def test_pending_replies_come_in_order_and_before_values(clock, wire):
     answers = wire.said(to=A)
     assert [one.request for one in answers[:7]] == list(range(9, 16))
     assert [type(one) for one in answers[7:]] == [m.Values]
-    assert not client.owed
+    assert not client.unsent_replies
     wire.tell(A, m.GetClock(16))
     assert wire.said(to=A)[-1].request == 16
 
@@ -477,9 +477,9 @@ def test_pending_replies_are_bounded_and_those_that_fit_are_kept(clock, wire):
     big = encode(m.Done(1)) + bytes(MAX_IN_FLIGHT_BYTES // 2)
     for _ in range(2):
         wire.exporter.answer(client, big[: MAX_IN_FLIGHT_BYTES // 2])
-    assert sum(map(len, client.owed)) == MAX_IN_FLIGHT_BYTES
+    assert sum(map(len, client.unsent_replies)) == MAX_IN_FLIGHT_BYTES
     wire.exporter.answer(client, b"x")
-    assert len(client.owed) == 2
+    assert len(client.unsent_replies) == 2
 
 
 def test_a_client_that_leaves_with_pending_replies_is_not_waited_for(clock, wire):
@@ -504,7 +504,7 @@ def test_closing_does_not_wait_for_a_client_that_left_with_pending_replies(clock
     wire.gone.add(A)
     wire.dispatcher.on_heartbeat_timer()
     assert client.disconnected
-    assert len(client.owed) == 1
+    assert len(client.unsent_replies) == 1
     assert wire.deliver() is False
     clock.advance(60.0)
     tries = wire.tries[A]

@@ -85,10 +85,14 @@ class Job:
 
     def whole(self) -> None:
         """Check that no lock is taken."""
-        taps = parts_of(self.agent).sources
-        for lock in (taps.lock, taps.backlog.turn.lock, parts_of(self.agent).dispatcher.declared_streams.history.lock):
+        sources = parts_of(self.agent).sources
+        for lock in (
+            sources.lock,
+            sources.evaluator.turn.lock,
+            parts_of(self.agent).dispatcher.declared_streams.history.lock,
+        ):
             assert not lock._is_owned()
-        assert not taps.backlog.turn.thread
+        assert not sources.evaluator.turn.thread
 
 
 def points(run: Callable[[int], tuple[int, Any]], fraction: int) -> Iterator[int]:
@@ -160,7 +164,7 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_intact(kind, enough
         job = Job()
         how = dict(QUERIES[kind])
         stream = job.run.stream(how.pop("query"), on="batch", buffer=100, **how)
-        parts_of(job.agent).sources.backlog.max_pending = enough
+        parts_of(job.agent).sources.evaluator.max_pending = enough
         steps: dict[int, int] = {}
 
         def note() -> None:
@@ -195,7 +199,7 @@ def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enoug
         job = Job()
         stream = job.run.stream(QUERIES[kind]["query"], on="batch")
         epochs = job.run.stream("event_number", on="epoch")
-        parts_of(job.agent).sources.backlog.max_pending = enough
+        parts_of(job.agent).sources.evaluator.max_pending = enough
         for _ in range(BEFORE):
             job.emit()
         reported = job.asleep(at, "epoch")
@@ -322,9 +326,9 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
         service = parts_of(job.agent).dispatcher
-        outbox = ValueQueue(service.queues, 1000)
+        queue = ValueQueue(service.queues, 1000)
         attach = m.Attach(1, 1, m.Code(SUM), "batch", window, align=m.VALUES)
-        query = service.queries.attached(attach, outbox)
+        query = service.queries.attached(attach, queue)
         service.queries.install(query)
         for _ in range(BEFORE):
             job.emit()
@@ -333,7 +337,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
         for _ in range(AFTER):
             job.emit()
         job.emit("epoch")
-        columns = outbox.peek(1000, 10**9)
+        columns = queue.peek(1000, 10**9)
         values = [] if columns is None else [(v.window, v.value, v.flags) for v in columns.values]
         windows = [window for window, _, _ in values]
         assert windows == sorted(set(windows)), windows

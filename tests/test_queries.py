@@ -288,7 +288,7 @@ def test_replies_pending_for_a_client_that_does_not_read_are_bounded_in_bytes(jo
         call = m.Call(number, str(number), m.Code("'x' * 100_000"), "batch")
         parts_of(agent).dispatcher.receive(client.peer, "operator", encode(call))
     batches(agent, 1)
-    assert 500_000 < sum(map(len, client.owed)) <= MAX_IN_FLIGHT_BYTES
+    assert 500_000 < sum(map(len, client.unsent_replies)) <= MAX_IN_FLIGHT_BYTES
 
 
 def test_a_lazy_observable_is_computed_only_when_read_and_once_an_event(job):

@@ -300,13 +300,13 @@ def test_the_store_does_not_grow_with_every_command(both, monkeypatch):
 def test_an_event_without_pending_commands_checks_nothing_more(both):
     both.emit(1, 1)
     both.prepare("x")
-    tap = parts_of(both.agents[0]).sources.by_name["batch"]
-    assert (len(tap.commands), tap.has_work) == (0, False)  # prepared is not pending
+    source = parts_of(both.agents[0]).sources.by_name["batch"]
+    assert (len(source.commands), source.has_work) == (0, False)  # prepared is not pending
     both.agree("x", 3)
-    assert tap.has_work
+    assert source.has_work
     both.emit(2, 2)
-    tap.refresh()
-    assert (len(tap.commands), tap.has_work) == (0, False)
+    source.refresh()
+    assert (len(source.commands), source.has_work) == (0, False)
 
 
 def test_a_job_without_a_process_group_refuses_commands_for_all_ranks():

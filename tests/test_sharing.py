@@ -115,7 +115,7 @@ def test_a_viewers_file_is_private_has_a_key_of_its_own_and_no_secret_of_the_ser
     assert [share.path.stat().st_mode & 0o777 for share in shares] == [0o600] * 3
     assert len({file.public for file in files}) == 3
     assert {file.role for file in files} == {"viewer"}
-    secrets = [gate.server.secret.decode() for gate in parts_of(agent).connection.link.sockets]
+    secrets = [socket.server.secret.decode() for socket in parts_of(agent).connection.link.sockets]
     for share, file in zip(shares, files, strict=True):
         assert not any(secret in share.path.read_text() for secret in secrets)
         assert file.secret not in f"{share!r}{run.shares}{run.stats()}{vars(share)}"

@@ -28,13 +28,13 @@ class CommandService:
     """The entry of client commands: turns requests into commands and schedules them."""
 
     def __init__(
-        self, queries: QueryRegistry, taps: EventSources, groups: tuple[str, ...], limits: Limits,
+        self, queries: QueryRegistry, sources: EventSources, groups: tuple[str, ...], limits: Limits,
         finished: Callable[[LoopCommand], None],
     ) -> None:  # fmt: skip
         self._queries, self._finished = queries, finished
-        self.job = JobHooks(taps, groups[0] if groups else "batch")
+        self.job = JobHooks(sources, groups[0] if groups else "batch")
         self.commands = CommandLog(limits.commands_per_second)
-        self.agreement = RankConsensus(self.commands, queries, taps, limits.agreement)
+        self.agreement = RankConsensus(self.commands, queries, sources, limits.agreement)
 
     def handle(self, client: str, message: m.Call | m.Command | m.Agree, peer: bytes) -> Preparation | None:
         """Handle a request; return its reply, or None if that follows later.

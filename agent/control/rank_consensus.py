@@ -58,8 +58,8 @@ class VoteAtEvent(NamedTuple):
 class RankConsensus:
     """This rank's commands that other ranks run too."""
 
-    def __init__(self, commands: CommandLog, queries: QueryRegistry, taps: EventSources, patience: float) -> None:
-        self._commands, self._queries, self._taps, self._patience = commands, queries, taps, patience
+    def __init__(self, commands: CommandLog, queries: QueryRegistry, sources: EventSources, patience: float) -> None:
+        self._commands, self._queries, self._sources, self._patience = commands, queries, sources, patience
         self.ballots = Ballots()
         self.prepared: dict[str, Prepared] = {}
         self._due: dict[str, EventSchedule] = {}
@@ -115,7 +115,7 @@ class RankConsensus:
         command.report(asker)
         # A rank that has passed the event may be in a collective by now, and reach no further event while others wait
         # for it at theirs: so the I/O thread refuses, not its loop thread.
-        if self._taps.counts().get(on, 0) >= message.number and due.drop(message.id):
+        if self._sources.counts().get(on, 0) >= message.number and due.drop(message.id):
             command.give_up(self._passed(_key(message.id, message.number), on, message.number))
         return None
 
@@ -153,7 +153,7 @@ class RankConsensus:
             del self.prepared[id]
 
     def _position(self, on: str) -> Preparation:
-        return Preparation(on=on, number=self._taps.counts().get(on, 0))
+        return Preparation(on=on, number=self._sources.counts().get(on, 0))
 
     def await_decision(self, command: LoopCommand, on: str, number: int, event: Event) -> None:
         """Vote for a command, and wait for the decision of all ranks. Loop thread.
@@ -175,7 +175,7 @@ class RankConsensus:
             waited = monotonic() - began
             command.note(waited=waited)
             self.ballots.forget_later(key)
-            self._taps.exclude_pause(waited)
+            self._sources.exclude_pause(waited)
         if decision == OFF:
             raise CommandCancelled("this command was called off on another rank: nothing is done.")
         if decision == LATE:

@@ -22,35 +22,34 @@ class History:
 
     __slots__ = ("buffers", "each", "held_bytes", "limit", "lock", "peak_bytes", "queues")
 
-    def __init__(self, post: QueueSet, limit: int, each: int) -> None:
-        self.queues, self.limit, self.each = post, limit, each
+    def __init__(self, queues: QueueSet, limit: int, each: int) -> None:
+        self.queues, self.limit, self.each = queues, limit, each
         self.lock = threading.RLock()  # readers never take it
         self.buffers: tuple[HistoryBuffer, ...] = ()
         self.held_bytes = self.peak_bytes = 0
 
     def open(self, values: int, after: int = 0) -> HistoryBuffer:
         """Return a new buffer of at most ``values`` values, numbered above ``after``."""
-        ring = HistoryBuffer(self, max(1, min(values, self.each // (MIN_VALUE_BYTES + ITEM_OVERHEAD_BYTES))), after)
+        buffer = HistoryBuffer(self, max(1, min(values, self.each // (MIN_VALUE_BYTES + ITEM_OVERHEAD_BYTES))), after)
         with self.lock:
-            self.buffers = (*self.buffers, ring)
-        return ring
+            self.buffers = (*self.buffers, buffer)
+        return buffer
 
-    def close(self, ring: HistoryBuffer) -> None:
+    def close(self, buffer: HistoryBuffer) -> None:
         """Forget a buffer without a producer, and its values."""
         with self.lock:
-            self.buffers = tuple(r for r in self.buffers if r is not ring)
-            self.held_bytes -= ring.held
-            ring.held = 0
+            self.buffers = tuple(other for other in self.buffers if other is not buffer)
+            self.held_bytes -= buffer.held
+            buffer.held = 0
 
-    def shrink(self, ring: HistoryBuffer) -> None:
+    def shrink(self, buffer: HistoryBuffer) -> None:
         """Discard the oldest values until all buffers are within their bounds."""
-        while ring.held > self.each:
-            ring.forget()
+        while buffer.held > self.each:
+            buffer.forget()
         while self.held_bytes > self.limit:
-            most = (
-                ring if ring.held * len(self.buffers) >= self.limit else max(self.buffers, key=lambda other: other.held)
-            )
-            most.forget()
+            over_its_share = buffer.held * len(self.buffers) >= self.limit
+            largest = buffer if over_its_share else max(self.buffers, key=lambda other: other.held)
+            largest.forget()
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
 
@@ -141,16 +140,16 @@ class HistoryBuffer:
 
     def notify(self) -> None:
         """Wake the I/O thread, even without readers: the query's state has changed."""
-        post = self._history.queues
-        post.changed = True
-        post.announce(self)
+        queues = self._history.queues
+        queues.changed = True
+        queues.announce(self)
 
     def _wake_readers(self, number: int) -> None:
-        post = self._history.queues
-        if self not in post.ready:
-            post.announce(self)
+        queues = self._history.queues
+        if self not in queues.ready:
+            queues.announce(self)
         if number == 1:  # a reader may wait for the first value
-            post.hasten()
+            queues.hasten()
 
     def forget(self) -> None:
         """Discard the oldest value, under the lock of the history."""
@@ -185,13 +184,13 @@ class Cursor:
     An ``above`` over 0 is the last number that the reader has: later values that are no longer held are lost.
     """
 
-    def __init__(self, ring: HistoryBuffer, above: int = 0) -> None:
-        self.buffer = ring
-        held_above = max(0, ring.first - 1)
-        self.position = max(min(above, ring.number), held_above)
+    def __init__(self, buffer: HistoryBuffer, above: int = 0) -> None:
+        self.buffer = buffer
+        held_above = max(0, buffer.first - 1)
+        self.position = max(min(above, buffer.number), held_above)
         self.dropped = max(0, held_above - above) if above else 0
         self._end: int | None = None
-        ring.readers += 1
+        buffer.readers += 1
 
     @property
     def number(self) -> int:
@@ -242,11 +241,11 @@ class HandedOverCursor:
     It yields the rest of the query's queue, with numbers above ``base``, then the history.
     """
 
-    def __init__(self, post: QueueSet, outbox: ValueQueue, base: int, reader: Cursor) -> None:
+    def __init__(self, queues: QueueSet, queue: ValueQueue, base: int, reader: Cursor) -> None:
         self.reader = reader
-        self._queues, self._queue, self._base = post, outbox, base
-        self._lost = outbox.dropped
-        self._rest = True  # whether the outbox holds some
+        self._queues, self._queue, self._base = queues, queue, base
+        self._lost = queue.dropped
+        self._rest = True  # whether the queue holds some
 
     @property
     def number(self) -> int:

@@ -139,8 +139,8 @@ class QueueSet:
         "wakeup_pending",
     )  # fmt: skip
 
-    def __init__(self, limit: int, ring: Callable[[], None], hurry: Callable[[], None]) -> None:
-        self.limit, self.wake_gathering, self.wake_now = limit, ring, hurry
+    def __init__(self, limit: int, wake: Callable[[], None], hurry: Callable[[], None]) -> None:
+        self.limit, self.wake_gathering, self.wake_now = limit, wake, hurry
         self.defers = False
         """True while the training thread times a query; wakeups are sent afterwards."""
         self.deferred: tuple[Callable[[], None], ...] = ()
@@ -157,9 +157,9 @@ class QueueSet:
         """Bytes of these that are free again; the I/O thread raises it."""
         self._queues: dict[ValueQueue, None] = {}
 
-    def open(self, outbox: ValueQueue) -> None:
+    def open(self, queue: ValueQueue) -> None:
         """Count the bytes of a queue."""
-        self._queues[outbox] = None
+        self._queues[queue] = None
 
     def announce(self, sink: ValueSink) -> None:
         """Add ``sink`` to the ready set, and wake the I/O thread."""
@@ -208,16 +208,16 @@ class QueueSet:
                 taken.append(self.ready.pop())
         return taken
 
-    def close(self, outbox: ValueSource) -> None:
+    def close(self, queue: ValueSource) -> None:
         """Forget a queue and its values, and reserve no further bytes for it."""
-        if isinstance(outbox, ValueQueue) and outbox in self._queues:
-            del self._queues[outbox]
-            outbox.closed = True
-            self.taken += outbox.reserved_bytes()
+        if isinstance(queue, ValueQueue) and queue in self._queues:
+            del self._queues[queue]
+            queue.closed = True
+            self.taken += queue.reserved_bytes()
 
     def pending_bytes(self) -> int:
         """Return the pending bytes of all queues."""
-        return sum(outbox.pending_bytes() for outbox in list(self._queues))
+        return sum(queue.pending_bytes() for queue in list(self._queues))
 
     def gathered(self) -> int:
         """Return the pending bytes of the queues with new values."""
@@ -240,8 +240,8 @@ class ValueQueue:
         "values",
     )  # fmt: skip
 
-    def __init__(self, post: QueueSet, values: int) -> None:
-        self._queues, self._ready, self.values = post, post.ready, values
+    def __init__(self, queues: QueueSet, values: int) -> None:
+        self._queues, self._ready, self.values = queues, queues.ready, values
         self.closed = False  # by the I/O thread, for good
         # The training thread's. A value waits as a bare tuple in a list, which costs least to make and to leave
         # behind; one append is all or nothing, whatever interrupts it.
@@ -299,8 +299,8 @@ class ValueQueue:
 
     def _reserve(self, size: int) -> int:
         """Reserve bytes; return those left after the value, below 0 without room."""
-        left, room, post = self.values - len(self), self._room, self._queues
-        free = post.free_bytes() + room
+        left, room, queues = self.values - len(self), self._room, self._queues
+        free = queues.free_bytes() + room
         held = self.pending_bytes()
         if left <= 0 or free < size or (held and held + size > MAX_FREE_SHARE_PER_QUEUE * free):
             return -1
@@ -311,7 +311,7 @@ class ValueQueue:
         if self.closed:
             return -1
         self._granted += more
-        post.granted += more
+        queues.granted += more
         return rest
 
     # ------------------------------------------------------------ the I/O thread's end

@@ -48,8 +48,8 @@ _spent = time.monotonic if sys.platform == "win32" else time.thread_time
 class WakeReason(enum.Enum):
     """The reason why a flush is due."""
 
-    RUNG = enum.auto()
-    HABIT = enum.auto()
+    WAKEUP = enum.auto()
+    BUSY = enum.auto()
     MORE = enum.auto()
     RETRY = enum.auto()
 
@@ -86,39 +86,40 @@ class Reactor:
 
     def __init__(self, link: ServedThread, handler: RequestHandler, zap_socket: zmq.Socket[bytes]) -> None:
         self._server, self._handler, self._authenticator = link, handler, zap_socket
-        self._rested: float | None = None  # when viewers are heard again; None while they are
-        self._watch()
+        self._viewers_ignored_until: float | None = None  # when viewers are heard again; None while they are
+        self._register_sockets()
         self._due: float | None = None  # when to flush; None while cold
-        self._wake_reasons = WakeReason.RUNG
+        self._wake_reasons = WakeReason.WAKEUP
         self._retry = 0.0
         self._next_beat = time.monotonic() + link.limits.heartbeat
-        self._next_look = time.monotonic() + FILE_CHECK_INTERVAL_SECONDS
+        self._next_file_check = time.monotonic() + FILE_CHECK_INTERVAL_SECONDS
         self._next_touch = time.monotonic() + TOUCH_INTERVAL_SECONDS
 
-    def _watch(self) -> None:
+    def _register_sockets(self) -> None:
         """Poll the present sockets; those of viewers only if they are not resting."""
         self._sockets = self._server.sockets
-        self._busy_polling, self._cold = zmq.Poller(), zmq.Poller()
-        routers = [g.router for g in self._sockets if g.router is not None and (g.role == OPERATOR or not self._rested)]
-        for poller in (self._busy_polling, self._cold):
+        self._busy_poller, self._sleeping_poller = zmq.Poller(), zmq.Poller()
+        heard = (one for one in self._sockets if one.role == OPERATOR or not self._viewers_ignored_until)
+        routers = [one.router for one in heard if one.router is not None]
+        for poller in (self._busy_poller, self._sleeping_poller):
             for source in (self._authenticator, self._server.urgent.fd, *routers):
                 poller.register(source, zmq.POLLIN)
-        self._cold.register(self._server.wakeup.fd, zmq.POLLIN)
+        self._sleeping_poller.register(self._server.wakeup.fd, zmq.POLLIN)
 
     def run_once(self) -> None:
         """Sleep until there is work, and do a bounded piece of each kind."""
-        if self._rested is not None and time.monotonic() >= self._rested:
-            self._rested = None
-            self._watch()
+        if self._viewers_ignored_until is not None and time.monotonic() >= self._viewers_ignored_until:
+            self._viewers_ignored_until = None
+            self._register_sockets()
         elif self._sockets is not self._server.sockets:
-            self._watch()
+            self._register_sockets()
         listens = self._due is None or self._wake_reasons is WakeReason.RETRY
-        ready = dict((self._cold if listens else self._busy_polling).poll(self.poll_timeout()))
+        ready = dict((self._sleeping_poller if listens else self._busy_poller).poll(self.poll_timeout()))
         if self._authenticator in ready:
             self._server.authenticator.answer()
-        for gate in self._sockets:
-            if gate.router in ready:
-                self._receive(gate)
+        for socket in self._sockets:
+            if socket.router in ready:
+                self._receive(socket)
         if self._server.urgent.fd in ready:
             self._server.urgent.clear()
             self._server.work_posted()
@@ -132,8 +133,8 @@ class Reactor:
             self._handler.on_heartbeat_timer()
         if now >= self._server.alarm:
             self._handler.on_shutdown_signal()
-        if now >= self._next_look:
-            self._next_look = now + FILE_CHECK_INTERVAL_SECONDS
+        if now >= self._next_file_check:
+            self._next_file_check = now + FILE_CHECK_INTERVAL_SECONDS
             touch = now >= self._next_touch
             if touch:
                 self._next_touch = now + TOUCH_INTERVAL_SECONDS
@@ -141,19 +142,19 @@ class Reactor:
 
     def recover(self) -> None:
         """Check everything again after a fault: pending work sends no second wakeup."""
-        self._due, self._wake_reasons = time.monotonic(), WakeReason.RUNG
+        self._due, self._wake_reasons = time.monotonic(), WakeReason.WAKEUP
 
     def poll_timeout(self) -> int:
         """Return the milliseconds to sleep, rounded up so as not to wake twice."""
-        times = [t for t in (self._due, self._next_beat, self._rested) if t is not None]
-        return max(0, int((min([*times, self._server.alarm, self._next_look]) - time.monotonic()) * 1000 + 0.999))
+        times = [t for t in (self._due, self._next_beat, self._viewers_ignored_until) if t is not None]
+        return max(0, int((min([*times, self._server.alarm, self._next_file_check]) - time.monotonic()) * 1000 + 0.999))
 
     # ------------------------------------------------------------ values
 
     def _enter_busy_poll(self, now: float) -> None:
         self._server.wakes += 1
         self._server.wakeup.clear()
-        self._due, self._wake_reasons = now + self._handler.linger(), WakeReason.RUNG
+        self._due, self._wake_reasons = now + self._handler.linger(), WakeReason.WAKEUP
 
     def _flush(self) -> None:
         """Flush a piece, and decide when to flush again."""
@@ -178,14 +179,14 @@ class Reactor:
             self._retry = 0.0
             warm = sent or not self._handler.is_idle()
             self._due, self._wake_reasons = (
-                (now + self._handler.linger(), WakeReason.HABIT) if warm else (None, WakeReason.RUNG)
+                (now + self._handler.linger(), WakeReason.BUSY) if warm else (None, WakeReason.WAKEUP)
             )
 
     # ------------------------------------------------------------ messages
 
-    def _receive(self, gate: ServerSocket) -> None:
+    def _receive(self, socket: ServerSocket) -> None:
         """Pass on a bounded number of one-frame messages; drop peers that send more."""
-        router = gate.router
+        router = socket.router
         begun = time.monotonic()
         end = begun + MAX_RECEIVE_SECONDS
         for _ in range(MAX_FRAMES_PER_TURN):
@@ -195,36 +196,36 @@ class Reactor:
                 frame: Any = router.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            self._take(gate, frame)
+            self._take(socket, frame)
             if time.monotonic() > end:
                 break
-        if gate.role == OPERATOR:
+        if socket.role == OPERATOR:
             time.sleep(MAX_RECEIVE_SECONDS)  # a flood: the training thread has its turn before the rest
         else:
             now = time.monotonic()
-            self._rested = now + max(MIN_VIEWER_REST_SECONDS, VIEWER_REST_FACTOR * (now - begun))
-            self._watch()
+            self._viewers_ignored_until = now + max(MIN_VIEWER_REST_SECONDS, VIEWER_REST_FACTOR * (now - begun))
+            self._register_sockets()
 
-    def _take(self, gate: ServerSocket, frame: Any) -> None:
+    def _take(self, socket: ServerSocket, frame: Any) -> None:
         """Read the next frame of a message: the peer, the content, or an excess one."""
-        gate.frames += 1
-        if gate.frames == 1:
-            gate.peer = gate.mark + frame.bytes
+        socket.frames += 1
+        if socket.frames == 1:
+            socket.peer = socket.mark + frame.bytes
             return
         if frame.more:
             return
-        alone, gate.frames = gate.frames == 2, 0
+        alone, socket.frames = socket.frames == 2, 0
         role = self._role(frame) if alone else None
         if role is None:
             self._server.denied += 1
-            self._handler.on_disconnect(gate.peer)
+            self._handler.on_disconnect(socket.peer)
             return
         self._server.frames_in += 1
         try:
-            self._handler.receive(gate.peer, role, frame.bytes)
+            self._handler.receive(socket.peer, role, frame.bytes)
         except Exception:  # one client's message must not end the link of the others
             self._server.faults += 1
-            self._handler.on_disconnect(gate.peer)
+            self._handler.on_disconnect(socket.peer)
 
     def _role(self, frame: Any) -> str | None:
         try:

@@ -79,7 +79,7 @@ class ServerThread:
         self._handler, self._wanted, self._directory = handler, endpoint, directory
         self.limits, self._keys, self._on_failure = limits, keys, on_failure
         self.wakeup, self.urgent = Wakeup(), Wakeup()
-        self._ring, self._ring_urgently = self.wakeup.set, self.urgent.set
+        self._wake, self._wake_urgently = self.wakeup.set, self.urgent.set
         self._posted: deque[Callable[[], object]] = deque()
         self._kept: tuple[tuple[Path, Callable[[], object]], ...] = ()
         self._republish_failure_logged = False  # whether the failure to make a file again was logged
@@ -114,12 +114,12 @@ class ServerThread:
 
     def wake(self) -> None:
         """Wake the thread to flush, once more values have gathered. Any thread."""
-        self._ring()
+        self._wake()
 
     def post(self, call: Callable[[], object]) -> None:
         """Run ``call`` on the I/O thread at once; its exceptions count as faults."""
         self._posted.append(call)
-        self._ring_urgently()
+        self._wake_urgently()
 
     def watch_file(self, path: Path, renew: Callable[[], object]) -> None:
         """Touch ``path`` at intervals; call ``renew`` (I/O thread) if it has vanished.
@@ -135,7 +135,7 @@ class ServerThread:
             return True
         self._deadline = time.monotonic() + timeout
         self._stopping = True
-        self._ring_urgently()
+        self._wake_urgently()
         if thread is not threading.current_thread():
             thread.join(timeout)
             if thread.is_alive():  # what frees its frames must outlive it, to the end of the process
@@ -146,10 +146,10 @@ class ServerThread:
         """Become inert in a forked child; the parent's sockets stay untouched."""
         if self._context is None:
             return
-        for gate in self.sockets:
-            after_fork.release(gate.bound.endpoints)
+        for socket in self.sockets:
+            after_fork.release(socket.bound.endpoints)
         after_fork.forget((self._context, self.sockets, self.authenticator, self.wakeup, self.urgent, self._thread))
-        self._ring = self._ring_urgently = _nothing
+        self._wake = self._wake_urgently = _nothing
         self._thread = self._context = None
         self.sockets = ()
         self.authenticator = Authenticator()
@@ -182,9 +182,9 @@ class ServerThread:
     def send(self, peer: bytes, frame: bytes) -> SendResult:
         """Send ``frame`` to ``peer``; return the result. Does not block. Never raises."""
         mark = peer[:SOCKET_MARK_BYTES]
-        for gate in self.sockets:
-            if gate.mark == mark:
-                sent = gate.send(peer[SOCKET_MARK_BYTES:], frame)
+        for socket in self.sockets:
+            if socket.mark == mark:
+                sent = socket.send(peer[SOCKET_MARK_BYTES:], frame)
                 self.frames_out += sent is SendResult.OK
                 self.full += sent is SendResult.FULL
                 return sent
@@ -192,26 +192,26 @@ class ServerThread:
 
     def open_viewer_socket(self, server: KeyPair, role: str, wanted: str | None) -> ServerSocket:
         """Listen at another endpoint for ``role``. Raises EndpointBusy or BadEndpoint."""
-        gate = ServerSocket(next(self._numbers), role, server, self.limits)
-        self._open(gate, wanted)
-        return gate
+        socket = ServerSocket(next(self._numbers), role, server, self.limits)
+        self._open(socket, wanted)
+        return socket
 
-    def close_viewer_socket(self, gate: ServerSocket) -> None:
-        """Close ``gate`` and the connections of its clients."""
-        self.sockets = tuple(g for g in self.sockets if g is not gate)
-        self._kept = tuple(kept for kept in self._kept if kept[0] != gate.bound.path)
-        gate.close(LINGER_SECONDS)
+    def close_viewer_socket(self, socket: ServerSocket) -> None:
+        """Close ``socket`` and the connections of its clients."""
+        self.sockets = tuple(other for other in self.sockets if other is not socket)
+        self._kept = tuple(kept for kept in self._kept if kept[0] != socket.bound.path)
+        socket.close(LINGER_SECONDS)
 
-    def _open(self, gate: ServerSocket, wanted: str | None) -> None:
+    def _open(self, socket: ServerSocket, wanted: str | None) -> None:
         assert self._context is not None
         try:
-            gate.open(self._context, wanted, self._directory)
+            socket.open(self._context, wanted, self._directory)
         except BaseException:
-            gate.close()
+            socket.close()
             raise
-        self.sockets = (*self.sockets, gate)
-        if gate.bound.path is not None:
-            self.watch_file(gate.bound.path, gate.renew)
+        self.sockets = (*self.sockets, socket)
+        if socket.bound.path is not None:
+            self.watch_file(socket.bound.path, socket.renew)
 
     def _run(self, loop: Reactor) -> None:
         last = 0.0
@@ -241,7 +241,7 @@ class ServerThread:
 
     def _fail(self, reason: str) -> None:
         self.failure = reason
-        self._ring = self._ring_urgently = _nothing
+        self._wake = self._wake_urgently = _nothing
         self._close(0.0)
         if self._on_failure is not None:
             with contextlib.suppress(Exception):
@@ -249,10 +249,10 @@ class ServerThread:
 
     def _close(self, linger: float) -> None:
         """Close the sockets, the authenticator last, after ``linger`` seconds at most."""
-        gates, self.sockets = self.sockets, ()
+        sockets, self.sockets = self.sockets, ()
         context, self._context = self._context, None
-        for gate in gates:
-            gate.close(linger)
+        for socket in sockets:
+            socket.close(linger)
         self.authenticator.close()
         if context is not None:
             context.term()

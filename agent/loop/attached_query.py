@@ -28,7 +28,7 @@ EventOccurrence: TypeAlias = tuple[Any, int, float, int]
 class AttachedQuery(QueryStatus):
     """One query of one client on the events of one type.
 
-    The training thread calls `evaluate` and `flush`; the I/O thread reads the counters and empties the outbox.
+    The training thread calls `evaluate` and `flush`; the I/O thread reads the counters and empties the sink.
 
     Both may raise KeyboardInterrupt. Each first records which event, or which end of a group, it is at (`seen`,
     `closed`), and keeps the counts right: a value that is not put is counted as dropped, a window that lacks an event
@@ -39,7 +39,7 @@ class AttachedQuery(QueryStatus):
     def __init__(
         self,
         pipeline: Pipeline,
-        outbox: ValueSink,
+        sink: ValueSink,
         *,
         on: str,
         name: str = "",
@@ -48,7 +48,7 @@ class AttachedQuery(QueryStatus):
         meter: CostMeter,
         places: Sequence[Latest] = (),
     ) -> None:
-        super().__init__(pipeline, outbox, meter, places)
+        super().__init__(pipeline, sink, meter, places)
         self.on, self.name, self.max_bytes, self.recorder = on, name or pipeline.text, max_bytes, recorder
         self.grouped, self.every = needs_group(pipeline), pipeline.every
         self.numbers, self.language = pipeline.numbers, pipeline.language
@@ -79,15 +79,15 @@ class AttachedQuery(QueryStatus):
         ``began`` is the number of the last event before the open group.
         """
         self.seen = number
-        outbox = self.outbox
-        before = outbox.number
+        sink = self.sink
+        before = sink.number
         try:
             try:
                 feed = self._feed
                 if feed is not None and (self.deferred or self._harmless(event)):
                     self.events += 1
                     value, size = snapshot(feed(event), self.max_bytes)
-                    outbox.put(number, now, value, size)
+                    sink.put(number, now, value, size)
                     self._in_a_row = 0
                     return
                 if self.state != "live":
@@ -120,7 +120,7 @@ class AttachedQuery(QueryStatus):
                 self._outputs = None
                 self._failed(error)
         except KeyboardInterrupt:
-            self._interrupted(outbox.number - before, event, number, now)
+            self._interrupted(sink.number - before, event, number, now)
             raise
 
     def _harmless(self, event: Event) -> bool:
@@ -147,7 +147,7 @@ class AttachedQuery(QueryStatus):
             self._put(outputs[put:], event, number, now)
             return
         if not put and self.pipeline.yields(now):
-            self.outbox.lose()
+            self.sink.lose()
         if self.pipeline.trusted:
             self._put(self.pipeline.recover(now), event, number, now)
         else:  # which may end a window
@@ -167,7 +167,7 @@ class AttachedQuery(QueryStatus):
         if not self.pipeline.mapped:
             self.pipeline.begin(partial=True)
         if self.pipeline.yields(now):
-            self.outbox.lose()
+            self.sink.lose()
 
     def _guarded(self, event: Event, number: int, now: float) -> None:
         """Evaluate unknown code: restore what it changes, and report it once."""
@@ -199,7 +199,7 @@ class AttachedQuery(QueryStatus):
         if not batch or (self._feed is not None and self._evaluate_numbers_in_bulk(self._feed, batch)):
             return
         begun = self.events > 0 and self.state == "live" and not (self.suspended or self._flush_requested)
-        post = self._reduce if begun and self.deferred and not self.pipeline.mapped else self.evaluate
+        evaluate = self._reduce if begun and self.deferred and not self.pipeline.mapped else self.evaluate
         rest = iter(batch)
         while True:
             try:
@@ -210,20 +210,20 @@ class AttachedQuery(QueryStatus):
                     elif event is MISSED:
                         self.miss(number, now)
                     else:
-                        post(event, number, now, began)
+                        evaluate(event, number, now, began)
                 return
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 self._failed(error)
-                post = self.evaluate
+                evaluate = self.evaluate
 
     def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
         """Do what `evaluate` does, for a reduction in mid-batch. Raises its errors."""
         self.seen = number
         self.events += 1
-        outbox = self.outbox
-        before = outbox.number
+        sink = self.sink
+        before = sink.number
         try:
             outputs = self.pipeline.push(event, number, now)
             if outputs:
@@ -231,7 +231,7 @@ class AttachedQuery(QueryStatus):
                 self._put(outputs, event, number, now)
                 self._outputs = None
         except KeyboardInterrupt:
-            self._interrupted(outbox.number - before, event, number, now)
+            self._interrupted(sink.number - before, event, number, now)
             raise
 
     def _evaluate_numbers_in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[EventOccurrence]) -> bool:
@@ -254,11 +254,11 @@ class AttachedQuery(QueryStatus):
             return False
         sizes = [MIN_VALUE_BYTES * (len(value) or 1) for value in values] if rows else [MIN_VALUE_BYTES] * len(values)
         numbers, times = [number for _, number, _, _ in happened], [now for _, _, now, _ in happened]
-        outbox, before = self.outbox, self.outbox.number
+        sink, before = self.sink, self.sink.number
         try:
-            outbox.put_all(numbers, times, values, sizes)
+            sink.put_all(numbers, times, values, sizes)
         finally:  # all of them, unless Ctrl-C came
-            if done := outbox.number - before:
+            if done := sink.number - before:
                 self.seen = numbers[done - 1]
             self.events += done
         self._in_a_row = 0
@@ -272,15 +272,15 @@ class AttachedQuery(QueryStatus):
         self.seen = call
         if self.state != "live":
             return
-        outbox, before = self.outbox, self.outbox.number
+        sink, before = self.sink, self.sink.number
         try:
             self.events += 1
             copy, size = snapshot(value, self.max_bytes)
-            outbox.put(self.events, now, copy, size)
+            sink.put(self.events, now, copy, size)
             self._in_a_row = 0
         except KeyboardInterrupt:
-            if outbox.number == before:
-                outbox.lose()
+            if sink.number == before:
+                sink.lose()
             raise
         except BaseException as error:
             self._failed(error)
@@ -290,14 +290,14 @@ class AttachedQuery(QueryStatus):
         if self.seen != call and self.state == "live":
             self.seen = call
             self.events += 1
-            self.outbox.lose()
+            self.sink.lose()
 
     def flush(self, number: int, now: float, group: int = 0) -> None:
         """End the window, since the host's group number ``group`` has ended."""
         self.closed = group or self.closed
         self._flush_requested = False
-        outbox = self.outbox
-        before = outbox.number
+        sink = self.sink
+        before = sink.number
         try:
             self._close(number, now)
             self._outputs = None
@@ -307,7 +307,7 @@ class AttachedQuery(QueryStatus):
                 self._close(number, now)  # what is left of it; an evaluation is not tried again
                 self._outputs = None
             else:
-                self._put(outputs[outbox.number - before :], None, number, now)
+                self._put(outputs[sink.number - before :], None, number, now)
             raise
         except BaseException as error:
             self._outputs = None
@@ -318,7 +318,7 @@ class AttachedQuery(QueryStatus):
 
         Ending it would run code that belongs on the training thread.
         """
-        self.outbox.lose()
+        self.sink.lose()
 
     def _close(self, number: int, now: float) -> None:
         if self.pipeline.trusted or self.pipeline.mapped:  # what is left to reduce are copies, or nothing
@@ -349,7 +349,7 @@ class AttachedQuery(QueryStatus):
         if cost > self.meter.cheap:
             self.charge(cost, step, number, now)
         else:
-            self.meter.calm(now)
+            self.meter.note_cheap(now)
 
     def charge(self, cost: float, step: float, number: int, now: float) -> None:
         """Record an evaluation of more than 20 µs, in a loop of ``step`` seconds."""
@@ -363,7 +363,7 @@ class AttachedQuery(QueryStatus):
             self._notify()
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
-        put = self.outbox.put
+        put = self.sink.put
         for flags, value in outputs:
             if flags & ERROR:
                 self.record_error(value)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from looptap.agent.handoff.value_queue import QueueSet
 
 MAX_PENDING_EVENTS = 256
-"""Events that the training thread leaves to the I/O thread; beyond, it evaluates the backlog itself."""
+"""Events that the training thread leaves to the I/O thread; beyond, it evaluates them itself."""
 MAX_PENDING_EVENTS_WITHOUT_WAIT = 2048
 """Events beyond which it even waits for the I/O thread to finish its piece."""
 OVERFLOW_EVENTS = 65_536
-"""Events beyond which the deferred queries fail: the backlog must not grow without bound."""
+"""Events beyond which the deferred queries fail: they must not pile up without bound."""
 EVENTS_PER_BATCH = 64
 """Events that are evaluated at once."""
 
@@ -79,8 +79,8 @@ class DeferredEvaluator:
 
     __slots__ = ("events", "max_pending", "piece", "queues", "turn")
 
-    def __init__(self, post: QueueSet | NullWakeup) -> None:
-        self.queues = post
+    def __init__(self, queues: QueueSet | NullWakeup) -> None:
+        self.queues = queues
         self.events: deque[PendingEvent] = deque()
         self.max_pending = MAX_PENDING_EVENTS
         self.turn = Turn()

@@ -20,12 +20,12 @@ COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
 class EvaluationPlan:
     """The split of one type's queries into those evaluated at once and those later."""
 
-    __slots__ = ("deferred", "immediate", "names", "queries", "source", "stale", "started", "tensor")
+    __slots__ = ("deferred", "immediate", "names", "origin", "queries", "stale", "started", "tensor")
 
     def __init__(
-        self, source: EventOrigin, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
+        self, origin: EventOrigin, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
     ) -> None:
-        self.source, self.queries, self.deferred = source, queries, later
+        self.origin, self.queries, self.deferred = origin, queries, later
         put_off = frozenset(later)
         self.immediate = tuple(q for q in queries if q not in put_off)
         self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
@@ -39,7 +39,7 @@ class EvaluationPlan:
         for _, number, now, dt, began, observables in waiting:
             event: Any = observables
             if type(observables) is dict:
-                event = event_of(observables, self.source, number, now, dt)
+                event = event_of(observables, self.origin, number, now, dt)
             batch.append((event, number, now, began))
         for query in self.deferred:
             began_on, _ = thread_usage() if query.expensive_in_a_row else (0.0, 0)  # of a suspect alone
@@ -66,18 +66,18 @@ class EvaluationPlan:
         self.stale = True
 
 
-def event_of(observables: dict[str, Any], source: EventOrigin, number: int, now: float, dt: float) -> Event:
+def event_of(observables: dict[str, Any], origin: EventOrigin, number: int, now: float, dt: float) -> Event:
     """Return the event of these observables."""
     if lazies and Lazy in map(type, observables.values()):
-        return LazyEvent(observables, source, number, now, dt)
+        return LazyEvent(observables, origin, number, now, dt)
     event = _new(Event)  # Event(…) spelled out, at half the time of a call: see the package's page
     event.__dict__ = observables
-    event._source, event._number, event._time, event._dt = source, number, now, dt
+    event._source, event._number, event._time, event._dt = origin, number, now, dt
     return event
 
 
 def evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: QueueSet
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, queues: QueueSet
 ) -> float:
     """Evaluate each query at the event; return the seconds that all took.
 
@@ -86,17 +86,17 @@ def evaluate(
     No wakeup is sent while the cost of a query is measured: it gives the interpreter lock away, and the I/O thread
     keeps that for as long as it likes.
     """
-    post.defers = True
+    queues.defers = True
     try:
-        return _evaluate(queries, event, number, now, began, step, post)
+        return _evaluate(queries, event, number, now, began, step, queues)
     finally:
-        post.defers = False
-        if post.deferred:
-            post.settle()
+        queues.defers = False
+        if queues.deferred:
+            queues.settle()
 
 
 def _evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, post: QueueSet
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, queues: QueueSet
 ) -> float:
     started = begin = monotonic()  # what an event costs with any query is no query's fault
     for query in queries:
@@ -121,8 +121,8 @@ def _evaluate(
                 ended = monotonic()
             elif meter.every != 1:
                 meter.forget()  # it has become cheap
-        if post.deferred:  # the wakeup is not the query's cost, nor is what the I/O thread does then
-            post.settle()
+        if queues.deferred:  # the wakeup is not the query's cost, nor is what the I/O thread does then
+            queues.settle()
             ended = monotonic()
         started = ended
     return started - begin

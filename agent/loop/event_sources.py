@@ -34,56 +34,56 @@ MAX_EVENT_TYPES = 1000
 class DeferredActions(Exception):
     """Actions that commands leave for after the event: to pause or to end the loop."""
 
-    def __init__(self, thens: list[Callable[[], None]]) -> None:
-        self.actions = thens
+    def __init__(self, actions: list[Callable[[], None]]) -> None:
+        self.actions = actions
 
     def run(self) -> None:
         """Run the actions. Raises the host's ``on_stop``."""
-        for then in self.actions:
-            then()
+        for action in self.actions:
+            action()
 
 
 class EventSource:
     """One type of events."""
 
     __slots__ = (
-        "_backlogs",
-        "_ends",
+        "_evaluators",
+        "_group_ends",
+        "_last_deferred",
+        "_last_deferred_group",
         "_last_time",
         "_lock",
-        "_noted_group",
         "_plan",
-        "_post",
-        "_posted",
         "_query_seconds",
-        "backlog",
+        "_queues",
         "capturing",
         "clock",
         "commands",
+        "evaluator",
         "group_start",
         "groups_ended",
         "has_work",
         "inner_groups",
         "latest_slots",
         "number",
+        "origin",
         "queries",
-        "source",
     )  # fmt: skip
 
     def __init__(
         self,
-        source: EventOrigin,
+        origin: EventOrigin,
         lock: threading.RLock,
-        backlogs: tuple[DeferredEvaluator, DeferredEvaluator],
-        post: QueueSet,
+        evaluators: tuple[DeferredEvaluator, DeferredEvaluator],
+        queues: QueueSet,
         clock: Callable[[], float],
         closes: tuple[EventSource, ...] = (),
     ) -> None:
         self.clock = clock
-        self.source, self._lock, self.inner_groups = source, lock, closes
-        self._backlogs = backlogs  # of queries whose values a client waits for, and of those without a reader
-        self._post = post
-        self.backlog = backlogs[0]
+        self.origin, self._lock, self.inner_groups = origin, lock, closes
+        self._evaluators = evaluators  # of queries whose values a client waits for, and of those without a reader
+        self._queues = queues
+        self.evaluator = evaluators[0]
         # Of the newest event. `number += 1` on a slot is exact from any thread: between its three instructions the
         # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
         self.number = 0
@@ -92,13 +92,13 @@ class EventSource:
         self.queries: tuple[AttachedQuery, ...] = ()
         self.latest_slots: tuple[Latest, ...] = ()
         self.commands: deque[EventCommand] = deque()
-        self._plan = EvaluationPlan(source)
+        self._plan = EvaluationPlan(origin)
         self._last_time = 0.0
         self._query_seconds = 0.0  # what the queries took at the last event
         # Marks by which an event that Ctrl-C has cut short is finished: the last event and the last end of a group that
-        # were put into the backlog, and the event that last ended groups, with what their counts are to be then.
-        self._posted = self._noted_group = 0
-        self._ends: tuple[int, tuple[int, ...]] = 0, ()
+        # were deferred, and the event that last ended groups, with what their counts are to be then.
+        self._last_deferred = self._last_deferred_group = 0
+        self._group_ends: tuple[int, tuple[int, ...]] = 0, ()
         self.refresh()
 
     def refresh(self) -> None:
@@ -123,7 +123,7 @@ class EventSource:
                 self._last_time = now
                 plan = self._plan
                 if plan.queries is not self.queries or plan.stale:
-                    plan = self._decide(observables)
+                    plan = self._make_plan(observables)
                 if plan.deferred:  # spelled out: each call costs a microsecond in cold caches, see the package's page
                     numbers = {}
                     try:
@@ -135,17 +135,19 @@ class EventSource:
                                 value = value.item()
                             numbers[name] = value
                     except Exception:  # not there, no number, or a tensor that has no value now
-                        plan = self._decide(observables)
+                        plan = self._make_plan(observables)
                         numbers = copied_numbers(observables, plan.names) or {}
                     if plan.deferred:
-                        backlog = self.backlog
-                        self._posted = number  # first: after Ctrl-C in between the event is lost, not evaluated twice
-                        backlog.events.append((plan, number, now, dt, self.group_start, numbers))
-                        if not backlog.queues.wakeup_pending or len(backlog.events) >= backlog.max_pending:
-                            backlog.notify()
+                        evaluator = self.evaluator
+                        self._last_deferred = (
+                            number  # first: Ctrl-C in between loses the event, none is evaluated twice
+                        )
+                        evaluator.events.append((plan, number, now, dt, self.group_start, numbers))
+                        if not evaluator.queues.wakeup_pending or len(evaluator.events) >= evaluator.max_pending:
+                            evaluator.notify()
                         if not plan.started:
                             plan.started = True
-                            backlog.drain()
+                            evaluator.drain()
                 for query in plan.immediate:
                     if not number % query.every:
                         break
@@ -153,14 +155,14 @@ class EventSource:
                     if not (self.commands or self.latest_slots):
                         self._query_seconds = 0.0
                         return
-                event = event_of(observables, self.source, number, now, dt)
+                event = event_of(observables, self.origin, number, now, dt)
                 try:
-                    thens = self._prepare(event) if self.commands or self.latest_slots else None
+                    actions = self._prepare(event) if self.commands or self.latest_slots else None
                     self._query_seconds = evaluate(
-                        plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._post
+                        plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._queues
                     )
-                    if thens:
-                        raise DeferredActions(thens)
+                    if actions:
+                        raise DeferredActions(actions)
                 finally:
                     observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
                     if type(event) is LazyEvent:
@@ -175,10 +177,10 @@ class EventSource:
         now, plan = self.clock(), self._plan
         if self.inner_groups:
             self._end_inner(number, now)
-        if plan.deferred and self._posted != number:
-            self._posted = number
-            self.backlog.events.append((plan, number, now, 0.0, self.group_start, MISSED))
-            self.backlog.queues.wake()
+        if plan.deferred and self._last_deferred != number:
+            self._last_deferred = number
+            self.evaluator.events.append((plan, number, now, 0.0, self.group_start, MISSED))
+            self.evaluator.queues.wake()
         fresh = () if plan.queries is self.queries else tuple(q for q in self.queries if q not in plan.queries)
         for query in (*plan.immediate, *fresh):
             if query.seen != number and not number % query.every:
@@ -186,14 +188,14 @@ class EventSource:
 
     def _end_inner(self, number: int, now: float) -> None:
         """End the open groups of the enclosed types; a second call ends the rest."""
-        if self._ends[0] != number:
-            self._ends = number, tuple([inner.groups_ended + 1 for inner in self.inner_groups])
-        for inner, groups in zip(self.inner_groups, self._ends[1], strict=True):
+        if self._group_ends[0] != number:
+            self._group_ends = number, tuple([inner.groups_ended + 1 for inner in self.inner_groups])
+        for inner, groups in zip(self.inner_groups, self._group_ends[1], strict=True):
             inner.end(groups, now)
 
-    def _decide(self, observables: dict[str, Any]) -> EvaluationPlan:
+    def _make_plan(self, observables: dict[str, Any]) -> EvaluationPlan:
         """Plan which queries are evaluated now, by the numbers that this event has."""
-        self.backlog.drain()
+        self.evaluator.drain()
         queries, given = self.queries, observables.keys()
         there: dict[frozenset[str], bool] = {}  # many queries read the same names
         for names in {q.numbers for q in queries if q.numbers is not None}:
@@ -205,21 +207,21 @@ class EventSource:
         put_off = frozenset(later)
         for query in queries:
             query.deferred = query in put_off
-        backlog = self._backlogs[bool(later) and all(q.outbox.unobserved for q in later)]
-        plan = EvaluationPlan(self.source, queries, later)
-        self.backlog, self._plan = backlog, plan
+        evaluator = self._evaluators[bool(later) and all(q.sink.unobserved for q in later)]
+        plan = EvaluationPlan(self.origin, queries, later)
+        self.evaluator, self._plan = evaluator, plan
         return plan
 
     def _prepare(self, event: Event) -> list[Callable[[], None]]:
         """Run the commands, and copy what queries on other events read of this one."""
-        thens = []
+        actions = []
         for _ in range(len(self.commands)):  # one that comes meanwhile has its turn at the next event
             try:
                 command = self.commands[0]
             except IndexError:  # called off meanwhile
                 break
             if (then := command(event)) is not None:
-                thens.append(then)
+                actions.append(then)
             try:  # noqa: SIM105 - one that Ctrl-C leaves here runs no second time
                 self.commands.remove(command)
             except ValueError:  # called off meanwhile
@@ -229,7 +231,7 @@ class EventSource:
                 place.value = copy_of(event, place.name)
             except Exception as error:  # the query that asked shows None, its stream why
                 place.value, place.problem = None, str(error)
-        return thens
+        return actions
 
     def end_group(self, now: float) -> None:
         """End the open group and the windows that follow it."""
@@ -247,10 +249,10 @@ class EventSource:
             self.group_start, self.groups_ended = self.number, groups
         plan = self._plan
         if plan.deferred:
-            if self._noted_group != groups:
-                self._noted_group = groups
-                self.backlog.events.append((plan, self.number, now, 0.0, groups, None))
-            self.backlog.notify()
+            if self._last_deferred_group != groups:
+                self._last_deferred_group = groups
+                self.evaluator.events.append((plan, self.number, now, 0.0, groups, None))
+            self.evaluator.notify()
         end_group(plan.immediate, self.number, now, groups)
         if not self.queries:
             self._last_time = 0.0
@@ -260,15 +262,15 @@ class EventSources:
     """All event types of a run; the first event or query of a type opens it."""
 
     def __init__(
-        self, groups: tuple[str, ...], exposed: dict[str, Any], rank: int, backlog: DeferredEvaluator,
+        self, groups: tuple[str, ...], exposed: dict[str, Any], rank: int, evaluator: DeferredEvaluator,
         clock: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
         self.clock = clock
         """The clock of events, in monotonic seconds."""
-        self.exposed, self.rank, self.backlog = exposed, rank, backlog
-        assert isinstance(backlog.queues, QueueSet)
-        self._post = backlog.queues
-        self.unobserved = backlog.for_unobserved_events()
+        self.exposed, self.rank, self.evaluator = exposed, rank, evaluator
+        assert isinstance(evaluator.queues, QueueSet)
+        self._queues = evaluator.queues
+        self.unobserved = evaluator.for_unobserved_events()
         """The events of queries whose values no client waits for: no wakeup is sent for them."""
         self.lock = threading.RLock()
         self.by_name: dict[str, EventSource] = {}
@@ -280,24 +282,24 @@ class EventSources:
 
         Raises ValueError beyond 1,000 types, TypeError for a name that is not a string.
         """
-        tap = self.by_name.get(event)
-        if tap is None:
+        source = self.by_name.get(event)
+        if source is None:
             if not isinstance(event, str):
                 raise TypeError(f"an event is named by text, not {event!r:.60}.")
             if len(self.by_name) >= MAX_EVENT_TYPES:
                 raise ValueError(f"{MAX_EVENT_TYPES} types of events, the bound; put what varies into an observable.")
-            tap = self.by_name.setdefault(event, self._new(event))
-        return tap
+            source = self.by_name.setdefault(event, self._new(event))
+        return source
 
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
-        source, backlogs = EventOrigin(event, self.exposed, self.rank), (self.backlog, self.unobserved)
-        return EventSource(source, self.lock, backlogs, self._post, self.clock, closes)
+        origin, evaluators = EventOrigin(event, self.exposed, self.rank), (self.evaluator, self.unobserved)
+        return EventSource(origin, self.lock, evaluators, self._queues, self.clock, closes)
 
     @contextlib.contextmanager
     def paused(self, seconds: float) -> Iterator[bool]:
         """Hold events and evaluations; yield False if that fails within ``seconds``."""
         with contextlib.ExitStack() as held:
-            for lock in (self.lock, self.backlog.turn.lock):
+            for lock in (self.lock, self.evaluator.turn.lock):
                 if not lock.acquire(timeout=seconds):
                     yield False
                     return
@@ -306,15 +308,15 @@ class EventSources:
 
     def drain(self) -> None:
         """Evaluate all that waits."""
-        self.backlog.drain()
+        self.evaluator.drain()
         self.unobserved.drain()
 
     def exclude_pause(self, seconds: float) -> None:
         """Leave a pause of ``seconds`` out of the step time."""
         with self.lock:
-            for tap in list(self.by_name.values()):
-                if tap._last_time:
-                    tap._last_time += seconds
+            for source in list(self.by_name.values()):
+                if source._last_time:
+                    source._last_time += seconds
 
     def resume_from(self, events: dict[str, int], groups: dict[str, int]) -> None:
         """Continue these event numbers and groups; flag the windows that this cuts."""
@@ -322,20 +324,20 @@ class EventSources:
             self.drain()
             now = self.clock()
             for name in {*self.by_name, *events}:
-                tap = self.open(name)
-                number, tap.number = tap.number, events.get(name, 0)
-                tap.group_start = min(groups.get(name, tap.number), tap.number)
-                for query in tap.queries:
-                    query.seen = tap.number
+                source = self.open(name)
+                number, source.number = source.number, events.get(name, 0)
+                source.group_start = min(groups.get(name, source.number), source.number)
+                for query in source.queries:
+                    query.seen = source.number
                     if query.events and not query.pipeline.mapped:
                         query.flush_partial(number, now)
-                        query.pipeline.begin(partial=tap.number > tap.group_start)
-                tap._last_time = 0.0
-                tap._posted, tap._ends = 0, (0, ())
+                        query.pipeline.begin(partial=source.number > source.group_start)
+                source._last_time = 0.0
+                source._last_deferred, source._group_ends = 0, (0, ())
 
     def counts(self) -> dict[str, int]:
         """Return the number of events so far, by type, without types that had none."""
-        return {name: tap.number for name, tap in list(self.by_name.items()) if tap.number}
+        return {name: source.number for name, source in list(self.by_name.items()) if source.number}
 
 
 class NullEventSources(EventSources):

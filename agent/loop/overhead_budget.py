@@ -106,17 +106,17 @@ class OverheadBudget:
 class TypicalCost:
     """The typical cost of a query's evaluation, by expensive ones and by totals."""
 
-    __slots__ = ("_begun", "_events", "_in_a_row", "_last", "_least", "_mean", "_seconds")
+    __slots__ = ("_events", "_in_a_row", "_last", "_least", "_mean", "_mean_started", "_seconds")
 
     def __init__(self) -> None:
         self.reset()
 
-    def reset(self, convicted: bool = False) -> None:
+    def reset(self, expensive: bool = False) -> None:
         """Forget all costs; judge a ``convicted`` query by its first mean alone."""
         self._mean: float | None
         self._least, self._in_a_row, self._last = math.inf, 0, 0
-        self._seconds, self._events, self._begun = 0.0, 0, 0.0
-        self._mean = math.inf if convicted else None  # the newest one
+        self._seconds, self._events, self._mean_started = 0.0, 0, 0.0
+        self._mean = math.inf if expensive else None  # the newest one
 
     def note(self, cost: float, seconds: float, events: int, now: float) -> float | None:
         """Record an expensive evaluation; return the typical cost, None if too early.
@@ -128,17 +128,17 @@ class TypicalCost:
         self._last, self._in_a_row = events, in_a_row + 1
         if self._in_a_row >= MIN_EVALUATIONS and self._least > GLARING_SECONDS:
             return self._least
-        if not self._begun:
-            self._seconds, self._events, self._begun = seconds, events, now
-        if now - self._begun < MEAN_SECONDS or events == self._events:
+        if not self._mean_started:
+            self._seconds, self._events, self._mean_started = seconds, events, now
+        if now - self._mean_started < MEAN_SECONDS or events == self._events:
             return None
         before, self._mean = self._mean, (seconds - self._seconds) / (events - self._events)
-        self._seconds, self._events, self._begun = seconds, events, now
+        self._seconds, self._events, self._mean_started = seconds, events, now
         return None if before is None else min(before, self._mean)
 
     def span(self, now: float) -> float:
         """Return the seconds since the present mean was begun."""
-        return now - self._begun if self._begun else 0.0
+        return now - self._mean_started if self._mean_started else 0.0
 
 
 class Verdict(NamedTuple):
@@ -219,14 +219,14 @@ class CostMeter:
         if typical is None or events <= MIN_EVALUATIONS or self._step <= 0:
             self.skip = self.every - 1 or (MEASURE_NEXT if self.watched else 0)  # as it was judged last
         elif typical <= self.cheap:
-            self.calm(now)
+            self.note_cheap(now)
         elif typical > self._step * self.allowed() and not self.watched:
             self._watch(now + MIN_WATCH_MEANS * max(MEAN_SECONDS, span))
         else:
-            self._judge(typical, now)
+            self._limit(typical, now)
         return True
 
-    def _judge(self, typical: float, now: float) -> None:
+    def _limit(self, typical: float, now: float) -> None:
         """Limit the query to its share if it costs more, else keep watching it."""
         demand = typical / self._step
         every = max(1, math.ceil(demand / self.allowed()))
@@ -239,7 +239,7 @@ class CostMeter:
             allowed = self.allowed()
             self.verdict = Verdict(typical, self._step, allowed, len(others), sum(others), self._budget.io)
 
-    def calm(self, now: float) -> None:
+    def note_cheap(self, now: float) -> None:
         """Record that a watched query is cheap; free it if it was watched long enough."""
         if self.limited or now >= self._until:
             self.forget()
@@ -248,7 +248,7 @@ class CostMeter:
         """Watch a query that was suspended, and judge it quickly."""
         self.forget()
         self._watch(now + MIN_WATCH_MEANS * MEAN_SECONDS)
-        self._typical.reset(convicted=True)
+        self._typical.reset(expensive=True)
 
     def _watch(self, until: float) -> None:
         """Watch the evaluations from now on, and judge the query by these alone."""

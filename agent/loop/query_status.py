@@ -19,8 +19,8 @@ MAX_ERRORS_IN_A_ROW = 100
 class QueryStatus:
     """The part of an `AttachedQuery` that clients see."""
 
-    def __init__(self, pipeline: Pipeline, outbox: ValueSink, meter: CostMeter, places: Sequence[Latest]) -> None:
-        self.pipeline, self.outbox, self.meter = pipeline, outbox, meter
+    def __init__(self, pipeline: Pipeline, sink: ValueSink, meter: CostMeter, places: Sequence[Latest]) -> None:
+        self.pipeline, self.sink, self.meter = pipeline, sink, meter
         pipeline.on_failure = self._window_failed
         self.latest_slots = places
         """Its copies of observables of other event types."""
@@ -110,7 +110,7 @@ class QueryStatus:
 
     def _notify(self) -> None:
         self.changes += 1
-        self.outbox.notify()
+        self.sink.notify()
 
     def _window_failed(self) -> None:
         """Report at once a window that will yield an error: its end may be far."""

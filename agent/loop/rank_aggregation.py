@@ -36,4 +36,4 @@ class PartialAggregateQuery(AttachedQuery):
             if flags & ERROR:
                 self.record_error(value)
                 size = MIN_VALUE_BYTES + len(value)
-            self.outbox.put(number, now, FlaggedValue(value, flags, window=placed.window), size)
+            self.sink.put(number, now, FlaggedValue(value, flags, window=placed.window), size)

@@ -41,8 +41,8 @@ MAX_LISTED_NAMES = 20
 class QueryRegistry:
     """The compiler of queries and commands, which attaches them to event sources."""
 
-    def __init__(self, taps: EventSources, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget) -> None:
-        self._sources, self._groups, self._limits, self._budget = taps, groups, limits, budget
+    def __init__(self, sources: EventSources, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget) -> None:
+        self._sources, self._groups, self._limits, self._budget = sources, groups, limits, budget
         self._moving = threading.Lock()  # held while a tuple is replaced, never by the training thread in the loop
 
     def compiled(
@@ -70,10 +70,10 @@ class QueryRegistry:
         meter = CostMeter(self._budget, math.inf, pipeline.every)
         return AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest)
 
-    def attached(self, attach: m.Attach, outbox: ValueQueue) -> AttachedQuery:
+    def attached(self, attach: m.Attach, sink: ValueQueue) -> AttachedQuery:
         """Compile the query of ``attach``, not yet attached. Raises QueryError.
 
-        It fills ``outbox``.
+        It fills ``sink``.
         """
         drawn, _ = self._panel(attach.code.text.strip())
         throttle = attach.throttle or (LINE_INTERVAL_SECONDS if drawn else 0.0)
@@ -94,7 +94,7 @@ class QueryRegistry:
             self._open(event)
         return kind(
             pipeline,
-            outbox,
+            sink,
             on=attach.on,
             name=attach.name,
             max_bytes=min(attach.max_bytes, self._limits.outbound_message // 2),
@@ -153,17 +153,17 @@ class QueryRegistry:
                 other = self._sources.open(place.event)
                 other.latest_slots = (*other.latest_slots, place)
                 other.refresh()
-            tap = self._sources.open(query.on)
-            tap.queries = (*tap.queries, query)
-            tap.refresh()
+            source = self._sources.open(query.on)
+            source.queries = (*source.queries, query)
+            source.refresh()
 
     def schedule_command(self, query: AttachedQuery) -> None:
         """Make the next event check again whether a client waits for ``query``."""
         if not query.on:
             return
         with self._moving:
-            tap = self._sources.open(query.on)
-            tap.queries = tuple([*tap.queries])
+            source = self._sources.open(query.on)
+            source.queries = tuple([*source.queries])
         self._sources.unobserved.drain()
 
     def drop(self, *queries: AttachedQuery) -> None:
@@ -175,9 +175,9 @@ class QueryRegistry:
             query.meter.forget()
         with self._moving:
             for event in {query.on for query in gone}:
-                tap = self._sources.open(event)
-                tap.queries = tuple(q for q in tap.queries if q not in gone)
-                tap.refresh()
+                source = self._sources.open(event)
+                source.queries = tuple(q for q in source.queries if q not in gone)
+                source.refresh()
         self._sources.drain()
         places = [place for query in gone for place in query.latest_slots]
         with self._moving:
@@ -188,16 +188,16 @@ class QueryRegistry:
 
     def at_next(self, on: str, command: EventCommand) -> None:
         """Run ``command`` at the next event of type ``on``."""
-        tap = self._open(on)
-        tap.commands.append(command)
-        tap.refresh()
+        source = self._open(on)
+        source.commands.append(command)
+        source.refresh()
 
     def not_at_next(self, on: str, command: EventCommand) -> None:
         """Remove a command that waits for an event of type ``on``, if it does."""
-        tap = self._open(on)
+        source = self._open(on)
         with contextlib.suppress(ValueError):
-            tap.commands.remove(command)
-        tap.refresh()
+            source.commands.remove(command)
+        source.refresh()
 
     def _open(self, event: str) -> EventSource:
         """Return the source of an event that a client names. Raises QueryError."""

@@ -41,7 +41,7 @@ class AccessGrant:
     id: str
     key: bytes = field(repr=False)
     wanted: str
-    gate: ServerSocket
+    socket: ServerSocket
     until: float
     expires: float
     by: str
@@ -60,7 +60,7 @@ class AccessGrants:
         self._link = link
         self.shares: dict[str, AccessGrant] = {}
 
-    def speaker(self) -> str:
+    def sender_key(self) -> str:
         """Return the public key of the client whose message is being handled."""
         link = self._link()
         return "" if link is None else link.sender
@@ -79,16 +79,18 @@ class AccessGrants:
             raise QueryError(
                 f"expires={ask.expires!r}: a share lasts for a number of seconds, at most {MAX_GRANT_SECONDS:.0f}."
             )
-        gate = next((s.gate for s in self.shares.values() if s.wanted == ask.endpoint), None)
-        if gate is None:
-            gate = link.open_viewer_socket(KeyPair.fresh(), VIEWER, ask.endpoint or None)
-        keys = RoleKeys(VIEWER, gate.server, KeyPair.fresh())
+        socket = next((s.socket for s in self.shares.values() if s.wanted == ask.endpoint), None)
+        if socket is None:
+            socket = link.open_viewer_socket(KeyPair.fresh(), VIEWER, ask.endpoint or None)
+        keys = RoleKeys(VIEWER, socket.server, KeyPair.fresh())
         until, expires = time.monotonic() + ask.expires, time.time() + ask.expires
-        shared = AccessGrant(secrets.token_hex(4), keys.client.public, ask.endpoint, gate, until, expires, by, ask.only)
+        shared = AccessGrant(
+            secrets.token_hex(4), keys.client.public, ask.endpoint, socket, until, expires, by, ask.only
+        )
         self.shares[shared.id] = shared
         link.authenticator.admit(shared.key, VIEWER, until)
         self._set_alarm(link)
-        file = ConnectionFile.of(self._run, keys, gate.bound.endpoints, expires)
+        file = ConnectionFile.of(self._run, keys, socket.bound.endpoints, expires)
         return NewShare(info=self._info(shared), file=msgspec.json.encode(file).decode())
 
     def revoke(self, id: str) -> list[str]:
@@ -142,10 +144,10 @@ class AccessGrants:
             raise QueryError(f"there is no share {id!r:.80}; there are: {', '.join(self.shares) or 'none'}.")
         return share
 
-    def describe(self, guests: SessionTable) -> list[ShareInfo]:
+    def describe(self, sessions: SessionTable) -> list[ShareInfo]:
         """Describe each share, with the names of its attached viewers."""
         return [
-            self._info(s, tuple(c.name for c in guests.of(s.key.decode()) if not c.disconnected))
+            self._info(s, tuple(c.name for c in sessions.of(s.key.decode()) if not c.disconnected))
             for s in self.shares.values()
         ]
 
@@ -159,15 +161,15 @@ class AccessGrants:
                 declared.shares.discard(shared.id)
             link.authenticator.revoke(shared.key)
             self._dismiss(shared.key.decode(), reason)
-            if all(other.gate is not shared.gate for other in self.shares.values()):
-                link.close_viewer_socket(shared.gate)
+            if all(other.socket is not shared.socket for other in self.shares.values()):
+                link.close_viewer_socket(shared.socket)
         self._set_alarm(link)
 
     def _info(self, shared: AccessGrant, viewers: tuple[str, ...] = ()) -> ShareInfo:
         own = tuple(declared.name for declared in self._declared.seen(None) if shared.id in declared.shares)
         return ShareInfo(
             share=shared.id, expires=shared.expires, left=max(0.0, shared.until - time.monotonic()),
-            endpoints=tuple(shared.gate.bound.endpoints), by=shared.by, streams=own if shared.only else None,
+            endpoints=tuple(shared.socket.bound.endpoints), by=shared.by, streams=own if shared.only else None,
             viewers=viewers,
         )  # fmt: skip
 

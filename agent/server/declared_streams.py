@@ -46,13 +46,13 @@ class DeclaredStream:
         self,
         name: str,
         query: AttachedQuery,
-        ring: HistoryBuffer,
+        buffer: HistoryBuffer,
         unit: str = "",
         *,
         logged: bool = False,
         by: str = "",
     ) -> None:
-        self.name, self.query, self.buffer, self.unit, self.logged, self.by = name, query, ring, unit, logged, by
+        self.name, self.query, self.buffer, self.unit, self.logged, self.by = name, query, buffer, unit, logged, by
         self.exported = self.kept = False
         """True if viewers see it; if its values go to the file of the run."""
         self.shares: set[str] = set()
@@ -62,7 +62,7 @@ class DeclaredStream:
 
     def describe(self) -> StreamInfo:
         """Describe the stream to an operator."""
-        query, ring = self.query, self.buffer
+        query, buffer = self.query, self.buffer
         elapsed = monotonic() - query.started if query.started else 0.0
         fields = query.pipeline.fields
         return StreamInfo(
@@ -73,13 +73,13 @@ class DeclaredStream:
             fields=tuple(fields) if fields else None,
             state=query.state,
             reason=query.reason,
-            values=ring.number,
-            held=len(ring),
-            bytes=ring.held,
+            values=buffer.number,
+            held=len(buffer),
+            bytes=buffer.held,
             rate=self._rate(),
             errors=query.errors,
             withheld=query.withheld,
-            readers=ring.readers - self.kept,
+            readers=buffer.readers - self.kept,
             exported=self.exported,
             shares=tuple(sorted(self.shares)),
             kept=self.kept,
@@ -90,8 +90,8 @@ class DeclaredStream:
 
     def _rate(self) -> float:
         """Return the values per second, by the last 128 and the time since."""
-        ring = self.buffer
-        newest = ring.read(ring.number - RATE_WINDOW_VALUES, RATE_WINDOW_VALUES, ring.number)
+        buffer = self.buffer
+        newest = buffer.read(buffer.number - RATE_WINDOW_VALUES, RATE_WINDOW_VALUES, buffer.number)
         elapsed = monotonic() - newest[0][2] if newest else 0.0
         return len(newest) / elapsed if elapsed > 0 else 0.0
 
@@ -103,9 +103,9 @@ Sight: TypeAlias = Callable[[DeclaredStream], bool]
 class DeclaredStreams:
     """All declared streams of an agent, by name."""
 
-    def __init__(self, queries: QueryRegistry, taps: EventSources, post: QueueSet, limits: Limits) -> None:
-        self._queries, self._taps, self._limits = queries, taps, limits
-        self.history = History(post, limits.history_bytes_in_all, limits.history_bytes)
+    def __init__(self, queries: QueryRegistry, sources: EventSources, queues: QueueSet, limits: Limits) -> None:
+        self._queries, self._sources, self._limits = queries, sources, limits
+        self.history = History(queues, limits.history_bytes_in_all, limits.history_bytes)
         self.by_name: dict[str, DeclaredStream] = {}
         self._displaced: list[DeclaredStream] = []
         self._naming = threading.Lock()  # the host's threads and the I/O thread
@@ -138,9 +138,11 @@ class DeclaredStreams:
         if not isinstance(unit, str):
             raise ValueError(f"unit={unit!r} must be a text, such as 'ms'.")
         pipeline = self._queries.compiled(query, as_window(window), every, throttle)
-        ring = self.history.open(history)
-        attached = self._queries.declared(name, pipeline, on, ring, min(max_bytes, self._limits.outbound_message // 2))
-        self._add(DeclaredStream(name, attached, ring, unit))
+        buffer = self.history.open(history)
+        attached = self._queries.declared(
+            name, pipeline, on, buffer, min(max_bytes, self._limits.outbound_message // 2)
+        )
+        self._add(DeclaredStream(name, attached, buffer, unit))
         self._queries.install(attached)
 
     def adopt(self, name: str, query: AttachedQuery, after: int, by: str) -> DeclaredStream:
@@ -159,7 +161,7 @@ class DeclaredStreams:
             self._add(declared)
         except ValueError as error:
             raise QueryError(str(error), hint="Name it: run.export(stream, name='loss').") from None
-        query.outbox, query.name = declared.buffer, name
+        query.sink, query.name = declared.buffer, name
         return declared
 
     def find(self, name: str, sees: Sight | None = None) -> DeclaredStream:
@@ -186,7 +188,7 @@ class DeclaredStreams:
         capturing = self._capturing
         if capturing is not None and capturing():
             return
-        with self._taps.lock:
+        with self._sources.lock:
             self._logs += 1
             try:
                 self._log(values)
@@ -197,7 +199,7 @@ class DeclaredStreams:
                 raise
 
     def _log(self, values: dict[str, Any]) -> None:
-        started, now = monotonic(), self._taps.clock()
+        started, now = monotonic(), self._sources.clock()
         for name, value in values.items():
             stream = self.by_name.get(name) or self._logged(name, started)
             if not stream.logged and stream.by:
@@ -217,20 +219,20 @@ class DeclaredStreams:
     def command(self, command: QueuedCommand) -> None:
         """Append a command to the stream of all commands."""
         value = tuple(getattr(command, field) for field in COMMAND_FIELDS)
-        ring = (self.by_name.get(COMMANDS) or self._commands()).buffer
-        ring.put(command.number, command.time, value, size_of(value))
+        buffer = (self.by_name.get(COMMANDS) or self._commands()).buffer
+        buffer.put(command.number, command.time, value, size_of(value))
 
     def _commands(self) -> DeclaredStream:
         pipeline = compile_query(QuerySpec(", ".join(COMMAND_FIELDS)))  # it gives the fields their names
-        ring = self.history.open(MAX_RECORDS)
-        query = self._queries.declared(COMMANDS, pipeline, "", ring, DEFAULT_MAX_VALUE_BYTES)
+        buffer = self.history.open(MAX_RECORDS)
+        query = self._queries.declared(COMMANDS, pipeline, "", buffer, DEFAULT_MAX_VALUE_BYTES)
         query.started = monotonic()
-        stream = self.by_name[COMMANDS] = DeclaredStream(COMMANDS, query, ring, logged=True)
+        stream = self.by_name[COMMANDS] = DeclaredStream(COMMANDS, query, buffer, logged=True)
         return stream
 
     def list(self, sees: Sight | None = None) -> list[StreamInfo]:
         """Describe each stream, or each that a viewer ``sees``, up to the newest event."""
-        self._taps.unobserved.drain()
+        self._sources.unobserved.drain()
         if sees is None:
             return [stream.describe() for stream in self.seen(None)]
         return [msgspec.structs.replace(stream.describe(), exported=True, shares=()) for stream in self.seen(sees)]
@@ -270,11 +272,11 @@ class DeclaredStreams:
     def _logged(self, name: str, now: float) -> DeclaredStream:
         self._check(name)
         self._capturing = captures()
-        ring = self.history.open(DEFAULT_HISTORY_VALUES)
+        buffer = self.history.open(DEFAULT_HISTORY_VALUES)
         pipeline = compile_query(QuerySpec("value"))  # in place of a query: the host hands the values over
-        query = self._queries.declared(name, pipeline, "", ring, DEFAULT_MAX_VALUE_BYTES)
+        query = self._queries.declared(name, pipeline, "", buffer, DEFAULT_MAX_VALUE_BYTES)
         query.started = now
-        stream = DeclaredStream(name, query, ring, logged=True)
+        stream = DeclaredStream(name, query, buffer, logged=True)
         self._add(stream)
         return stream
 

@@ -45,24 +45,24 @@ class ValueExporter:
     def __init__(
         self,
         queries: QueryRegistry,
-        post: QueueSet,
-        guests: SessionTable,
+        queues: QueueSet,
+        sessions: SessionTable,
         limits: Limits,
         send: Callable[[bytes, bytes], SendResult],
         rank: int,
-        lineage: RunHistory,
+        run_history: RunHistory,
     ) -> None:
-        self._queries, self._post, self.guests, self._limits = queries, post, guests, limits
-        self._send, self._rank, self._lineage = send, rank, lineage
+        self._queries, self._queues, self.sessions, self._limits = queries, queues, sessions, limits
+        self._send, self._rank, self._run_history = send, rank, run_history
         self.streams: dict[Subscription, None] = {}
         """All streams, in the order of opening."""
         self.hurried = 0
         """The number of streams with low latency."""
         self._served: dict[ValueSink, dict[Subscription, None]] = {}  # by where their values come from
-        self._turns: OrderedDict[ClientSession, None] = (
+        self._ready_clients: OrderedDict[ClientSession, None] = (
             OrderedDict()
         )  # clients with streams on their list, next one first
-        self._owing: dict[ClientSession, None] = {}  # clients that are owed answers
+        self._awaiting_replies: dict[ClientSession, None] = {}  # clients with unsent replies
         self.sent_bytes = 0
         self.leaving = False
         """True while the run ends: clients will not confirm in time."""
@@ -97,22 +97,22 @@ class ValueExporter:
             client.streams.pop(stream.number, None)
             client.ready.pop(stream, None)
             if not client.ready:
-                self._turns.pop(client, None)
+                self._ready_clients.pop(client, None)
             if stream.reader is not None:
                 stream.reader.leave()
                 self._queries.schedule_command(stream.query)
-                self._post.changed = True  # it may have been the last reader
+                self._queues.changed = True  # it may have been the last reader
             else:
                 queries.append(stream.query)
-                self._post.close(stream.source)
+                self._queues.close(stream.source)
         self._queries.drop(*queries)
 
     def forget(self, client: ClientSession, streams: Sequence[Subscription]) -> None:
         """Forget a client, with its streams."""
         self.remove(*streams)
-        self._owing.pop(client, None)
+        self._awaiting_replies.pop(client, None)
 
-    def heard(self, sinks: Sequence[ValueSink]) -> None:
+    def mark_sinks(self, sinks: Sequence[ValueSink]) -> None:
         """Mark the streams whose values come from these sinks."""
         for sink in sinks:
             for stream in self._served.get(sink, ()):
@@ -122,7 +122,7 @@ class ValueExporter:
         """Look at a stream at the next flush, if it is still served."""
         if stream in self.streams:
             stream.client.ready[stream] = None
-            self._turns[stream.client] = None
+            self._ready_clients[stream.client] = None
 
     def mark_all(self) -> None:
         """Mark the streams that have values or states to send."""
@@ -147,55 +147,55 @@ class ValueExporter:
         """
         if self.leaving:
             return lambda client: sys.maxsize
-        most = max(MAX_IN_FLIGHT_BYTES, self._limits.in_flight_bytes // max(self.guests.operators, 1))
+        most = max(MAX_IN_FLIGHT_BYTES, self._limits.in_flight_bytes // max(self.sessions.operators, 1))
         return lambda client: MAX_IN_FLIGHT_BYTES if client.viewer else most
 
     def flush(self) -> bool:
         """Send one frame to the next client; True if more can be sent or waits."""
         now, window = time.monotonic(), self.window()
-        held = any([not self._pay(client, now) for client in list(self._owing)])
-        for _ in range(len(self._turns)):
-            if not self._turns:  # those that were left are gone
+        held = any([not self._send_replies(client, now) for client in list(self._awaiting_replies)])
+        for _ in range(len(self._ready_clients)):
+            if not self._ready_clients:  # those that were left are gone
                 break
-            client = next(iter(self._turns))
-            self._turns.move_to_end(client)
+            client = next(iter(self._ready_clients))
+            self._ready_clients.move_to_end(client)
             if client.is_stalled(now, window(client)):
                 held = held or (not client.disconnected and any(stream.waits() for stream in client.ready))
                 continue
             sent, full = self._serve(client)
             if not client.ready:
-                self._turns.pop(client, None)
+                self._ready_clients.pop(client, None)
             if sent:  # what has come meanwhile to a client that got all is in time with the next flush
-                others = (other for other in self._turns if full or other is not client)
+                others = (other for other in self._ready_clients if full or other is not client)
                 return any(not other.is_stalled(now, window(other)) for other in others)
             held = held or now < client.full_until
         return held
 
     def answer(self, client: ClientSession, frame: bytes) -> SendResult:
         """Send a reply, after earlier ones; keep it while the client has no room."""
-        sent = SendResult.FULL if client.owed else self._send(client.peer, frame)
-        if sent is SendResult.FULL and sum(map(len, client.owed)) + len(frame) <= MAX_IN_FLIGHT_BYTES:
-            client.owed.append(frame)
-            self._owing[client] = None
-            client.refused()
-            self._post.wake()
+        sent = SendResult.FULL if client.unsent_replies else self._send(client.peer, frame)
+        if sent is SendResult.FULL and sum(map(len, client.unsent_replies)) + len(frame) <= MAX_IN_FLIGHT_BYTES:
+            client.unsent_replies.append(frame)
+            self._awaiting_replies[client] = None
+            client.back_off()
+            self._queues.wake()
         return sent
 
-    def _pay(self, client: ClientSession, now: float) -> bool:
+    def _send_replies(self, client: ClientSession, now: float) -> bool:
         """Send a client the replies kept for it; return True if all were sent."""
-        while client.owed and not client.disconnected and now >= client.full_until:
-            if self._send(client.peer, client.owed[0]) is SendResult.FULL:
-                client.refused()
+        while client.unsent_replies and not client.disconnected and now >= client.full_until:
+            if self._send(client.peer, client.unsent_replies[0]) is SendResult.FULL:
+                client.back_off()
             else:
-                client.owed.popleft()
-        if not client.owed:
-            self._owing.pop(client, None)
-        return not client.owed or client.disconnected
+                client.unsent_replies.popleft()
+        if not client.unsent_replies:
+            self._awaiting_replies.pop(client, None)
+        return not client.unsent_replies or client.disconnected
 
-    def news(self) -> bool:
+    def can_send(self) -> bool:
         """Return True if something can be sent now."""
         now, window = time.monotonic(), self.window()
-        return any(not client.is_stalled(now, window(client)) for client in self._turns)
+        return any(not client.is_stalled(now, window(client)) for client in self._ready_clients)
 
     def _serve(self, client: ClientSession) -> tuple[bool, bool]:
         """Send a client changed states and one frame of values, streams in turn.
@@ -210,14 +210,14 @@ class ValueExporter:
             if stream.query.state == "failed":
                 self._queries.drop(stream.query)
             if stream.changed:
-                if not self._tell(stream):
+                if not self._send_status(stream):
                     break
                 room -= STATUS_VALUES
             count = max(room, min(len(stream.source) // 4, MAX_BATCH_VALUES))
             batch = stream.next(count, count * BATCH_BYTES_PER_VALUE)
             if batch is not None:
                 columns, values, flags = batch
-                flags = self._lineage.flagged(stream.query.on, columns, flags)
+                flags = self._run_history.flagged(stream.query.on, columns, flags)
                 frames.append(stream.packed(columns, values, flags, self._rank))
                 taken.append((stream, columns))
                 room -= len(values) + MESSAGE_VALUES
@@ -237,15 +237,15 @@ class ValueExporter:
         frame = frames[0] if len(frames) == 1 else encode(m.Bundle(tuple(map(msgspec.Raw, frames))))
         if (
             self._send(client.peer, frame) is not SendResult.OK
-        ):  # they stay in the outbox, which counts what it has to drop
-            client.refused()
+        ):  # they stay in the queue, which counts what it has to drop
+            client.back_off()
             return False
         client.refusals = 0
         client.sent_bytes += len(frame)
         self.sent_bytes += len(frame)
         return True
 
-    def _tell(self, stream: Subscription) -> bool:
+    def _send_status(self, stream: Subscription) -> bool:
         """Send the state of a stream; its end follows its last value.
 
         Returns False if its client has no room.
@@ -256,7 +256,7 @@ class ValueExporter:
         frame = encode(status)
         sent = self._send(stream.client.peer, frame)
         if sent is SendResult.FULL:
-            stream.client.refused()
+            stream.client.back_off()
         else:
             stream.reported_changes = changes
         self.sent_bytes += len(frame) * (sent is SendResult.OK)

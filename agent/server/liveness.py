@@ -22,20 +22,20 @@ LONG_SECONDS = 5.0
 class LoopLiveness:
     """The age of each event type's last event, exact to a heartbeat."""
 
-    def __init__(self, taps: EventSources, owner: Callable[[object], str]) -> None:
-        self._taps, self._owner = taps, owner
+    def __init__(self, sources: EventSources, owner: Callable[[object], str]) -> None:
+        self._sources, self._owner = sources, owner
         self._counts: dict[str, int] = {}
         self._moved: dict[str, float] = {}  # when a look last found that a type had new events
-        self._began = self._delivered = self._beaten = time.monotonic()
+        self._began = self._delivered = self._last_beat = time.monotonic()
         self._found: dict[int, tuple[Inside, float]] = {}  # by thread, with the beat before it was found
         self.inside: list[Inside] = []
         """The queries and commands that have run for `LONG_SECONDS` and have not returned."""
 
     def beat(self) -> None:
         """Update, and record what has been running for long. I/O thread only."""
-        delivers, before, self._beaten = self.update(), self._beaten, time.monotonic()
+        delivers, before, self._last_beat = self.update(), self._last_beat, time.monotonic()
         if delivers and self._delivered <= before:
-            self._look_inside(self._beaten, before)
+            self._look_inside(self._last_beat, before)
         else:  # events are delivered one at a time: where one has come, the one before is over
             self._found = {}
             self._note([])
@@ -43,13 +43,13 @@ class LoopLiveness:
     def update(self) -> bool:
         """Record which event counts have moved; True if some type has work to do."""
         now, delivers = time.monotonic(), False
-        for name, tap in list(self._taps.by_name.items()):
-            count = tap.number
+        for name, source in list(self._sources.by_name.items()):
+            count = source.number
             if count != self._counts.get(name, 0):
                 self._counts[name], self._moved[name] = count, now
-                if tap.has_work:
+                if source.has_work:
                     self._delivered = now
-            delivers = delivers or tap.has_work
+            delivers = delivers or source.has_work
         return delivers
 
     def _look_inside(self, now: float, before: float) -> None:

@@ -39,11 +39,11 @@ class RunRecorder:
         self._rank = run.rank
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
         self._kept: dict[DeclaredStream, tuple[int, Cursor]] = {}
-        self._rings: dict[ValueSink, DeclaredStream] = {}  # of those
+        self._by_sink: dict[ValueSink, DeclaredStream] = {}  # of those
         self._ready: dict[DeclaredStream, None] = {}  # those that have values to hand over
         self._errors: dict[str, tuple[int, str, str]] = {}
         self._withheld: dict[str, int] = {}
-        self._errors_reported = -math.inf
+        self._last_error_count = -math.inf
         self._before: weakref.WeakKeyDictionary[DeclaredStream, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def start_recording(self, declared: DeclaredStream) -> None:
@@ -51,7 +51,7 @@ class RunRecorder:
         if declared in self._kept:
             return
         declared.kept = True
-        self._rings[declared.buffer] = declared
+        self._by_sink[declared.buffer] = declared
         self._ready[declared] = None
         if declared in self._before:
             number, above = self._before[declared]
@@ -69,28 +69,28 @@ class RunRecorder:
         )
         self._kept[declared] = number, reader
 
-    def stop_recording(self, declared: DeclaredStream, lineage: RunHistory) -> None:
+    def stop_recording(self, declared: DeclaredStream, run_history: RunHistory) -> None:
         """Stop recording a stream, after handing over its last values."""
         declared.kept = False
         if declared in self._kept:
             self._ready[declared] = None
-            self.hand_over(lineage)
-            self._rings.pop(declared.buffer)
+            self.hand_over(run_history)
+            self._by_sink.pop(declared.buffer)
             number, reader = self._kept.pop(declared)
             self._before[declared] = number, reader.position
             reader.leave()
 
-    def heard(self, sinks: Sequence[ValueSink]) -> None:
+    def mark_sinks(self, sinks: Sequence[ValueSink]) -> None:
         """Mark the streams whose values come from these sinks for `hand_over`."""
         for sink in sinks:
-            if sink in self._rings:
-                self._ready[self._rings[sink]] = None
+            if sink in self._by_sink:
+                self._ready[self._by_sink[sink]] = None
 
-    def look_at_all(self) -> None:
+    def mark_all(self) -> None:
         """Mark all streams for `hand_over`."""
         self._ready.update(dict.fromkeys(self._kept))
 
-    def hand_over(self, lineage: RunHistory) -> None:
+    def hand_over(self, run_history: RunHistory) -> None:
         """Pass new values to the file; values lost before show as a gap in numbers."""
         ready, self._ready = self._ready, {}
         for declared in ready:
@@ -98,24 +98,24 @@ class RunRecorder:
             on = declared.query.on
             while (columns := reader.peek(_MAX_BATCH_VALUES, _MAX_BATCH_BYTES)) is not None:
                 values, flags = finished(columns)
-                flags = lineage.flagged(on, columns, flags)
+                flags = run_history.flagged(on, columns, flags)
                 batch = Batch(
                     columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
                     time.time() - time.monotonic(), bytes(flags), self._rank, sum(columns.sizes),
                 )  # fmt: skip
                 self.writer.append(number, batch)
                 reader.take(columns)
-        self._tell_errors(ready)
+        self._record_errors(ready)
 
-    def _tell_errors(self, streams: Iterable[DeclaredStream]) -> None:
+    def _record_errors(self, streams: Iterable[DeclaredStream]) -> None:
         """Record each query's first error, and its numbers of errors and skipped events.
 
         For ``streams`` a first error and the end of a query are recorded at once; for all of them, once a second.
         """
         now = time.monotonic()
-        due = now > self._errors_reported + _ERROR_COUNT_INTERVAL_SECONDS
+        due = now > self._last_error_count + _ERROR_COUNT_INTERVAL_SECONDS
         if due:
-            self._errors_reported, streams = now, self._kept
+            self._last_error_count, streams = now, self._kept
         errors = {
             str(number): (
                 query.errors,
@@ -137,8 +137,8 @@ class RunRecorder:
 
     def close(self, reason: str) -> None:
         """End the file, with the last count of errors."""
-        self._errors_reported = -math.inf
-        self._tell_errors(())
+        self._last_error_count = -math.inf
+        self._record_errors(())
         self.writer.close(farewell=reason)
 
 

@@ -49,45 +49,45 @@ class RequestDispatcher:
         self,
         run: m.RunInfo,
         *,
-        taps: EventSources,
+        sources: EventSources,
         groups: tuple[str, ...],
         limits: Limits,
-        post: QueueSet,
+        queues: QueueSet,
         budget: OverheadBudget,
-        keeper: RunRecorder | None,
+        recorder: RunRecorder | None,
         send: Callable[[bytes, bytes], SendResult],
         link: Callable[[], ServerThread | None],
     ) -> None:
-        self.run, self.limits, self.sources, self.budget = run, limits, taps, budget
-        self.queues, self.recorder = post, keeper
-        self.queries = QueryRegistry(taps, groups, limits, budget)
-        self.declared_streams = DeclaredStreams(self.queries, taps, post, limits)
+        self.run, self.limits, self.sources, self.budget = run, limits, sources, budget
+        self.queues, self.recorder = queues, recorder
+        self.queries = QueryRegistry(sources, groups, limits, budget)
+        self.declared_streams = DeclaredStreams(self.queries, sources, queues, limits)
         self.send = send
         self.sessions = SessionTable(limits)
         self.clients = self.sessions.clients
-        self.farewell = "the run ended"
+        self.end_reason = "the run ended"
         self._cpu, self._last_heartbeat = 0.0, time.monotonic()
         self.history = RunHistory()
-        self.exporter = ValueExporter(self.queries, post, self.sessions, limits, self._send, run.rank, self.history)
-        self.liveness = LoopLiveness(taps, self._owner)
+        self.exporter = ValueExporter(self.queries, queues, self.sessions, limits, self._send, run.rank, self.history)
+        self.liveness = LoopLiveness(sources, self._owner)
         self._finished_commands: deque[LoopCommand] = deque()
-        self.commands = CommandService(self.queries, taps, groups, limits, self._finished)
+        self.commands = CommandService(self.queries, sources, groups, limits, self._finished)
         self.access_grants = AccessGrants(run, limits, self.declared_streams, self.disconnect, link)
         self.subscriptions = SubscriptionManager(
             self.queries,
             self.declared_streams,
             self.exporter,
-            taps,
-            post,
+            sources,
+            queues,
             limits,
-            keeper,
+            recorder,
             self.history,
             self.access_grants,
         )
         self.statistics = StatisticsReporter(
-            run, sources=taps, queues=post, liveness=self.liveness, sessions=self.sessions, grants=self.access_grants,
-            exporter=self.exporter, declared=self.declared_streams, history=self.history, pause=self.commands.job.pause,
-            recorder=keeper, budget=budget,
+            run, sources=sources, queues=queues, liveness=self.liveness, sessions=self.sessions,
+            grants=self.access_grants, exporter=self.exporter, declared=self.declared_streams, history=self.history,
+            pause=self.commands.job.pause, recorder=recorder, budget=budget,
         )  # fmt: skip
 
     # ------------------------------------------------------------ what the link calls
@@ -140,14 +140,14 @@ class RequestDispatcher:
     def flush(self) -> bool:
         """Send one message of pending values; True if more can be sent now."""
         self.statistics.io_seconds = time.thread_time()
-        self.sources.backlog.catch_up()
+        self.sources.evaluator.catch_up()
         self.queues.peak_bytes = max(self.queues.peak_bytes, self.queues.gathered())
         while self._finished_commands:
             self._report(self._finished_commands.popleft())
         sinks = self.queues.collect()
-        self.exporter.heard(sinks)
+        self.exporter.mark_sinks(sinks)
         if self.recorder is not None:
-            self.recorder.heard(sinks)
+            self.recorder.mark_sinks(sinks)
             self.recorder.hand_over(self.history)
         more = self.exporter.flush()
         if self.queues.changed:
@@ -157,8 +157,8 @@ class RequestDispatcher:
     def is_idle(self) -> bool:
         """Let the next value wake the I/O thread; False if something waits already."""
         self.queues.wakeup_pending = False
-        waits = self.queues.ready or self.sources.backlog.waits() or self._finished_commands
-        self.queues.wakeup_pending = bool(waits or self.exporter.news())
+        waits = self.queues.ready or self.sources.evaluator.waits() or self._finished_commands
+        self.queues.wakeup_pending = bool(waits or self.exporter.can_send())
         return not self.queues.wakeup_pending
 
     def on_heartbeat_timer(self) -> None:
@@ -224,14 +224,14 @@ class RequestDispatcher:
     def goodbye(self) -> None:
         """Send pending values, end every stream, and say goodbye with a reason."""
         self.sources.drain()
-        self.declared_streams.finish(self.farewell)
+        self.declared_streams.finish(self.end_reason)
         for stream in self.exporter.streams:
             if stream.state == "live":
-                stream.query.state, stream.query.reason = "ended", self.farewell
+                stream.query.state, stream.query.reason = "ended", self.end_reason
                 stream.touch()
         self.exporter.mark_all()
         if self.recorder is not None:
-            self.recorder.look_at_all()
+            self.recorder.mark_all()
         self.exporter.leaving = True
         deadline, sent = time.monotonic() + LAST_VALUES_TIMEOUT_SECONDS, -1
         while self.flush() and time.monotonic() < deadline:
@@ -240,7 +240,7 @@ class RequestDispatcher:
             sent = self.exporter.sent_bytes
         deadline = time.monotonic() + LAST_STATUS_TIMEOUT_SECONDS
         last = [(s.client.peer, s.status()) for s in self.exporter.streams if s.changed]  # with what is lost now
-        for peer, message in [*last, *((peer, m.Goodbye(self.farewell)) for peer in self.clients)]:
+        for peer, message in [*last, *((peer, m.Goodbye(self.end_reason)) for peer in self.clients)]:
             while self._reply(peer, message) is SendResult.FULL and time.monotonic() < deadline:
                 time.sleep(RETRY_DELAY_SECONDS)
 
@@ -250,7 +250,7 @@ class RequestDispatcher:
         if hello.version[0] != m.VERSION[0]:
             self._mismatch(peer, hello.version)
             return
-        key = self.access_grants.speaker()
+        key = self.access_grants.sender_key()
         if (stranger := self.sessions.conflicting_session(peer, role, hello, key)) is not None:
             self.on_disconnect(stranger)
         try:

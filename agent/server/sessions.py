@@ -34,9 +34,9 @@ class SessionTable:
 
     def admit(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> ClientSession:
         """Open a session, or resume one with its streams. Raises LimitReached."""
-        known = self.clients.get(peer) or self._back(role, hello, key)
+        known = self.clients.get(peer) or self._known(role, hello, key)
         if known is None:
-            held, bound, which = self._places(role)
+            held, bound, which = self._occupancy(role)
             if held >= bound:
                 raise LimitReached(f"{held} {which} are attached, the bound (Limits.{which}); close one.")
             token = hello.token if len(hello.token) <= _MAX_TOKEN_CHARACTERS else ""
@@ -49,7 +49,7 @@ class SessionTable:
             del self.clients[known.peer]
             known.peer, known.disconnected, known.full_until = peer, False, 0.0
             known.sent_bytes = known.got_bytes = 0
-            known.owed.clear()  # what is still wanted is asked for again
+            known.unsent_replies.clear()  # what is still wanted is asked for again
             for stream in known.streams.values():  # who knows what of it has arrived
                 stream.touch()
         known.last_heard = time.monotonic()
@@ -58,18 +58,18 @@ class SessionTable:
 
     def conflicting_session(self, peer: bytes, role: str, hello: m.Hello, key: str = "") -> bytes | None:
         """Return the session to drop if all places are taken: the longest disconnected."""
-        held, bound, _ = self._places(role)
-        if held < bound or peer in self.clients or self._back(role, hello, key) is not None:
+        held, bound, _ = self._occupancy(role)
+        if held < bound or peer in self.clients or self._known(role, hello, key) is not None:
             return None
         away = [client for client in self.clients.values() if client.disconnected and client.role == role]
         return min(away, key=lambda client: client.last_heard).peer if away else None
 
-    def _places(self, role: str) -> tuple[int, int, str]:
+    def _occupancy(self, role: str) -> tuple[int, int, str]:
         """Return the count of a role's clients, their bound, and its name."""
         held = sum(client.role == role for client in self.clients.values())
         return (held, self.limits.clients, "clients") if role == OPERATOR else (held, self.limits.viewers, "viewers")
 
-    def _back(self, role: str, hello: m.Hello, key: str) -> ClientSession | None:
+    def _known(self, role: str, hello: m.Hello, key: str) -> ClientSession | None:
         mine = hello.token, role, key
         return next((c for c in self.clients.values() if c.token and (c.token, c.role, c.key) == mine), None)
 

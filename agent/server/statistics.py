@@ -54,15 +54,15 @@ class StatisticsReporter:
 
     def beat(self, client: ClientSession, confirm: bool = False) -> m.Beat:
         """Return a client's heartbeat: event counts, and the loop's seconds at rest."""
-        pulse, events = self._liveness, self.events(client)
-        idle = pulse.idle()
-        ages = {name: age for name, age in pulse.ages().items() if name in events}
-        inside = "" if client.viewer or not pulse.inside else str(pulse.inside[0])
+        liveness, events = self._liveness, self.events(client)
+        idle = liveness.idle()
+        ages = {name: age for name, age in liveness.ages().items() if name in events}
+        inside = "" if client.viewer or not liveness.inside else str(liveness.inside[0])
         return m.Beat(events, idle, self._pause.seconds(), confirm, ages, inside)
 
     def stats(self) -> AgentStats:
         """Collect all counters of the agent."""
-        streams, declared, post = list(self._exporter.streams), self._declared, self._queues
+        streams, declared, queues = list(self._exporter.streams), self._declared, self._queues
         return AgentStats(
             run=self.run.id,
             events=self._sources.counts(),
@@ -76,8 +76,8 @@ class StatisticsReporter:
             readers=[s.stats() for s in streams if s.reader is not None],
             history_bytes=declared.history.held_bytes,
             history_peak=declared.history.peak_bytes,
-            outbox_bytes=post.pending_bytes(),
-            outbox_peak=post.peak_bytes,
+            outbox_bytes=queues.pending_bytes(),
+            outbox_peak=queues.peak_bytes,
             dropped=sum(s.source.dropped for s in streams),
             withheld=sum(s.query.withheld for s in streams if s.reader is None),
             refused_messages=self.refused_messages,

@@ -49,7 +49,7 @@ class ClientSession:
     """Streams with values or states to send, the next one first."""
     sent_bytes: int = 0
     got_bytes: int = 0
-    owed: deque[bytes] = field(default_factory=deque)
+    unsent_replies: deque[bytes] = field(default_factory=deque)
     """Replies for which libzmq had no room; they are sent first."""
     full_until: float = 0.0
     """The time of the next try, after libzmq had no room for it."""
@@ -65,7 +65,7 @@ class ClientSession:
         """True if it sees only exported streams."""
         return self.role != OPERATOR
 
-    def refused(self) -> None:
+    def back_off(self) -> None:
         """Set the time of the next try after libzmq had no room, ever later for a viewer."""
         pause = (
             min(VIEWER_RETRY_DELAY_SECONDS * 2 ** min(self.refusals, 8), VIEWER_STALL_TIMEOUT_SECONDS)
@@ -78,7 +78,10 @@ class ClientSession:
     def is_stalled(self, now: float, window: int) -> bool:
         """Return True if nothing should be sent now."""
         return (
-            bool(self.owed) or self.disconnected or now < self.full_until or self.sent_bytes - self.got_bytes >= window
+            bool(self.unsent_replies)
+            or self.disconnected
+            or now < self.full_until
+            or self.sent_bytes - self.got_bytes >= window
         )
 
 
@@ -112,7 +115,7 @@ class Subscription:
     ) -> None:
         self.number, self.client, self.query, self.source, self.base = number, client, query, source, base
         self.low_latency = low_latency
-        self.sink: ValueSink = query.outbox
+        self.sink: ValueSink = query.sink
         """The output of its query."""
         self.reader = source if isinstance(source, Cursor | HandedOverCursor) else None
         self._ended = ""  # why, if only this client's reading has
@@ -123,7 +126,7 @@ class Subscription:
         self._reached = base
         self._released = 0
         self._seen: tuple[object, ...] = ()
-        self._blind = 0  # how often in a row the recorder's condition has failed
+        self._recorder_errors_in_a_row = 0  # how often in a row the recorder's condition has failed
 
     def moved(self) -> bool:
         """Return True if a counter, or another reported fact, changed since last asked."""
@@ -155,7 +158,7 @@ class Subscription:
     def hand_over(self, source: HandedOverCursor) -> None:
         """Continue with ``source``: the query belongs to the job from now on."""
         self.source = self.reader = source
-        self.sink = self.query.outbox
+        self.sink = self.query.sink
         self.base = 0
 
     def end(self, reason: str, *, at_once: bool = False) -> None:
@@ -264,15 +267,15 @@ class Subscription:
             shown = FlaggedValue(*_finished(marked))
             try:
                 released = recorder.push((0, event, when, shown, size), size, kept, event, when)
-                self._blind = 0
+                self._recorder_errors_in_a_row = 0
             except Exception as error:
                 expected = isinstance(error, LooptapError)
-                self._blind += 1
+                self._recorder_errors_in_a_row += 1
                 self.query.errors += 1
                 if not self.query.traceback:
                     self.query.traceback = str(error) if expected else format_error(error, recorder.condition.text)
                     self.query.changes += 1
-                if self._blind == MAX_ERRORS_IN_A_ROW:
+                if self._recorder_errors_in_a_row == MAX_ERRORS_IN_A_ROW:
                     self.query.fail(
                         f"when= failed {MAX_ERRORS_IN_A_ROW} times in a row: {last_line(self.query.traceback)}"
                     )

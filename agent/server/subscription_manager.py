@@ -36,21 +36,21 @@ class SubscriptionManager:
         self,
         queries: QueryRegistry,
         declared: DeclaredStreams,
-        delivery: ValueExporter,
-        taps: EventSources,
-        post: QueueSet,
+        exporter: ValueExporter,
+        sources: EventSources,
+        queues: QueueSet,
         limits: Limits,
-        keeper: RunRecorder | None,
-        lineage: RunHistory,
-        sharing: AccessGrants,
+        recorder: RunRecorder | None,
+        run_history: RunHistory,
+        grants: AccessGrants,
     ) -> None:
-        self._queries, self._declared, self._delivery, self._taps = queries, declared, delivery, taps
-        self._post, self._limits, self._keeper, self._lineage = post, limits, keeper, lineage
-        self._sharing = sharing
+        self._queries, self._declared, self._exporter, self._sources = queries, declared, exporter, sources
+        self._queues, self._limits, self._recorder, self._run_history = queues, limits, recorder, run_history
+        self._grants = grants
 
     def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> SubscriptionInfo:
         """Start a stream; return its description. Raises LimitReached, QueryError."""
-        limits, clients = self._limits, self._delivery.guests.clients.values()
+        limits, clients = self._limits, self._exporter.sessions.clients.values()
         alike = sum(len(other.streams) for other in clients if other.viewer == client.viewer)
         for held, bound, which in (
             (len(client.streams), limits.streams_per_client, "streams_per_client"),
@@ -61,7 +61,7 @@ class SubscriptionManager:
         if ask.stream in client.streams:
             raise LimitReached(f"stream {ask.stream} is in use.")
         if isinstance(ask, m.Read):
-            return self._read(client, ask, self._declared.find(ask.name, self._sharing.visibility(client)))
+            return self._read(client, ask, self._declared.find(ask.name, self._grants.visibility(client)))
         if ask.named and (declared := self._declared.named(ask.code.text)) is not None:
             return self._read(client, ask, declared)
         if ask.named and not ask.on:
@@ -69,26 +69,24 @@ class SubscriptionManager:
         return self._attach(client, ask)
 
     def _attach(self, client: ClientSession, attach: m.Attach) -> SubscriptionInfo:
-        base = self._delivery.guests.base(client, attach)
-        outbox = ValueQueue(self._post, self._limits.outbox_values)
-        query = self._queries.attached(attach, outbox)
-        self._post.open(outbox)
-        self._delivery.add(
-            Subscription(attach.stream, client, query, outbox, base, low_latency=attach.latency == "low")
-        )
-        info, tap = self._queries.describe(query), self._taps.open(attach.on)
-        event = tap.number
+        base = self._exporter.sessions.base(client, attach)
+        queue = ValueQueue(self._queues, self._limits.outbox_values)
+        query = self._queries.attached(attach, queue)
+        self._queues.open(queue)
+        self._exporter.add(Subscription(attach.stream, client, query, queue, base, low_latency=attach.latency == "low"))
+        info, source = self._queries.describe(query), self._sources.open(attach.on)
+        event = source.number
         self._queries.install(query)
-        if tap.number == event:  # else it is unknown whether the query saw the event; the first value will show
+        if source.number == event:  # else it is unknown whether the query saw the event; the first value will show
             info = msgspec.structs.replace(info, point=AttachPoint(event=event, base=base))
         return info
 
     def _read(self, client: ClientSession, ask: m.Attach | m.Read, declared: DeclaredStream) -> SubscriptionInfo:
         """Subscribe the client to a declared stream, after the number it has reached."""
-        self._taps.unobserved.drain()
+        self._sources.unobserved.drain()
         reader, query, pipeline = Cursor(declared.buffer, ask.above), declared.query, declared.query.pipeline
         hurried = ask.latency == "low" and not client.viewer
-        self._delivery.add(Subscription(ask.stream, client, query, reader, low_latency=hurried))
+        self._exporter.add(Subscription(ask.stream, client, query, reader, low_latency=hurried))
         self._queries.schedule_command(query)
         quiet = declared.logged or client.viewer
         text = "" if declared.logged else pipeline.text
@@ -116,9 +114,9 @@ class SubscriptionManager:
                 end = query.flush_partial if query.pipeline.trusted else query.lose_window
                 self._queries.between_events(query.on, end, lambda: None)
         else:
-            self._taps.unobserved.drain()
+            self._sources.unobserved.drain()
         stream.end(reason)
-        self._delivery.mark(stream)
+        self._exporter.mark(stream)
 
     def stream(self, client: ClientSession, number: int) -> Subscription:
         """Return a client's stream. Raises MessageError for an unknown number."""
@@ -141,31 +139,31 @@ class SubscriptionManager:
 
     def stand(self, client: ClientSession, ask: m.Stand) -> StreamInfo:
         """Start or stop exporting or keeping a stream; return it. Raises LooptapError."""
-        if ask.keep and self._keeper is None:
+        if ask.keep and self._recorder is None:
             raise QueryError("this agent keeps nothing: it has no store.")
         if ask.share:
-            self._sharing.limited(ask.share)
+            self._grants.limited(ask.share)
         declared = self._declared_of(client, ask)
         if ask.keep:
             self.keep(declared)
-        elif ask.keep is not None and self._keeper is not None:
-            self._taps.drain()
-            self._keeper.stop_recording(declared, self._lineage)
+        elif ask.keep is not None and self._recorder is not None:
+            self._sources.drain()
+            self._recorder.stop_recording(declared, self._run_history)
         if ask.export is not None:
-            self._sharing.show(declared, ask.share, ask.export)
-            for stream in list(self._delivery.streams):
-                sees = self._sharing.visibility(stream.client) if stream.query is declared.query else None
+            self._grants.show(declared, ask.share, ask.export)
+            for stream in list(self._exporter.streams):
+                sees = self._grants.visibility(stream.client) if stream.query is declared.query else None
                 if sees is not None and not sees(declared):
                     stream.end("it is no longer exported", at_once=True)
-                    self._delivery.mark(stream)
+                    self._exporter.mark(stream)
         return declared.describe()
 
     def keep(self, declared: DeclaredStream) -> None:
         """Keep a declared stream in the file of the run, its history first."""
-        if self._keeper is not None:
-            self._taps.unobserved.drain()
-            self._keeper.start_recording(declared)
-            self._keeper.hand_over(self._lineage)  # before new values take the place of old ones
+        if self._recorder is not None:
+            self._sources.unobserved.drain()
+            self._recorder.start_recording(declared)
+            self._recorder.hand_over(self._run_history)  # before new values take the place of old ones
             self._queries.schedule_command(declared.query)
 
     def _declared_of(self, client: ClientSession, ask: m.Stand) -> DeclaredStream:
@@ -181,19 +179,19 @@ class SubscriptionManager:
 
     def _hand_over(self, stream: Subscription, name: str) -> DeclaredStream:
         """Turn a client's query into a declared stream; no value changes its number."""
-        query, outbox = stream.query, stream.source
+        query, queue = stream.query, stream.source
         if query.recorder is not None:
             raise QueryError("a flight recorder (when=) cannot be exported or kept: it is its client's alone.")
         if query.state != "live":
             raise QueryError(f"{query.name!r:.120} has {query.state}: {query.reason}")
-        assert isinstance(outbox, ValueQueue)
-        with self._taps.paused(PAUSE_TIMEOUT_SECONDS) as still:
+        assert isinstance(queue, ValueQueue)
+        with self._sources.paused(PAUSE_TIMEOUT_SECONDS) as still:
             if not still:
                 raise LimitReached("the loop is inside an event that takes long; nothing has changed, ask again.")
-            after = stream.base + outbox.number
+            after = stream.base + queue.number
             declared = self._declared.adopt(name or query.name, query, after, stream.client.name)
-        self._delivery.hand_over(
-            stream, HandedOverCursor(self._post, outbox, stream.base, Cursor(declared.buffer, after))
+        self._exporter.hand_over(
+            stream, HandedOverCursor(self._queues, queue, stream.base, Cursor(declared.buffer, after))
         )
         self._queries.schedule_command(query)
         return declared

@@ -132,7 +132,7 @@ def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, man
         record=lambda run: None if store is None else RunRecorder(run, store),  # no file that the test did not name
         **how,
     )  # fmt: skip
-    parts.sources.backlog.max_pending = parts.sources.unobserved.max_pending = 1
+    parts.sources.evaluator.max_pending = parts.sources.unobserved.max_pending = 1
     agent = agent_of(parts, **opened)
     both = Pair(agent, Run(MemoryTransport(connection), run=agent.run))
     both._connection = connection
