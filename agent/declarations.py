@@ -43,7 +43,7 @@ class ControlDeclarations:
 
     def stop_requested(self) -> bool:
         """Return True if a client has asked the job to stop; note that the job checks."""
-        self._job.stop_looked_at = True
+        self._job.stop_was_read = True
         return self._job.stop_requested
 
     def allow(self, on_stop: type[BaseException] | None, may_pause: float | None) -> None:

@@ -196,7 +196,7 @@ class Read(Request[r.SubscriptionInfo], tag="read", frozen=True):
     latency: str = "normal"
 
 
-class Stand(Request[r.StreamInfo], tag="stand", frozen=True):
+class DeclareStream(Request[r.StreamInfo], tag="stand", frozen=True):
     """Request to export a stream to viewers or record it; None leaves it as it is.
 
     ``stream`` is one of this client. Its query becomes the declared stream ``name``, which outlives the client as long
@@ -373,7 +373,7 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 FromClient: TypeAlias = (
     Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | GetStats | GetStacks | GetControls
-    | GetCommands | GetShares | GetClock | GetStreams | Read | Stand | CreateShare | Revoke | Got | Beat | Leave
+    | GetCommands | GetShares | GetClock | GetStreams | Read | DeclareStream | CreateShare | Revoke | Got | Beat | Leave
 )  # fmt: skip
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye
 

@@ -11,6 +11,7 @@ from looptap.protocol.messages import (
     CloseWindow,
     Command,
     CreateShare,
+    DeclareStream,
     Detach,
     GetClock,
     GetCommands,
@@ -25,7 +26,6 @@ from looptap.protocol.messages import (
     Leave,
     Read,
     Revoke,
-    Stand,
 )
 
 _BOTH = frozenset({OPERATOR, VIEWER})
@@ -51,7 +51,7 @@ ALLOWED: dict[type, frozenset[str]] = {
     GetCommands: _OPERATOR,
     GetShares: _OPERATOR,
     GetClock: _OPERATOR,
-    Stand: _OPERATOR,
+    DeclareStream: _OPERATOR,
     CreateShare: _OPERATOR,
     Revoke: _OPERATOR,
 }
@@ -87,7 +87,7 @@ _CALLED: dict[type, str] = {
     GetCommands: "ask for the commands of the job",
     GetShares: "ask for the shares of the run",
     GetClock: "ask for the clock of the job",
-    Stand: "export or keep a stream",
+    DeclareStream: "export or keep a stream",
     CreateShare: "share the run",
     Revoke: "end a share",
 }

@@ -68,7 +68,7 @@ class Writer:
         """waiting (nothing to store yet), keeping, paused (resumes automatically) or closed; and the reason."""
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
         self._lock = threading.Lock()
-        self._bell, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
+        self._wakeup, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._queue: deque[Job] = deque()
         self._bytes = self._count = self._peak = 0
         self._names: list[str] = []
@@ -79,7 +79,7 @@ class Writer:
         """Longest wait for the disk, and CPU time of the writing thread."""
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._made, self._complete = False, True
+        self._created, self._complete = False, True
 
     # ------------------------------------------------------------ input
 
@@ -95,7 +95,7 @@ class Writer:
         first: int = 1,
     ) -> int:
         """Declare a stream numbered from ``first``; return its id for `append`."""
-        self._notice_fork()
+        self._close_after_fork()
         with self._lock:
             self._names.append(name)
             self._kept.append(0)
@@ -108,7 +108,7 @@ class Writer:
 
     def append(self, stream: int, batch: Batch) -> bool:
         """Queue a batch, which must not change afterwards; return False if dropped."""
-        self._notice_fork()
+        self._close_after_fork()
         nbytes = (batch.nbytes or size_of(batch.values)) + 64 * len(batch.values)
         if self._put(QueuedItems(stream, batch, nbytes)):
             return True
@@ -118,13 +118,13 @@ class Writer:
 
     def command(self, command: QueuedCommand) -> None:
         """Store a command and its outcome, replacing any with the same id."""
-        self._notice_fork()
+        self._close_after_fork()
         row = (*command[:7], fact(command.old), fact(command.new), command.outcome, fact(command.asked))
         self._put(QueuedStatement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
 
     def describe(self, **facts: Any) -> None:
         """Store facts of the run, such as exposed names, replacing those of same names."""
-        self._notice_fork()
+        self._close_after_fork()
         with self._lock:
             if self._thread is None:  # nothing to store yet, and no file
                 self._facts.update(facts)
@@ -132,7 +132,7 @@ class Writer:
         for name, value in facts.items():
             self._put(QueuedStatement("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, fact(value))))
 
-    def _notice_fork(self) -> None:
+    def _close_after_fork(self) -> None:
         """Close in a forked child, which lacks the thread and may have a held lock."""
         if os.getpid() != self._pid:
             self._pid, self._lock, self._closing = os.getpid(), threading.Lock(), threading.Event()
@@ -156,8 +156,8 @@ class Writer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="looptap-store", daemon=True)
                 self._thread.start()
-        if not self._bell.is_set():
-            self._bell.set()
+        if not self._wakeup.is_set():
+            self._wakeup.set()
         if full and not self._full.is_set():
             self._full.set()
         return True
@@ -166,7 +166,7 @@ class Writer:
 
     def stats(self) -> RecordingStats:
         """Return state, reason, queue sizes, and the values kept and dropped."""
-        self._notice_fork()
+        self._close_after_fork()
         with self._lock:
             counted = zip(self._names, self._kept, self._dropped, strict=True)
             return RecordingStats(
@@ -190,11 +190,11 @@ class Writer:
 
         Values that could not be written count as dropped. A writer that had nothing to store creates no file.
         """
-        self._notice_fork()
+        self._close_after_fork()
         if self._thread is not None:
             self.describe(**facts, ended=time.time())
         self._closing.set()
-        self._bell.set()
+        self._wakeup.set()
         self._full.set()
         if self._thread is None:
             self.state = "closed"
@@ -208,9 +208,9 @@ class Writer:
         connection: sqlite3.Connection | None = None
         taken: list[Job] = []
         while True:
-            self._bell.wait()
+            self._wakeup.wait()
             self._full.wait(FLUSH_INTERVAL_SECONDS)
-            self._bell.clear()
+            self._wakeup.clear()
             self._full.clear()
             closing = self._closing.is_set()  # read before the queue: nothing is queued after it is set
             while taken or (taken := self._take()):
@@ -218,7 +218,7 @@ class Writer:
                     connection = connection or self._open()
                     self._write(connection, taken)
                 except _VALUES as error:
-                    taken = self._refuse(taken, error)
+                    taken = self._drop_unwritable(taken, error)
                 except _DISK as error:
                     self._pause(connection, error)
                     connection = None
@@ -244,8 +244,8 @@ class Writer:
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._made:
-            self._make()
+        if not self._created:
+            self._create()
         connection = sqlite3.connect(
             self.path, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS, check_same_thread=False
         )
@@ -259,7 +259,7 @@ class Writer:
             raise
         return connection
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         """Create the file under a temporary name first: its final name means readable."""
         if self.path.exists():
             raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
@@ -273,7 +273,7 @@ class Writer:
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
-        self._made = True
+        self._created = True
 
     def _write(self, connection: sqlite3.Connection, jobs: list[Job]) -> None:
         begun = time.monotonic()
@@ -306,12 +306,12 @@ class Writer:
             self.state = "keeping"
             self._commits += 1
             self.seconds = time.thread_time()
-            self._discount(jobs)
+            self._uncount(jobs)
             for job in jobs:
                 if isinstance(job, QueuedItems):
                     self._kept[job.stream - 1] += len(job.batch.values)
 
-    def _discount(self, jobs: list[Job]) -> None:
+    def _uncount(self, jobs: list[Job]) -> None:
         for job in jobs:
             count, nbytes = size(job)
             self._count -= count
@@ -326,15 +326,15 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def _refuse(self, jobs: list[Job], error: Exception) -> list[Job]:
+    def _drop_unwritable(self, jobs: list[Job], error: Exception) -> list[Job]:
         """Find what cannot be written by bisection; return what to try next."""
         half = len(jobs) // 2
         with self._lock:
             if half:
                 self._queue.extendleft(reversed(jobs[half:]))
                 return jobs[:half]
-            self._discount(jobs)
-            self._lose(jobs)
+            self._uncount(jobs)
+            self._count_dropped(jobs)
             self.reason, self._complete = f"some values cannot be kept: {type(error).__name__}: {error}", False
             return []
 
@@ -342,12 +342,12 @@ class Writer:
         """Count the jobs that will never be written as dropped; `reason` stays."""
         with self._lock:
             lost = [*jobs, *self._queue]
-            self._discount(lost)
+            self._uncount(lost)
             self._queue.clear()
-            self._lose(lost)
+            self._count_dropped(lost)
             self.state, self._complete = "closed", False
 
-    def _lose(self, jobs: list[Job]) -> None:
+    def _count_dropped(self, jobs: list[Job]) -> None:
         for job in jobs:
             if isinstance(job, QueuedItems):
                 self._dropped[job.stream - 1] += len(job.batch.values)

@@ -388,7 +388,7 @@ def test_without_room_a_client_is_tried_again_after_its_pause_and_loses_nothing(
     wire = Wire()
     wire.agent.stream("steps", "step", on="batch")
     wire.client(B)
-    wire.tell(B, m.Stand(1, 0, "steps", export=True))
+    wire.tell(B, m.DeclareStream(1, 0, "steps", export=True))
     client = wire.client(A)
     wire.tell(A, m.Read(1, 1, "steps"))
     wire.deliver()
@@ -586,8 +586,8 @@ def value_queues():
 
 def test_a_handed_over_stream_ends_with_its_last_reader_once_hidden(wire):
     ready(wire, A)
-    wire.tell(A, m.Stand(2, 1, "mine", export=True))
-    wire.tell(A, m.Stand(3, 0, "mine", export=False))
+    wire.tell(A, m.DeclareStream(2, 1, "mine", export=True))
+    wire.tell(A, m.DeclareStream(3, 0, "mine", export=False))
     wire.deliver()
     assert list(wire.dispatcher.declared_streams.by_name) == ["mine"]
     wire.tell(A, m.Detach(4, 1))
@@ -652,7 +652,7 @@ def test_a_client_learns_that_its_stream_is_live_before_its_first_value(wire):
 def test_a_stream_that_is_handed_over_continues_without_a_gap(wire):
     ready(wire, A, B)
     wire.emit(1, 2)
-    wire.tell(A, m.Stand(2, 1, "mine", export=True))
+    wire.tell(A, m.DeclareStream(2, 1, "mine", export=True))
     wire.deliver()
     assert wire.values(A) == [1, 2]  # without another event
     wire.emit(3, 4)

@@ -132,13 +132,13 @@ def test_events_at_which_a_rule_cannot_be_judged_are_reported_and_end_a_row():
     judge = StreamJudge(looptap.Rule("loss > 5", lasting=3), run, None)
     for loss in (6.0, 6.0, None, 6.0, 6.0, 6.0):
         agent.emit("batch", **({} if loss is None else {"loss": loss}))
-    news = list(judge.look())
+    news = list(judge.new_judgements())
     assert [(each.kind, each.event) for each in news] == [("gap", 4), ("", 6), ("problem", 6)]
     assert news[0].value.startswith("1 values are missing so far: ")
     assert "loss" in news[2].value
     assert (judge.judged, judge.missing) == (5, 1)
     agent.close()
-    assert list(judge.look()) == []
+    assert list(judge.new_judgements()) == []
     assert judge.over
 
 

@@ -133,8 +133,8 @@ REQUESTS = [
     m.Grant(13, 3, 1.0), m.Call(14, "id", CODE, "batch"), m.Command(15, "id2", "stop"), m.GetStats(16),
     m.Agree(25, "id3", 0),
     m.GetStacks(17), m.GetControls(18), m.GetCommands(19), m.GetShares(20), m.GetClock(26),
-    m.Stand(21, 0, "secret", export=True), m.Stand(22, 3, "loss", keep=True), m.CreateShare(23, 60.0), m.Revoke(24),
-    m.Leave(),
+    m.DeclareStream(21, 0, "secret", export=True), m.DeclareStream(22, 3, "loss", keep=True), m.CreateShare(23, 60.0),
+    m.Revoke(24), m.Leave(),
 ]  # fmt: skip
 METADATA = [{}, *({"metadata": name + b":%s"} for name in (b"X-User-Id", b"X-Role", b"X-user-id"))]
 
@@ -518,7 +518,7 @@ HOSTILE = """
     code = m.Code("__import__('os').system('true')", evil, sys.version_info[:2])
     samples = [encode(x) for x in (
         m.Attach(1, 1, code, "batch"), m.Call(1, "x", code, "batch"), m.Read(1, 1, "loss"),
-        m.GetStreams(2), m.Detach(3, 1), m.Stand(4, 0, "loss", False, True),
+        m.GetStreams(2), m.Detach(3, 1), m.DeclareStream(4, 0, "loss", False, True),
         m.CreateShare(5, 1.0), m.Revoke(6), m.GetStats(7), m.Got(9),
     )] + [evil]
     rng, events = random.Random(7), set()

@@ -253,7 +253,15 @@ def changed(raw, dice):
 
 def test_a_mutated_reply_is_one_of_its_type_or_an_error():
     dice, refused, kinds = random.Random(5), 0, list(replies())
-    assert {kind for kind, _ in kinds} >= {m.Attach, m.Stand, m.GetStats, m.GetStreams, m.Call, m.Command, m.Detach}
+    assert {kind for kind, _ in kinds} >= {
+        m.Attach,
+        m.DeclareStream,
+        m.GetStats,
+        m.GetStreams,
+        m.Call,
+        m.Command,
+        m.Detach,
+    }
     for _ in range(4000):
         kind, raw = dice.choice(kinds)
         try:

@@ -215,7 +215,7 @@ class LoopCommand:
         except BaseException as error:
             self.error = _with_notes(f"{type(error).__name__}: {error}", error)
             self._traceback = format_error(error, self.source)
-        self._conclude()
+        self._finish()
         return then
 
     def _decide_and_apply(self, event: Event) -> CommandResult:
@@ -242,9 +242,9 @@ class LoopCommand:
             self.error = NOT_BEGUN
         elif not self.error and self.record.outcome == PENDING:
             self.error = INTERRUPTED
-        self._conclude()
+        self._finish()
 
-    def _conclude(self) -> None:
+    def _finish(self) -> None:
         """Record and report the outcome. A second call changes nothing."""
         if self.error:
             became = FAILED if self.kind == CALL else _refusal(self.kind)

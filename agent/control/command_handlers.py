@@ -88,9 +88,9 @@ class CommandService:
 
     # ------------------------------------------------------------ by message
 
-    def _call(self, client: str, call: m.Call, asker: Requester) -> Preparation | None:
+    def _call(self, client: str, call: m.Call, requester: Requester) -> Preparation | None:
         """Run code at the next event."""
-        if self.commands.known(call.id, asker, again=bool(call.ranks)):
+        if self.commands.known(call.id, requester, again=bool(call.ranks)):
             return None
         record = CommandRecord(
             id=call.id, client=client, what="call", on=call.on, checkpoint=call.checkpoint, agreed=call.ranks
@@ -98,14 +98,14 @@ class CommandService:
         command = self.command_of(record, code=call.code)
         command.validate()
         self.commands.count()
-        return self._schedule(command, asker)
+        return self._schedule(command, requester)
 
-    def _command(self, client: str, message: m.Command, asker: Requester) -> Preparation | None:
+    def _command(self, client: str, message: m.Command, requester: Requester) -> Preparation | None:
         """Run a command at the next suitable event."""
         if message.what == "cancel":
             self._cancel(client, message.id)
-            asker = asker._replace(regardless=True)
-        if self.commands.known(message.id, asker, again=bool(message.ranks)):
+            requester = requester._replace(regardless=True)
+        if self.commands.known(message.id, requester, again=bool(message.ranks)):
             return None
         if message.what in ("outcome", "cancel"):
             raise ControlError(f"no command with the id {message.id!r:.80} is remembered.")
@@ -118,7 +118,7 @@ class CommandService:
         try:
             if message.what == "resume":
                 self.commands.settle(command, self.job.pause.resume())
-                command.report(asker)
+                command.report(requester)
                 return None
             command.validate()
             if message.what == "stop":
@@ -126,17 +126,17 @@ class CommandService:
         except LooptapError as error:
             self.commands.refuse(command, error)
             raise
-        return self._schedule(command, asker)
+        return self._schedule(command, requester)
 
-    def _schedule(self, command: LoopCommand, asker: Requester) -> Preparation | None:
+    def _schedule(self, command: LoopCommand, requester: Requester) -> Preparation | None:
         try:
             if command.record.agreed:
-                return self.agreement.prepare(command, asker)
+                return self.agreement.prepare(command, requester)
             self._queries.at_next(command.record.on, self.commands.accept(command).run)
         except LooptapError as error:
             self.commands.refuse(command, error)
             raise
-        command.report(asker)
+        command.report(requester)
         return None
 
     def _cancel(self, client: str, id: str) -> None:

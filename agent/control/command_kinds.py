@@ -115,7 +115,7 @@ class StopLoop(LoopCommand):
 
     def check(self) -> tuple[str, ...]:
         """Add a note if the loop may not notice."""
-        if self.job.on_stop is None and not self.job.stop_looked_at:
+        if self.job.on_stop is None and not self.job.stop_was_read:
             self.note(
                 note="asked; the job ends only if its loop reads agent.stop_requested, which it has not done so far "
                 "(it has given no on_stop=)"
@@ -125,9 +125,9 @@ class StopLoop(LoopCommand):
     def apply(self, event: Event) -> CommandResult:
         """Set `stop_requested`; raise ``on_stop`` when the event is over."""
         self.job.stop_requested = True
-        return CommandResult(None, None if self.job.on_stop is None else self._leave)
+        return CommandResult(None, None if self.job.on_stop is None else self._raise_on_stop)
 
-    def _leave(self) -> None:
+    def _raise_on_stop(self) -> None:
         assert self.job.on_stop is not None
         raise self.job.on_stop()
 

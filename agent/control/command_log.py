@@ -35,7 +35,7 @@ class CommandLog:
         """The number of command ids kept, so that no command runs twice."""
         return len(self._by_id)
 
-    def known(self, id: str, asker: Requester, *, again: bool = False) -> bool:
+    def known(self, id: str, requester: Requester, *, again: bool = False) -> bool:
         """Return True if ``id`` is known; if so, send its outcome to ``asker``.
 
         With ``again``, a command that the ranks agreed not to run counts as unknown.
@@ -43,7 +43,7 @@ class CommandLog:
         known = self._by_id.get(id)
         if known is None or (again and known.kind in (NotAgreed.__name__, EventPassed.__name__)):
             return False
-        known.report(asker)
+        known.report(requester)
         return True
 
     def count(self) -> None:

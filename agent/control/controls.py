@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from looptap.agent.control.optimizer_controls import optimizer_knobs
+from looptap.agent.control.optimizer_controls import controls_of_optimizer
 from looptap.protocol.replies import ControlInfo
 from looptap.streams.control import KINDS, Control
 from looptap.streams.errors import ControlError
@@ -192,7 +192,7 @@ def _of(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[BoundControl
             if attribute not in seen and isinstance(control, Control):
                 yield BoundControl(f"{name}.{attribute}", control, *_accessors(thing, attribute))
             seen.add(attribute)
-    for found in optimizer_knobs(name, thing, exposed):
+    for found in controls_of_optimizer(name, thing, exposed):
         knob = BoundControl(*found)
         knob.of_optimizer = True
         yield knob

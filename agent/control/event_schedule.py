@@ -29,15 +29,15 @@ class EventSchedule:
         """Pending entries, sorted by event number and id."""
         self._running: Scheduled | None = None  # done, or left by Ctrl-C
         self._lock = threading.Lock()
-        self._waits = False
+        self._registered = False
 
     def add(self, number: int, id: str, scheduled: Scheduled) -> None:
         """Schedule for event ``number``, or the next if that has passed. Any thread."""
         with self._lock:
             insort(self.pending, (number, id, scheduled), key=itemgetter(0, 1))
-            if self._waits:
+            if self._registered:
                 return
-            self._waits = True
+            self._registered = True
         self._queries.at_next(self._on, self.run)
 
     def drop(self, id: str) -> int:
@@ -52,16 +52,16 @@ class EventSchedule:
 
     def run(self, event: Event) -> Then | None:
         """Run what is due; run the rest at the next event. Loop thread."""
-        thens = []
+        actions = []
         while (scheduled := self._running or self._next(event._number)) is not None:
             if (then := scheduled.run(event)) is not None:
-                thens.append(then)
+                actions.append(then)
             self._running = None
         with self._lock:
-            self._waits = again = len(self.pending) > 0
+            self._registered = again = len(self.pending) > 0
         if again:  # after Ctrl-C it is called at the next event anyway
             self._queries.at_next(self._on, self.run)
-        return DeferredActions(thens).run if thens else None
+        return DeferredActions(actions).run if actions else None
 
     def _next(self, number: int) -> Scheduled | None:
         with self._lock:

@@ -42,7 +42,7 @@ class JobHooks:
         self.pause = Pause()
         self.on_stop: Callable[[], BaseException] | None = None
         self.stop_requested = False
-        self.stop_looked_at = False
+        self.stop_was_read = False
         """True once the host has read `Agent.stop_requested`."""
         self.observers = ExposedObservers(sources.exposed)
         self.exclude_pause = sources.exclude_pause

@@ -26,7 +26,7 @@ Found = tuple[str, Control, Callable[[], Any], Callable[[Any, str], object], "st
 """Path, declaration, getter, setter, what drives it (None: nothing ever does), and why it cannot be set, if so."""
 
 
-def optimizer_knobs(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[Found]:
+def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[Found]:
     """Yield the controls of an optimizer: for all groups, and for each of several."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "optim") or not isinstance(thing, torch.optim.Optimizer):

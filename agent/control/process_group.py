@@ -57,18 +57,18 @@ class Answer:
     """The result of one store operation; Ctrl-C could leave a Future's lock taken."""
 
     def __init__(self) -> None:
-        self._came: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
     def give(self, value: Any, error: Exception | None = None) -> None:
         """Hand the value or the error to the waiting thread."""
-        self._came.put((value, error))
+        self._results.put((value, error))
 
     def result(self, timeout: float) -> Any:
         """Wait for the value, and return it once.
 
         Raises `queue.Empty` after ``timeout`` seconds, or the error of the operation.
         """
-        value, error = self._came.get(timeout=timeout)
+        value, error = self._results.get(timeout=timeout)
         if error is not None:
             raise error
         return value
@@ -78,11 +78,11 @@ class Ballots:
     """Votes of the ranks of a job, one key each, with ``patience`` as the timeout."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], Answer]] = queue.SimpleQueue()
+        self._operations: queue.SimpleQueue[tuple[Callable[[Any], Any], Answer]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._of: int | None = None
+        self._store_id: int | None = None
         self._store: Any = None
-        self._old: deque[tuple[float, str]] = deque()
+        self._expiring_keys: deque[tuple[float, str]] = deque()
         self.since: float | None = None
         """The start time of the running store operation."""
 
@@ -101,11 +101,11 @@ class Ballots:
     def close(self) -> None:
         """Disconnect."""
         if self._thread is not None:
-            self._asked.put((_hang_up, Answer()))
+            self._operations.put((_disconnect, Answer()))
 
     def _ask(self, do: Callable[[Any], Any]) -> Answer:
         answer = Answer()
-        self._asked.put((do, answer))
+        self._operations.put((do, answer))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="looptap-agree", daemon=True)
             self._thread.start()
@@ -113,8 +113,8 @@ class Ballots:
 
     def _work(self) -> None:
         while True:
-            do, answer = self._asked.get()
-            if do is _hang_up:
+            do, answer = self._operations.get()
+            if do is _disconnect:
                 self._store = None
                 return
             self.since = time.monotonic()
@@ -128,28 +128,28 @@ class Ballots:
                     answer.give(do(store))
                 except Exception as error:
                     answer.give(None, error)
-                    self._of = None  # the next one comes over a new connection
+                    self._store_id = None  # the next one comes over a new connection
             self.since = None
 
     def connected(self) -> Any:
         """Return the store of the default group, over a connection of this thread."""
         # torch.distributed has no public name for the store of the default group.
         found = sys.modules["torch.distributed.distributed_c10d"]._get_default_store()
-        if self._of != id(found):
-            self._store, self._of = found.clone(), id(found)
+        if self._store_id != id(found):
+            self._store, self._store_id = found.clone(), id(found)
         now = time.monotonic()
-        while self._old and self._old[0][0] < now - _DECISION_LIFETIME_SECONDS:
-            _, key = self._old.popleft()
+        while self._expiring_keys and self._expiring_keys[0][0] < now - _DECISION_LIFETIME_SECONDS:
+            _, key = self._expiring_keys.popleft()
             for part in ("in", "how"):
                 self._store.delete_key(f"{key}/{part}")
         return self._store
 
     def forget_later(self, key: str) -> None:
         """Delete the key from the store once no rank asks for it any more."""
-        self._old.append((time.monotonic(), key))
+        self._expiring_keys.append((time.monotonic(), key))
 
 
-def _hang_up(store: Any) -> None:
+def _disconnect(store: Any) -> None:
     """Tell the thread to end."""
 
 

@@ -59,12 +59,12 @@ class RankConsensus:
     """This rank's commands that other ranks run too."""
 
     def __init__(self, commands: CommandLog, queries: QueryRegistry, sources: EventSources, patience: float) -> None:
-        self._commands, self._queries, self._sources, self._patience = commands, queries, sources, patience
+        self._commands, self._queries, self._sources, self._vote_timeout = commands, queries, sources, patience
         self.ballots = Ballots()
         self.prepared: dict[str, Prepared] = {}
-        self._due: dict[str, EventSchedule] = {}
+        self._schedules: dict[str, EventSchedule] = {}
 
-    def prepare(self, command: LoopCommand, asker: Requester) -> Preparation:
+    def prepare(self, command: LoopCommand, requester: Requester) -> Preparation:
         """Keep a command until its event is named; return this rank's position.
 
         Raises ControlError where ranks cannot agree, LimitReached.
@@ -79,16 +79,16 @@ class RankConsensus:
         if record.agreed > world.size:
             raise ControlError(f"{record.agreed} ranks are to agree, and the process group has {world.size}.")
         since = self.ballots.since
-        if since is not None and monotonic() - since > self._patience + STORE_GRACE_SECONDS:
+        if since is not None and monotonic() - since > self._vote_timeout + STORE_GRACE_SECONDS:
             raise ControlError(f"the store of the process group has not answered for {monotonic() - since:.0f} s.")
         self._expire()
-        if len(self.prepared) + sum(len(due.pending) for due in self._due.values()) >= MAX_PREPARED_COMMANDS:
+        if len(self.prepared) + sum(len(due.pending) for due in self._schedules.values()) >= MAX_PREPARED_COMMANDS:
             raise LimitReached(f"{MAX_PREPARED_COMMANDS} commands wait for the agreement of the ranks, the bound.")
-        self.ballots.connect(self._patience)
-        self.prepared[record.id] = Prepared(command, asker.peer, monotonic() + PREPARED_LIFETIME_SECONDS)
+        self.ballots.connect(self._vote_timeout)
+        self.prepared[record.id] = Prepared(command, requester.peer, monotonic() + PREPARED_LIFETIME_SECONDS)
         return self._position(record.on)
 
-    def agree(self, message: m.Agree, asker: Requester) -> Preparation | None:
+    def agree(self, message: m.Agree, requester: Requester) -> Preparation | None:
         """Set the event of a prepared command, drop it, or return this rank's position.
 
         Returns None if the outcome follows. Raises ControlError.
@@ -96,7 +96,7 @@ class RankConsensus:
         self._expire()
         prepared = self.prepared.get(message.id)
         if prepared is None:
-            if message.number > 0 and self._commands.known(message.id, asker):
+            if message.number > 0 and self._commands.known(message.id, requester):
                 return None
             if message.number > 0:
                 self.ballots.refuse(_key(message.id, message.number))
@@ -110,9 +110,9 @@ class RankConsensus:
             return self._position(on)
         del self.prepared[message.id]
         command.vote = VoteAtEvent(self, on, message.number)
-        due = self._due.setdefault(on, EventSchedule(self._queries, on))
+        due = self._schedules.setdefault(on, EventSchedule(self._queries, on))
         due.add(message.number, message.id, self._commands.accept(command))
-        command.report(asker)
+        command.report(requester)
         # A rank that has passed the event may be in a collective by now, and reach no further event while others wait
         # for it at theirs: so the I/O thread refuses, not its loop thread.
         if self._sources.counts().get(on, 0) >= message.number and due.drop(message.id):
@@ -134,7 +134,7 @@ class RankConsensus:
         if prepared is not None:
             self._commands.refuse(prepared.command, error)
             return True
-        for due in self._due.values():
+        for due in self._schedules.values():
             if number := due.drop(id):
                 self.ballots.refuse(_key(id, number), OFF)  # ends the wait for this rank
                 self.ballots.forget_later(_key(id, number))
@@ -194,7 +194,7 @@ class RankConsensus:
     def _decision(self, key: str, size: int) -> str:
         """Wait for the ranks' decision. Raises InDoubt if the store does not answer."""
         world = group()
-        patience = self._patience if world is None else min(self._patience, world.timeout / 10)
+        patience = self._vote_timeout if world is None else min(self._vote_timeout, world.timeout / 10)
         answer = self.ballots.vote(key, size, patience)
         deadline = monotonic() + patience + STORE_GRACE_SECONDS
         while True:

@@ -293,8 +293,8 @@ class RequestDispatcher:
             case m.Grant():
                 self.subscriptions.own(client, message.stream).set_grant(grant_share(message.budget))
                 self._done(client, message, None)
-            case m.Stand():
-                self._done(client, message, self.subscriptions.stand(client, message))
+            case m.DeclareStream():
+                self._done(client, message, self.subscriptions.declare(client, message))
                 self._tidy()
                 self.queues.wake()
             case m.CreateShare():

@@ -137,7 +137,7 @@ class SubscriptionManager:
 
     # ------------------------------------------------------------ what stands in the job
 
-    def stand(self, client: ClientSession, ask: m.Stand) -> StreamInfo:
+    def declare(self, client: ClientSession, ask: m.DeclareStream) -> StreamInfo:
         """Start or stop exporting or keeping a stream; return it. Raises LooptapError."""
         if ask.keep and self._recorder is None:
             raise QueryError("this agent keeps nothing: it has no store.")
@@ -166,7 +166,7 @@ class SubscriptionManager:
             self._recorder.hand_over(self._run_history)  # before new values take the place of old ones
             self._queries.schedule_command(declared.query)
 
-    def _declared_of(self, client: ClientSession, ask: m.Stand) -> DeclaredStream:
+    def _declared_of(self, client: ClientSession, ask: m.DeclareStream) -> DeclaredStream:
         if not ask.stream:
             return self._declared.find(ask.name)
         stream = self.stream(client, ask.stream)

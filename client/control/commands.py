@@ -154,7 +154,7 @@ class ControlClient:
 
     def resume(self, *, timeout: float = 5.0) -> Outcome:
         """End or cancel a pause; ``result`` is for how many seconds the loop was paused."""
-        return self._everywhere("resume", timeout, None)
+        return self._ask_all_ranks("resume", timeout, None)
 
     def call(
         self,
@@ -181,7 +181,7 @@ class ControlClient:
         def message(session: Session, count: int) -> m.Call:
             return m.Call(session.requests.number(), id, code, on, checkpoint, count)
 
-        found = self._have_done(message, id, timeout, on, "code", ranks)
+        found = self._wait_for(message, id, timeout, on, "code", ranks)
         if isinstance(found, CommandRecord):
             return found.result
         return {rank: record.result for rank, record in found.items()}
@@ -191,7 +191,7 @@ class ControlClient:
 
         Raises CommandPending if it has not run yet, ControlError for an unknown id: a job remembers 1,000.
         """
-        return self._everywhere("outcome", timeout, id)
+        return self._ask_all_ranks("outcome", timeout, id)
 
     def cancel(self, id: str, *, timeout: float = 5.0) -> Outcome:
         """Cancel a command that still waits for its event, on all ranks.
@@ -210,7 +210,7 @@ class ControlClient:
         ...     run.cancel(pending.id).outcome
         'cancelled'
         """
-        return self._everywhere("cancel", timeout, id)
+        return self._ask_all_ranks("cancel", timeout, id)
 
     def _command(
         self, what: str, name: str = "", value: Any = None, *, timeout: float, id: str | None = None, on: str = "",
@@ -226,7 +226,7 @@ class ControlClient:
         def message(session: Session, count: int) -> m.Command:
             return m.Command(session.requests.number(), id, what, name, packed, on, ranks=count, **how)
 
-        return self._seen(self._have_done(message, id, timeout, on, f"{what} {name}".strip(), ranks))
+        return self._seen(self._wait_for(message, id, timeout, on, f"{what} {name}".strip(), ranks))
 
     def _seen(self, found: CommandRecord | dict[int, CommandRecord]) -> Outcome:
         """Return the outcome; this client has now seen the change."""
@@ -236,7 +236,7 @@ class ControlClient:
             seen[done.name] = max(seen[done.name], done.version)
         return done
 
-    def _have_done(
+    def _wait_for(
         self, message: Callable[[Session, int], m.Call | m.Command], id: str, timeout: float, on: str, what: str,
         ranks: Which,
     ) -> CommandRecord | dict[int, CommandRecord]:  # fmt: skip
@@ -248,13 +248,13 @@ class ControlClient:
                 return _awaited(session, session.requests.send(message(session, 0)), timeout, on, id, what)
             found = agreed(sessions, message, id, timeout)
         except KeyboardInterrupt as pressed:
-            pressed.add_note(f"The command ({what}) may still be done, at {_at(on)}. {_ways_out(id, what)}")
+            pressed.add_note(f"The command ({what}) may still be done, at {_at(on)}. {_how_to_continue(id, what)}")
             raise
         if all(type(reply) is NoAnswer for reply in found.values()):
             raise _pending(self._session, timeout, on, id, what) from None
         return judged(found)
 
-    def _everywhere(self, what: str, timeout: float, id: str | None) -> Outcome:
+    def _ask_all_ranks(self, what: str, timeout: float, id: str | None) -> Outcome:
         """Send each rank a request that does not wait for the loop."""
         id = id or os.urandom(16).hex()
 
@@ -303,7 +303,7 @@ def _pending(session: Session, timeout: float, on: str, id: str, what: str) -> C
         )
     return CommandPending(
         f"The command ({what}) was not answered within {timeout:g} s.{session.outlook(on)} It may still run, at "
-        f"{_at(on)}. {_ways_out(id, what)}",
+        f"{_at(on)}. {_how_to_continue(id, what)}",
         id,
     )
 
@@ -312,7 +312,7 @@ def _at(on: str) -> str:
     return f"the next {on!r} event" if on else "its next event"
 
 
-def _ways_out(id: str, what: str) -> str:
+def _how_to_continue(id: str, what: str) -> str:
     again = f"run.outcome({id!r})" if what != "code" else f"call again with id={id!r}"
     return f"To ask for its outcome, {again}: it never runs twice. To call it off, run.cancel({id!r})."
 

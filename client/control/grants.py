@@ -101,7 +101,8 @@ class SharingClient:
         >>> loss.values, run.stream("loss").values
         ([(step=0, loss=0.5)], [(step=0, loss=0.5)])
         """
-        return self._stand(stream, name, timeout, export=exported, share=share if isinstance(share, str) else share.id)
+        share = share if isinstance(share, str) else share.id
+        return self._declare(stream, name, timeout, export=exported, share=share)
 
     def keep(self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0) -> StreamInfo:
         """Record a stream in the file of the run, or stop with ``kept=False``.
@@ -109,7 +110,7 @@ class SharingClient:
         See docs/store.md. The history of a declared stream, named or read by ``stream``, is kept too; a live stream of
         your own becomes one, as for `export`. Raises what that raises.
         """
-        return self._stand(stream, name, timeout, keep=kept)
+        return self._declare(stream, name, timeout, keep=kept)
 
     def share(
         self,
@@ -156,15 +157,15 @@ class SharingClient:
         ended = self._session.requests.send(m.Revoke(self._session.requests.number(), id))
         return self._session.requests.wait(ended, timeout, "The end of the share")
 
-    def _stand(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StreamInfo:
+    def _declare(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StreamInfo:
         if isinstance(stream, str):
-            return self._done(m.Stand(self._session.requests.number(), 0, stream, **wanted), timeout)
+            return self._done(m.DeclareStream(self._session.requests.number(), 0, stream, **wanted), timeout)
         if not isinstance(stream, LiveStream) or stream.run.session is not self._session:
             raise QueryError(f"{stream!r:.120} is no live stream of this run and no name of a declared one.")
-        number = stream.attach.stream
-        found = self._done(m.Stand(self._session.requests.number(), number, name or stream.name, **wanted), timeout)
+        number, name = stream.attach.stream, name or stream.name
+        found = self._done(m.DeclareStream(self._session.requests.number(), number, name, **wanted), timeout)
         if stream.declared is None:
-            stream.stand_as(found)
+            stream.read_declared(found)
         return found
 
     def _done(self, request: m.Request[m.R], timeout: float) -> m.R:

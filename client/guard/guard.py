@@ -71,17 +71,17 @@ class Guard:
         opened = None if record is None else open_for_writing(record, append=True)
         self._record = None if opened is None else io.TextIOWrapper(opened, encoding="utf-8")
         self._watches: dict[str, RunWatch] = {}
-        self._past: dict[str, list[WatchedRun]] = {}  # by run that has ended
-        self._arriving: dict[str, Future[RunWatch]] = {}
-        self._again: dict[str, tuple[float, float]] = {}  # when to try again, and how long to wait after that
+        self._ended: dict[str, list[WatchedRun]] = {}  # by run that has ended
+        self._attaching: dict[str, Future[RunWatch]] = {}
+        self._retries: dict[str, tuple[float, float]] = {}  # when to try again, and how long to wait after that
         self._fired: dict[tuple[str, int], float] = {}
-        self._acting: set[Future[None]] = set()
-        self._left, self._looks, self._next_look = 0, 0, 0.0
-        self._trouble = ""
+        self._running_actions: set[Future[None]] = set()
+        self._unattended, self._scans, self._next_scan = 0, 0, 0.0
+        self._problem = ""
         self._closed = threading.Event()
-        self._doors = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-attach")
-        self._hands = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-act")
-        self._look()  # a directory that cannot be read raises here
+        self._attach_pool = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-attach")
+        self._action_pool = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-act")
+        self._scan()  # a directory that cannot be read raises here
         self._thread = threading.Thread(target=self._run, name="looptap-guard", daemon=True)
         self._thread.start()
 
@@ -97,17 +97,17 @@ class Guard:
     def watched(self) -> list[WatchedRun]:
         """The progress of each rule with each run, including runs that have ended."""
         with self._lock:
-            watches, past = list(self._watches.values()), [each for one in self._past.values() for each in one]
+            watches, past = list(self._watches.values()), [each for one in self._ended.values() for each in one]
         return past + [each for watch in watches for each in self._progress(watch)]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all matching runs and actions are over; False after ``timeout`` s."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        looks = self._looks
+        scans = self._scans
         while not self._closed.is_set():
             with self._lock:
-                busy = self._left or self._watches or self._arriving or self._acting
-            if not busy and self._looks > looks:
+                busy = self._unattended or self._watches or self._attaching or self._running_actions
+            if not busy and self._scans > scans:
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
@@ -119,11 +119,11 @@ class Guard:
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
-        wait(list(self._acting), timeout)
-        self._doors.shutdown(wait=False, cancel_futures=True)
-        self._hands.shutdown(wait=False, cancel_futures=True)
-        wait(list(self._arriving.values()), ATTACH_TIMEOUT_SECONDS)
-        for future in self._arriving.values():
+        wait(list(self._running_actions), timeout)
+        self._attach_pool.shutdown(wait=False, cancel_futures=True)
+        self._action_pool.shutdown(wait=False, cancel_futures=True)
+        wait(list(self._attaching.values()), ATTACH_TIMEOUT_SECONDS)
+        for future in self._attaching.values():
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result().run.close()
         for watch in list(self._watches.values()):
@@ -142,90 +142,90 @@ class Guard:
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else "dry run" if self.dry_run else "on watch"
         counts = f"{len(self._watches)} runs, {len(self.rules)} rules, {len(self._firings)} firings"
-        return f"<Guard {self.pattern!r}: {state}; {counts}{self._trouble and f'; {self._trouble}'}>"
+        return f"<Guard {self.pattern!r}: {state}; {counts}{self._problem and f'; {self._problem}'}>"
 
     # ------------------------------------------------------------ the guard's thread
 
     def _run(self) -> None:
         while not self._closed.wait(JUDGE_INTERVAL_SECONDS):
             try:
-                if time.monotonic() >= self._next_look:
-                    self._look()
-                self._trouble = ""
+                if time.monotonic() >= self._next_scan:
+                    self._scan()
+                self._problem = ""
             except (LooptapError, OSError) as error:  # a shared directory that is away for a while
-                self._worry(str(error))
+                self._report_problem(str(error))
             try:
-                self._turn()
+                self._check_runs()
             except Exception as error:
-                self._worry(f"{type(error).__name__}: {error}")
+                self._report_problem(f"{type(error).__name__}: {error}")
                 log.debug("looptap: a fault of the guard", exc_info=True)
 
-    def _worry(self, text: str) -> None:
-        if text != self._trouble:
-            self._trouble = text
-            self._note(Firing(time.time(), "", "", None, None, "problem", text))
+    def _report_problem(self, text: str) -> None:
+        if text != self._problem:
+            self._problem = text
+            self._record_firing(Firing(time.time(), "", "", None, None, "problem", text))
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         """Look for runs that are new, or can be attached to again."""
         now = time.monotonic()
-        self._next_look = now + SCAN_INTERVAL_SECONDS
+        self._next_scan = now + SCAN_INTERVAL_SECONDS
         left = 0
         for listed in one_role_each([each for each in scan(self._directory, self._known) if not each.problem]):
-            if listed.alive is False or listed.rank != 0 or not self._means(listed) or listed.id in self._past:
+            if listed.alive is False or listed.rank != 0 or not self._matches(listed) or listed.id in self._ended:
                 continue
             left += 1
-            known = listed.id in self._watches or listed.id in self._arriving
-            if known or now < self._again.get(listed.id, (0.0, 0.0))[0]:
+            known = listed.id in self._watches or listed.id in self._attaching
+            if known or now < self._retries.get(listed.id, (0.0, 0.0))[0]:
                 continue
-            if len(self._arriving) < _MAX_PENDING_TASKS:
-                self._arriving[listed.id] = self._doors.submit(
+            if len(self._attaching) < _MAX_PENDING_TASKS:
+                self._attaching[listed.id] = self._attach_pool.submit(
                     RunWatch, listed, self.rules, self._siblings, ATTACH_TIMEOUT_SECONDS
                 )
-        self._left = left
-        self._looks += 1
+        self._unattended = left
+        self._scans += 1
 
-    def _means(self, listed: RunListing) -> bool:
+    def _matches(self, listed: RunListing) -> bool:
         return any(fnmatch.fnmatchcase(text, self.pattern) or text == self.pattern for text in (listed.id, listed.name))
 
-    def _turn(self) -> None:
-        for id, future in list(self._arriving.items()):
+    def _check_runs(self) -> None:
+        for id, future in list(self._attaching.items()):
             if future.done():
                 with self._lock:
-                    del self._arriving[id]
-                self._arrived(id, future)
+                    del self._attaching[id]
+                self._on_attached(id, future)
         for id, watch in list(self._watches.items()):
             for index, judge in watch.judges:
-                for news in judge.look():
-                    self._heard(watch, index, news)
+                for judgement in judge.new_judgements():
+                    self._on_judgement(watch, index, judgement)
             if watch.over:
-                self._leave(id, watch)
-        self._acting = {future for future in self._acting if not future.done()}
+                self._stop_watching(id, watch)
+        self._running_actions = {future for future in self._running_actions if not future.done()}
 
-    def _arrived(self, id: str, future: Future[RunWatch]) -> None:
+    def _on_attached(self, id: str, future: Future[RunWatch]) -> None:
         error = future.exception()
         if error is None:
             watch = future.result()
             with self._lock:
                 self._watches[id] = watch
-            for index, news in watch.problems:
-                self._heard(watch, index, news)
+            for index, judgement in watch.problems:
+                self._on_judgement(watch, index, judgement)
             return
-        _, pause = self._again.get(id, (0.0, ATTACH_TIMEOUT_SECONDS))
-        if id not in self._again and not isinstance(error, RunEnded):
-            self._note(Firing(time.time(), id, "", None, None, "problem", f"not guarded yet: {error}"))
-        self._again[id] = time.monotonic() + pause, min(2 * pause, 60.0)
+        _, pause = self._retries.get(id, (0.0, ATTACH_TIMEOUT_SECONDS))
+        if id not in self._retries and not isinstance(error, RunEnded):
+            self._record_firing(Firing(time.time(), id, "", None, None, "problem", f"not guarded yet: {error}"))
+        self._retries[id] = time.monotonic() + pause, min(2 * pause, 60.0)
 
-    def _leave(self, id: str, watch: RunWatch) -> None:
+    def _stop_watching(self, id: str, watch: RunWatch) -> None:
         """Stop watching a run that is over or unreachable; keep its results."""
         progress = self._progress(watch)
         with self._lock:
             del self._watches[id]
             if watch.run.state != FAILED or watch.listed.file is None or watch.listed.file.process.alive() is False:
-                self._past[id] = progress
-        if watch.run.state == FAILED and id not in self._past:
-            self._again[id] = time.monotonic() + ATTACH_TIMEOUT_SECONDS, 2 * ATTACH_TIMEOUT_SECONDS
+                self._ended[id] = progress
+        if watch.run.state == FAILED and id not in self._ended:
+            self._retries[id] = time.monotonic() + ATTACH_TIMEOUT_SECONDS, 2 * ATTACH_TIMEOUT_SECONDS
             text = f"the link failed and is tried again: {watch.run.reason}"
-            self._note(Firing(time.time(), id, "", None, None, "gap", text))
+            self._record_firing(Firing(time.time(), id, "", None, None, "gap", text))
         watch.run.close()
 
     def _progress(self, watch: RunWatch) -> list[WatchedRun]:
@@ -234,32 +234,33 @@ class Guard:
 
     # ------------------------------------------------------------ firings
 
-    def _heard(self, watch: RunWatch, index: int, news: Judgement) -> None:
+    def _on_judgement(self, watch: RunWatch, index: int, judgement: Judgement) -> None:
         rule, id, now = self.rules[index], watch.run.id, time.monotonic()
-        if news.kind:
-            self._note(Firing(time.time(), id, rule.name, news.event, None, news.kind, str(news.value)))
+        if judgement.kind:
+            text = str(judgement.value)
+            self._record_firing(Firing(time.time(), id, rule.name, judgement.event, None, judgement.kind, text))
             return
         last = self._fired.get((id, index))
         if last is not None and (rule.again is None or now - last < rule.again):
             return
         self._fired[id, index] = now
-        firing = Firing(time.time(), id, rule.name, news.event, news.value, "", "")
+        firing = Firing(time.time(), id, rule.name, judgement.event, judgement.value, "", "")
         if self.dry_run:
             for action in (*rule.actions, *(("kill",) if rule.kill is not None else ())):
-                self._note(firing._replace(action=name_of(action), outcome="dry run: not done"))
+                self._record_firing(firing._replace(action=name_of(action), outcome="dry run: not done"))
         else:
-            self._acting.add(self._hands.submit(self._act, firing, rule, watch))
+            self._running_actions.add(self._action_pool.submit(self._perform, firing, rule, watch))
 
-    def _act(self, firing: Firing, rule: Rule, watch: RunWatch) -> None:
+    def _perform(self, firing: Firing, rule: Rule, watch: RunWatch) -> None:
         began = time.monotonic()
         for action in rule.actions:
             named = firing._replace(action=name_of(action))
-            self._note(named._replace(outcome=act(action, named, rule, watch.run)))
+            self._record_firing(named._replace(outcome=act(action, named, rule, watch.run)))
         if rule.kill is not None:
             process = None if watch.listed.file is None else watch.listed.file.process
-            self._note(firing._replace(action="kill", outcome=end(process, began + rule.kill, self._closed)))
+            self._record_firing(firing._replace(action="kill", outcome=end(process, began + rule.kill, self._closed)))
 
-    def _note(self, firing: Firing) -> None:
+    def _record_firing(self, firing: Firing) -> None:
         with self._lock:
             self._firings.append(firing)
             if self._record is None:
@@ -268,7 +269,7 @@ class Guard:
                 self._record.write(json_line(firing) + "\n")
                 self._record.flush()
             except OSError as error:
-                self._trouble = f"the record cannot be written: {error}"
+                self._problem = f"the record cannot be written: {error}"
                 with contextlib.suppress(OSError):
                     self._record.close()
                 self._record = None

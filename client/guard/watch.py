@@ -43,7 +43,7 @@ class Judge(Protocol):
     missing: int
     over: bool
 
-    def look(self) -> Iterator[Judgement]:
+    def new_judgements(self) -> Iterator[Judgement]:
         """Yield new judgements since the last call."""
 
 
@@ -52,15 +52,15 @@ class SiblingComparison:
 
     def __init__(self, rule: Rule) -> None:
         assert rule.compared is not None
-        self._how, self._lasting = rule.compared, int(rule.lasting)
+        self._comparison, self._lasting = rule.compared, int(rule.lasting)
         self._steps: dict[float, dict[str, tuple[float, float, int]]] = {}  # badness, value and event
         self._worse: dict[str, dict[float, bool]] = {}
-        self._news: dict[str, list[Judgement]] = {}
+        self._new_judgements: dict[str, list[Judgement]] = {}
         self._changed: set[float] = set()
 
     def add(self, run: str, step: float, value: float, event: int) -> None:
         """Add what ``run`` had at ``step``."""
-        badness = math.inf if math.isnan(value) else -value if self._how.higher_is_better else value
+        badness = math.inf if math.isnan(value) else -value if self._comparison.higher_is_better else value
         self._steps.setdefault(step, {})[run] = badness, value, event
         self._changed.add(step)
         while len(self._steps) > MAX_COMPARED_STEPS:
@@ -70,33 +70,33 @@ class SiblingComparison:
             for verdicts in self._worse.values():
                 verdicts.pop(oldest, None)
 
-    def news(self, run: str) -> list[Judgement]:
+    def new_judgements(self, run: str) -> list[Judgement]:
         """Return new judgements of ``run`` since the last call."""
         if self._changed:
             for step in sorted(self._changed):
-                self._judge(step)
+                self._check(step)
             self._changed.clear()
-        return self._news.pop(run, [])
+        return self._new_judgements.pop(run, [])
 
-    def _judge(self, step: float) -> None:
+    def _check(self, step: float) -> None:
         """Compare all runs with a value at ``step``."""
         there = self._steps[step]
         ranking = sorted(badness for badness, _, _ in there.values())
-        enough = len(ranking) > self._how.at_least
+        enough = len(ranking) > self._comparison.at_least
         for run, (own, value, event) in there.items():
             worse = self._worse.setdefault(run, {})
             worse[step] = enough and self._is_worse(own, ranking)
-            if worse[step] and self._lasts(worse, step):
-                self._news.setdefault(run, []).append(Judgement(event, value))
+            if worse[step] and self._is_lasting(worse, step):
+                self._new_judgements.setdefault(run, []).append(Judgement(event, value))
 
     def _is_worse(self, own: float, ranking: Sequence[float]) -> bool:
         """Return True if ``own``, one of ``ranking``, is beyond the others' bound."""
         place, others = bisect_left(ranking, own), len(ranking) - 1
         low, high = (ranking[k + (k >= place)] for k in ((others - 1) // 2, others // 2))
         middle = (low + high) / 2
-        return own > middle + (self._how.by - 1) * abs(middle)
+        return own > middle + (self._comparison.by - 1) * abs(middle)
 
-    def _lasts(self, worse: dict[float, bool], step: float) -> bool:
+    def _is_lasting(self, worse: dict[float, bool], step: float) -> bool:
         """Return True if the run is worse at enough steps in a row around ``step``."""
         steps = list(worse)
         first = last = steps.index(step)
@@ -120,34 +120,34 @@ class StreamJudge:
         self.judged = self.missing = 0
         self.over = False
         self._by_event = self.stream.mapped and rule.every_event
-        self._number = self._event = self._row = self._reported_missing = 0
-        self._failed = False
+        self._number = self._event = self._true_in_a_row = self._reported_missing = 0
+        self._problem_reported = False
 
-    def look(self) -> Iterator[Judgement]:
+    def new_judgements(self) -> Iterator[Judgement]:
         """Yield new judgements since the last call."""
         if self.over or (self.stream.state == LIVE and self.stream.newest == self._number):
             if self._siblings is not None:
-                yield from self._siblings.news(self.run.id)
+                yield from self._siblings.new_judgements(self.run.id)
             return
         ended = self.stream.state != LIVE  # before the look: what came before the end is judged
         for record in self.stream.records_after(self._number):
-            yield from self._missed(record.event, *self._missing(record))
+            yield from self._report_missing(record.event, *self._count_missing(record))
             self._number, self._event = record.number, record.event
-            yield from self._judge(record)
+            yield from self._check(record)
         if self._siblings is not None:
-            yield from self._siblings.news(self.run.id)
+            yield from self._siblings.new_judgements(self.run.id)
         if self.stream.traceback:
             yield from self._problem(self.stream.feed.first_error())
         if ended:
             self.over = True
             lost = [gap.missing for gap in self.stream.gaps if gap.after >= self._number]
             more = lost.count(None) > self.stream.broken_off  # that a run was killed is not news of the rule
-            yield from self._missed(None, sum(filter(None, lost)), more)
+            yield from self._report_missing(None, sum(filter(None, lost)), more)
             if self.stream.state == FAILED and self.run.state in OPEN:  # else the run has ended
                 yield Judgement(None, self.stream.reason, "problem")
 
-    def _judge(self, record: Record) -> Iterator[Judgement]:
-        before, self._row = self._row, 0
+    def _check(self, record: Record) -> Iterator[Judgement]:
+        before, self._true_in_a_row = self._true_in_a_row, 0
         if record.error is not None:
             yield from self._problem(last_line(record.error))
             return
@@ -163,11 +163,11 @@ class StreamJudge:
             return
         self.judged += 1
         if true:
-            self._row = before + 1
-            if self._row >= self.rule.lasting:
+            self._true_in_a_row = before + 1
+            if self._true_in_a_row >= self.rule.lasting:
                 yield Judgement(record.event, value)
 
-    def _missing(self, record: Record) -> tuple[int, bool]:
+    def _count_missing(self, record: Record) -> tuple[int, bool]:
         """Return how many values are missing before ``record``, and if there may be more."""
         missing = record.number - self._number - 1
         if self._by_event and self._number:
@@ -176,11 +176,11 @@ class StreamJudge:
         gaps = self.stream.gaps if self.stream.dropped or not self.stream.mapped else ()
         return missing, any(gap.missing is None and self._number <= gap.after < record.number for gap in gaps)
 
-    def _missed(self, event: int | None, count: int, more: bool) -> Iterator[Judgement]:
+    def _report_missing(self, event: int | None, count: int, more: bool) -> Iterator[Judgement]:
         if count <= 0 and not more:
             return
         self.missing += max(0, count)
-        self._row = 0
+        self._true_in_a_row = 0
         if self.missing < 2 * self._reported_missing and not more:  # a gap at each event is not worth a line at each
             return
         self._reported_missing = self.missing
@@ -193,8 +193,8 @@ class StreamJudge:
         yield Judgement(event, f"{self.missing:,} values{unknown} are missing so far: {reason}", "gap")
 
     def _problem(self, text: str) -> Iterator[Judgement]:
-        if not self._failed:
-            self._failed = True
+        if not self._problem_reported:
+            self._problem_reported = True
             yield Judgement(self._event or None, text, "problem")
 
 
@@ -206,7 +206,7 @@ class StallJudge:
         self.judged = self.missing = 0
         self.over = self._reported = False
 
-    def look(self) -> Iterator[Judgement]:
+    def new_judgements(self) -> Iterator[Judgement]:
         """Yield new judgements since the last call."""
         self.over = self.run.state not in OPEN
         if self.run.state == LIVE:
@@ -231,7 +231,7 @@ class RunWatch:
         try:
             for index, rule in enumerate(rules):
                 try:
-                    self.judges.append((index, _judge(rule, self.run, siblings.get(index))))
+                    self.judges.append((index, _judge_of(rule, self.run, siblings.get(index))))
                 except (QueryError, LimitReached) as error:
                     self.problems.append((index, Judgement(None, str(error), "problem")))
         except BaseException:
@@ -244,5 +244,5 @@ class RunWatch:
         return self.run.state not in OPEN and all(judge.over for _, judge in self.judges)
 
 
-def _judge(rule: Rule, run: Run, siblings: SiblingComparison | None) -> Judge:
+def _judge_of(rule: Rule, run: Run, siblings: SiblingComparison | None) -> Judge:
     return StallJudge(rule, run) if rule.quiet else StreamJudge(rule, run, siblings)

@@ -46,16 +46,16 @@ class MergeRelay:
             match message:
                 case m.Hello():
                     info = self._run.ranks.reach(min(self._ranks)).info
-                    self._tell(m.Welcome(m.VERSION, info, self._run.role, self._run.events()))
+                    self._send_message(m.Welcome(m.VERSION, info, self._run.role, self._run.events()))
                 case m.Attach():
-                    self._done(message, self._attach(message))
+                    self._reply(message, self._attach(message))
                 case m.Detach():
                     stream = self._streams.pop(message.stream, None)
                     if stream is not None:
                         stream.close()
-                    self._done(message, None)
+                    self._reply(message, None)
                 case m.GetClock():
-                    self._done(message, time.monotonic())
+                    self._reply(message, time.monotonic())
                 case m.Leave():
                     return False
                 case m.Beat() | m.Got():
@@ -65,17 +65,17 @@ class MergeRelay:
         except QueryError as error:
             fields = {"reason": error.reason, "source": error.source, "column": error.column, "hint": error.hint}
             text = msgspec.json.encode(fields).decode()
-            self._tell(m.Failed(getattr(message, "request", 0), "query", str(error), text))
+            self._send_message(m.Failed(getattr(message, "request", 0), "query", str(error), text))
         except LooptapError as error:
-            self._tell(m.Failed(getattr(message, "request", 0), type(error).__name__, str(error)))
+            self._send_message(m.Failed(getattr(message, "request", 0), type(error).__name__, str(error)))
         return True
 
     def beat(self) -> None:
         """Send a heartbeat and the status of each stream."""
-        self._tell(m.Beat(self._run.events(), self._run.idle, ages=self._run.ages()))
+        self._send_message(m.Beat(self._run.events(), self._run.idle, ages=self._run.ages()))
         for number, stream in list(self._streams.items()):
             lacks = [f"event or window {a.event} lacks {numbered(a.ranks)}" for a in stream.absent[-1:]]
-            self._tell(m.Status(
+            self._send_message(m.Status(
                 number, stream.state, stream.reason, dropped=stream.dropped, errors=stream.error_count,
                 traceback=stream.traceback, notes=(*stream.notes, *lacks),
                 nanoseconds=stream.cost.nanoseconds, share=stream.cost.share, withheld=stream.withheld,
@@ -93,15 +93,15 @@ class MergeRelay:
 
     def _pass_on(self, number: int, batch: Batch) -> None:
         form, raw = pack_values(batch.values)
-        self._tell(m.Values(
+        self._send_message(m.Values(
             number, batch.first, batch.events.tobytes(), batch.times.tobytes(), batch.clock, form, msgspec.Raw(raw),
             batch.flags, min(self._ranks), b"" if batch.windows is None else batch.windows.tobytes(),
         ))  # fmt: skip
 
-    def _done(self, request: m.Request[m.R], reply: m.R) -> None:
-        self._tell(m.Done(request.request, msgspec.Raw(pack(reply))))
+    def _reply(self, request: m.Request[m.R], reply: m.R) -> None:
+        self._send_message(m.Done(request.request, msgspec.Raw(pack(reply))))
 
-    def _tell(self, message: m.Message) -> None:
+    def _send_message(self, message: m.Message) -> None:
         self._send(encode(message))
 
 

@@ -68,7 +68,7 @@ class RankStream(LiveStream):
         """The thread that merges the values of the ranks."""
         self._absent: deque[Absent] = deque(maxlen=_MAX_ABSENCES)
         self._next = 1
-        self._place = 0.0, 0.0  # of the newest value: its time and its clock
+        self._newest_time = 0.0, 0.0  # of the newest value: its time and its clock
         self.own_notes: list[str] = []
         """Notes on this stream, besides those of the ranks."""
         release = weakref.finalize(self, self.gathering.stop)
@@ -132,7 +132,7 @@ class RankStream(LiveStream):
         self.detach()
         for part in self.parts.values():
             part.close(max(0.0, deadline - time.monotonic()))
-        self.gathering.hasten()
+        self.gathering.stop_waiting()
         self.feed.wait_for_end(max(0.0, deadline - time.monotonic()))
         self.feed.finish(ENDED, "closed")
         self.gathering.stop()
@@ -159,7 +159,7 @@ class RankStream(LiveStream):
         """Append complete windows; without combine, late values too."""
         events, times, flags, ranks = array("q"), array("d"), bytearray(), array("q")
         values: list[Any] = []
-        clock = self._place[1]
+        clock = self._newest_time[1]
 
         def add(rank: int, event: int, part: RankContribution, value: Any, flag: int) -> None:
             nonlocal clock
@@ -188,7 +188,7 @@ class RankStream(LiveStream):
                 add(self.ranks[0], max(p.event for p in whole.parts.values()), newest, value, flag)
         if not values:
             return
-        self._place = times[-1], clock
+        self._newest_time = times[-1], clock
         flagged = bytes(flags) if any(flags) else b""
         one = len(set(ranks)) == 1
         windows = None if self.combined is None else array("q", [whole.number for whole in wholes])
@@ -238,7 +238,7 @@ class RankStream(LiveStream):
         self.thinned = self.thinned or any(part.thinned for part in self.parts.values())
         self.limits[:] = [text for note, text in found.items() if note in limits]
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         """End the stream: no rank will send anything more."""
         self.refresh()
         failed = {rank: part for rank, part in self.parts.items() if part.state == FAILED}
@@ -305,7 +305,7 @@ class Gathering:
         self.dropped = dict.fromkeys(assembly.ranks, 0)
         self._changed = threading.Condition()
         self._inbox: deque[tuple[int, Batch | RunSeam | None]] = deque()
-        self._held = self._held_bytes = 0
+        self._inbox_values = self._inbox_bytes = 0
         self._stopped = self._running = False
         self._awaited: tuple[dict[int, float], float] = {}, 0.0
 
@@ -318,11 +318,11 @@ class Gathering:
         """Pass on a rank's values, move to another run, or end. Any thread."""
         with self._changed:
             if type(what) is Batch:
-                if self._held >= _MAX_INBOX_VALUES or self._held_bytes >= _MAX_INBOX_BYTES:
+                if self._inbox_values >= _MAX_INBOX_VALUES or self._inbox_bytes >= _MAX_INBOX_BYTES:
                     self.dropped[rank] += len(what.values)
                     return
-                self._held += len(what.values)
-                self._held_bytes += what.nbytes
+                self._inbox_values += len(what.values)
+                self._inbox_bytes += what.nbytes
             self._inbox.append((rank, what))
             self._changed.notify()
 
@@ -332,7 +332,7 @@ class Gathering:
             self._stopped = True
             self._changed.notify()
 
-    def hasten(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting for late ranks."""
         with self._changed:
             self.assembly.patience = 0.0
@@ -360,7 +360,7 @@ class Gathering:
                 if self._stopped:
                     return
                 inbox, self._inbox = self._inbox, deque()
-                self._held = self._held_bytes = 0
+                self._inbox_values = self._inbox_bytes = 0
             now = time.monotonic()
             late, seams = [], []
             for rank, what in inbox:
@@ -385,7 +385,7 @@ class Gathering:
                     looked = now
                     stream.refresh()
                 if not self.assembly.live and self.assembly.deadline() is None:
-                    stream._over()
+                    stream._finish()
                     return
             except Exception as error:
                 stream.feed.finish(FAILED, format_error(error))

@@ -54,11 +54,11 @@ class WindowAssembler:
         """Values that came after their number had been given up, by rank."""
         self._parts: dict[Key, dict[int, RankContribution]] = {}
         self._since: dict[Key, float] = {}
-        self._order: list[Key] = []
+        self._pending: list[Key] = []
         self._first: dict[tuple[int, int], Key] = {}  # by rank and run
-        self._begun = -1  # the newest run of which something was given out
+        self._newest_run = -1  # the newest run of which something was given out
         self._reached: dict[int, tuple[int, int, int]] = dict.fromkeys(self.ranks, (0, -1, 0))
-        self._given = (0, -1, 0)
+        self._emitted_up_to = (0, -1, 0)
         self.pending_bytes = 0
 
     def take(self, rank: int, batch: Batch, now: float) -> list[tuple[int, RankContribution]]:
@@ -75,7 +75,7 @@ class WindowAssembler:
             key = run, number, times
             event, time, value, flag = columns
             part = RankContribution(event, time, clock, value, flag, size)
-            if key <= self._given:
+            if key <= self._emitted_up_to:
                 self.late[rank] += 1
                 late.append((number, part))
                 continue
@@ -83,7 +83,7 @@ class WindowAssembler:
             if parts is None:
                 parts = self._parts[key] = {}
                 self._since[key] = now
-                heapq.heappush(self._order, key)
+                heapq.heappush(self._pending, key)
             parts[rank] = part
             self.pending_bytes += size
         self._reached[rank] = run, last, times
@@ -99,32 +99,32 @@ class WindowAssembler:
 
     def ready(self, now: float) -> Iterator[AssembledWindow]:
         """Return what is complete or has waited long enough, in order of numbers."""
-        while self._order:
-            key = self._order[0]
-            crowded = len(self._order) > MAX_PENDING_WINDOWS or self.pending_bytes > MAX_PENDING_BYTES
+        while self._pending:
+            key = self._pending[0]
+            crowded = len(self._pending) > MAX_PENDING_WINDOWS or self.pending_bytes > MAX_PENDING_BYTES
             if not crowded and self._since[key] + self.patience > now and self._awaited(key):
                 return
-            heapq.heappop(self._order)
+            heapq.heappop(self._pending)
             parts = self._parts.pop(key)
             del self._since[key]
             self.pending_bytes -= sum(part.nbytes for part in parts.values())
-            self._given = key
+            self._emitted_up_to = key
             missing = tuple(rank for rank in self.ranks if rank not in parts) if len(parts) < len(self.ranks) else ()
-            if self.together and self._begun < key[0]:
+            if self.together and self._newest_run < key[0]:
                 if any(self._first.get((rank, key[0]), key) > key for rank in missing):
                     continue
-                self._begun = key[0]
+                self._newest_run = key[0]
             yield AssembledWindow(key[1], dict(sorted(parts.items())), missing)
 
     def deadline(self) -> float | None:
         """Return when a value will have waited long enough; None if none waits."""
-        return self._since[self._order[0]] + self.patience if self._order else None
+        return self._since[self._pending[0]] + self.patience if self._pending else None
 
     def awaited(self, now: float) -> dict[int, float]:
         """Return the awaited ranks, and for how many seconds each."""
-        if not self._order:
+        if not self._pending:
             return {}
-        key = self._order[0]
+        key = self._pending[0]
         return dict.fromkeys(self._awaited(key), now - self._since[key])
 
     def _awaited(self, key: Key) -> list[int]:

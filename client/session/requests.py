@@ -43,7 +43,7 @@ _MAX_DETAIL_CHARACTERS = 100_000  # characters of a traceback that are believed
 
 
 @dataclass
-class _Asked(Generic[R]):
+class _PendingRequest(Generic[R]):
     answer: Future[R]
     kind: Any
     """The type of its reply."""
@@ -66,7 +66,7 @@ class PendingRequests:
     def __init__(self, send: Callable[[bytes], bool], outlook: Callable[[], str] = str) -> None:
         self._send, self._outlook = send, outlook
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, _Asked[Any]] = {}
+        self._waiting: dict[int, _PendingRequest[Any]] = {}
         self._lock = threading.RLock()  # over a link within the process the answer is here before `send` returns
         self._closed: LinkError | None = None
 
@@ -92,22 +92,23 @@ class PendingRequests:
         LimitReached for a message larger than an agent lets in, RunEnded and the like if there will be no link.
         """
         frame = bounded(request)
-        asked: _Asked[R] = _Asked(Future(), REPLIES[type(request)], frame, again or lasting, lasting, first)
+        kind = REPLIES[type(request)]
+        pending: _PendingRequest[R] = _PendingRequest(Future(), kind, frame, again or lasting, lasting, first)
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(*self._closed.args)
-            self._waiting[request.request] = asked
+            self._waiting[request.request] = pending
             try:
-                self._transmit(asked)
+                self._transmit(pending)
             except LinkError:
                 self._pop(request.request)
                 raise
-        return asked.answer
+        return pending.answer
 
-    def _transmit(self, asked: _Asked[Any]) -> None:
-        asked.sent = asked.ever = True  # before: the answer may be here when `send` returns
-        if not self._send(asked.frame):
-            asked.sent = asked.ever = False
+    def _transmit(self, pending: _PendingRequest[Any]) -> None:
+        pending.sent = pending.ever = True  # before: the answer may be here when `send` returns
+        if not self._send(pending.frame):
+            pending.sent = pending.ever = False
 
     def wait(self, answer: Future[R], timeout: float, what: str) -> R:
         """Wait for the reply. Raises the request's error, NoAnswer after ``timeout`` s."""
@@ -121,7 +122,7 @@ class PendingRequests:
 
     def _late(self, answer: Future[Any], timeout: float, what: str) -> NoAnswer:
         with self._lock:
-            kept = any(asked.answer is answer and not asked.ever for asked in self._waiting.values())
+            kept = any(pending.answer is answer and not pending.ever for pending in self._waiting.values())
         became = "sent within {:g} s, and will not be" if kept else "answered within {:g} s"
         error = NoAnswer(f"{what} was not {became.format(timeout)}.{self._outlook()}")
         error.unsent = kept
@@ -130,34 +131,34 @@ class PendingRequests:
     def forget(self, answer: Future[Any]) -> None:
         """Stop waiting for this reply."""
         with self._lock:
-            for number in [n for n, asked in self._waiting.items() if asked.answer is answer]:
+            for number in [n for n, pending in self._waiting.items() if pending.answer is answer]:
                 del self._waiting[number]
 
     def done(self, message: Done) -> None:
         """Handle a reply; one that is not awaited is ignored."""
-        asked = self._pop(message.request)
-        if asked is None:
+        pending = self._pop(message.request)
+        if pending is None:
             return
         try:
-            reply = checked_reply(asked.kind, unpack(message.value))
-            if asked.first is not None:
-                asked.first(reply)
-            asked.answer.set_result(reply)
+            reply = checked_reply(pending.kind, unpack(message.value))
+            if pending.first is not None:
+                pending.first(reply)
+            pending.answer.set_result(reply)
         except LooptapError as error:
-            asked.answer.set_exception(error)
+            pending.answer.set_exception(error)
 
     def failed(self, message: Failed) -> None:
         """Handle the failure of a request."""
-        asked = self._pop(message.request)
-        if asked is not None:
-            asked.answer.set_exception(error_of(message))
+        pending = self._pop(message.request)
+        if pending is not None:
+            pending.answer.set_exception(error_of(message))
 
     def repeat(self) -> None:
         """Send the waiting requests over a new link."""
         with self._lock:
-            for asked in list(self._waiting.values()):
-                if not asked.sent:
-                    self._transmit(asked)
+            for pending in list(self._waiting.values()):
+                if not pending.sent:
+                    self._transmit(pending)
 
     def interrupt(self, error: LinkError, *, everything: bool = False) -> None:
         """Fail the sent requests that are not repeated with ``error``: the link is down.
@@ -167,24 +168,24 @@ class PendingRequests:
         with self._lock:
             lost = [
                 number
-                for number, asked in self._waiting.items()
-                if not asked.lasting and (everything or (asked.sent and not asked.again))
+                for number, pending in self._waiting.items()
+                if not pending.lasting and (everything or (pending.sent and not pending.again))
             ]
             gone = [self._waiting.pop(number) for number in lost]
-            for asked in self._waiting.values():
-                asked.sent = False
-        for asked in gone:
-            asked.answer.set_exception(error)
+            for pending in self._waiting.values():
+                pending.sent = False
+        for pending in gone:
+            pending.answer.set_exception(error)
 
     def close(self, error: LinkError) -> None:
         """Fail every request, waiting or to come, with ``error``."""
         with self._lock:
             self._closed = error
             waiting, self._waiting = list(self._waiting.values()), {}
-        for asked in waiting:
-            asked.answer.set_exception(error)
+        for pending in waiting:
+            pending.answer.set_exception(error)
 
-    def _pop(self, number: int) -> _Asked[Any] | None:
+    def _pop(self, number: int) -> _PendingRequest[Any] | None:
         with self._lock:
             return self._waiting.pop(number, None)
 

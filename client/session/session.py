@@ -68,7 +68,7 @@ class Session:
         """The number of times the link was lost."""
         self.refused_messages = 0
         """Messages of the agent that were malformed, or belong to no stream."""
-        self._got = self._acknowledged = 0  # bytes of values over this link, and how many the agent knows of
+        self._received_bytes = self._acknowledged_bytes = 0  # of values, over this link
         self.role = ""
         self.info: m.RunInfo
         """The run's identity: id, name, host, pid, rank, versions."""
@@ -79,7 +79,7 @@ class Session:
         self.requests = PendingRequests(self._send, lambda: self.outlook(""))
         self.callbacks = CallbackThread()
         self.streams = StreamTable()
-        self._early: list[weakref.ref[StreamSink]] = []  # those that the next run has not declared yet
+        self._awaiting_declaration: list[weakref.ref[StreamSink]] = []  # those that the next run has not declared yet
         self.client, self._token = named_process(), secrets.token_hex(16)
         self._welcomed = threading.Event()
         self._greeted = False  # whether the newest hello was answered
@@ -97,7 +97,7 @@ class Session:
         }
         deadline = time.monotonic() + timeout
         transport.start(WeakReceiver(self), timeout)
-        self._finalizer = weakref.finalize(self, _hang_up, transport, self.callbacks)
+        self._finalizer = weakref.finalize(self, _disconnect, transport, self.callbacks)
         try:
             self._greet(deadline, timeout)
         except BaseException:
@@ -132,9 +132,9 @@ class Session:
     def close(self) -> None:
         """Detach all streams and disconnect; the job continues."""
         if self._finalizer.detach() is not None:
-            _take_leave(self.transport)
+            _send_goodbye(self.transport)
             self.transport.close()
-        self._over(ENDED, RunEnded("This run was closed on this side; attach again."), "closed", whole=True)
+        self._end(ENDED, RunEnded("This run was closed on this side; attach again."), "closed", whole=True)
 
     # ------------------------------------------------------------ for the parts of its run
 
@@ -222,14 +222,14 @@ class Session:
             if not self._greeted and (version := version_of(frame)) and version[0] != m.VERSION[0]:
                 self._refuse(version_mismatch(version))
         if type(message) in (m.Values, m.Bundle):
-            self._got += len(frame)
-            if self._got - self._acknowledged >= _ACKNOWLEDGE_EVERY_BYTES:
+            self._received_bytes += len(frame)
+            if self._received_bytes - self._acknowledged_bytes >= _ACKNOWLEDGE_EVERY_BYTES:
                 self.confirm()
 
     def confirm(self) -> None:
         """Confirm the received bytes of values to the agent."""
-        self._acknowledged = self._got
-        self.transport.send(encode(m.Got(self._got)))
+        self._acknowledged_bytes = self._received_bytes
+        self.transport.send(encode(m.Got(self._received_bytes)))
 
     def _on_bundle(self, bundle: m.Bundle) -> None:
         for raw in bundle.messages:
@@ -255,7 +255,7 @@ class Session:
 
     def _on_beat(self, message: m.Beat) -> None:
         self.vitals.beat(message)
-        early, self._early = self._early, []
+        early, self._awaiting_declaration = self._awaiting_declaration, []
         for stream in early:
             if (living := stream()) is not None:
                 self._attach_again(living)
@@ -293,7 +293,7 @@ class Session:
 
     def _refuse(self, error: LinkError) -> None:
         if self._welcomed.is_set():
-            self._over(FAILED, error)
+            self._end(FAILED, error)
             return
         self._refusal = error
         self._welcomed.set()
@@ -304,7 +304,7 @@ class Session:
         ``served`` are the streams that the agent still serves; ``moved`` the ids of two runs, if this is another one.
         """
         self._reason, self._state = "", LIVE
-        self._early.clear()
+        self._awaiting_declaration.clear()
         living = {number: stream for number, stream in self.streams.living() if not stream.opening}  # those ask again
         for number in served:
             if number not in living:
@@ -331,7 +331,7 @@ class Session:
         elif stream.take_back():  # the job does not declare it any more, and it was this client's own
             self._attach_again(stream)
         else:
-            self._early.append(reference)
+            self._awaiting_declaration.append(reference)
 
     def on_lost(self, error: LinkError) -> None:
         """Mark the link as lost."""
@@ -345,12 +345,12 @@ class Session:
     def on_back(self) -> None:
         """Say hello over a new link."""
         self._greeted = False
-        self._got = self._acknowledged = 0
+        self._received_bytes = self._acknowledged_bytes = 0
         self._say_hello()
 
     def on_end(self, error: LinkError) -> None:
         """Fail: there will be no further link."""
-        self._over(FAILED, error)
+        self._end(FAILED, error)
 
     def on_next(self, run: m.RunInfo) -> None:
         """Continue with the next run."""
@@ -359,9 +359,9 @@ class Session:
 
     def _on_goodbye(self, goodbye: m.Goodbye) -> None:
         if goodbye.dismissed or not self.follow:  # else the transport sees the end, and looks for the next run
-            self._over(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"), whole=goodbye.dismissed)
+            self._end(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"), whole=goodbye.dismissed)
 
-    def _over(self, state: str, error: LinkError, reason: str = "", *, whole: bool = False) -> None:
+    def _end(self, state: str, error: LinkError, reason: str = "", *, whole: bool = False) -> None:
         """End the streams and all waits: nothing more will come.
 
         Without ``whole``, streams lack what the agent had still to send.
@@ -379,13 +379,13 @@ class Session:
         self.callbacks.close()
 
 
-def _hang_up(transport: Transport, callbacks: CallbackThread) -> None:
+def _disconnect(transport: Transport, callbacks: CallbackThread) -> None:
     """Send a goodbye and end the threads. Any thread; also a finalizer."""
-    _take_leave(transport)
+    _send_goodbye(transport)
     transport.close()
     callbacks.close()
 
 
-def _take_leave(transport: Transport) -> None:
+def _send_goodbye(transport: Transport) -> None:
     with contextlib.suppress(LinkError):  # in a forked child, or too much waits
         transport.send(encode(m.Leave()))

@@ -30,45 +30,45 @@ class Vitals:
         self.inside = ""
         """A query or command that has been running for long, with its client."""
         self._idle, self._ages = 0.0, dict[str, float]()
-        self._heard = self.beaten = time.monotonic()  # the last frame, the last beat
-        self._unheard = 0  # ticks since the last frame
-        self._asked = "", 0.0  # the query or command that was asked last, and when
+        self._last_frame = self.last_beat = time.monotonic()  # the last frame, the last beat
+        self._silent_ticks = 0  # ticks since the last frame
+        self._last_request = "", 0.0  # the query or command that was asked last, and when
 
     @property
     def idle(self) -> float:
         """Seconds since the loop's last event, or since the agent began without one."""
-        return self._idle + (time.monotonic() - self.beaten)
+        return self._idle + (time.monotonic() - self.last_beat)
 
     @property
     def silence(self) -> float:
         """Seconds since the last frame of the agent."""
-        return time.monotonic() - self._heard
+        return time.monotonic() - self._last_frame
 
     @property
     def silent(self) -> bool:
         """True if the agent does not answer, although the link to it is up."""
-        return self._unheard >= SILENT_TICKS
+        return self._silent_ticks >= SILENT_TICKS
 
     def ages(self) -> dict[str, float]:
         """Return the seconds since the last event of each type."""
-        passed = time.monotonic() - self.beaten
+        passed = time.monotonic() - self.last_beat
         return {name: self._ages.get(name, self._idle) + passed for name in self.events}
 
     def hear(self) -> None:
         """Record that a frame of the agent came."""
-        self._heard, self._unheard = time.monotonic(), 0
+        self._last_frame, self._silent_ticks = time.monotonic(), 0
 
     def tick(self) -> bool:
         """Count a second; return True if the agent has just become silent."""
-        self._unheard += 1
-        return self._unheard == SILENT_TICKS
+        self._silent_ticks += 1
+        return self._silent_ticks == SILENT_TICKS
 
     def beat(self, beat: m.Beat) -> None:
         """Handle a heartbeat. Raises MessageError if it names too many event types."""
         if max(len(beat.events), len(beat.ages)) > MAX_EVENT_TYPES:
             raise MessageError(f"A beat that names {len(beat.events)} types of events.")
         self.events, self._ages, self.inside = beat.events, beat.ages, beat.inside[:_MAX_NAME_CHARACTERS]
-        self._idle, self.paused, self.beaten = max(0.0, beat.idle), max(0.0, beat.paused), time.monotonic()
+        self._idle, self.paused, self.last_beat = max(0.0, beat.idle), max(0.0, beat.paused), time.monotonic()
 
     def resumed(self) -> None:
         """Record that the loop continues, before a heartbeat says so."""
@@ -76,7 +76,7 @@ class Vitals:
 
     def asked(self, what: str) -> None:
         """Record a query or command that the job will run."""
-        self._asked = what, time.monotonic()
+        self._last_request = what, time.monotonic()
 
     def moving(self) -> str:
         """Describe how far the loop is."""
@@ -117,10 +117,10 @@ class Vitals:
         )
 
     def _suspects(self, queries: list[str]) -> str:
-        asked, when = self._asked
+        asked, when = self._last_request
         if self.inside:
             return f"The last query known to be running is {self.inside}."
-        if asked and when > self.beaten - QUIET_SECONDS:  # since then no heartbeat has said that it returns
+        if asked and when > self.last_beat - QUIET_SECONDS:  # since then no heartbeat has said that it returns
             queries.insert(0, asked)
         if not queries:
             return "This client has asked no query of it."

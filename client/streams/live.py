@@ -93,17 +93,17 @@ class LiveStream(Stream):
         """True if the run ended without reporting the query's last number."""
         self.attach = attach
         """The request that attaches the query."""
-        self._own: m.Attach | None = None  # the query that was handed over to the job
+        self._own_query: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
         self._panel_charts: tuple[PanelChart, ...] = ()
         self._panel: list[tuple[Stream, str]] = []
         self._reported_dropped = self._reported_errors = self._earlier_errors = 0
-        self._judged = 0  # the number of the newest item when the agent last spoke of the budget
-        self._earlier = 0, 0  # events withheld and filtered before the query was attached again
-        self._first_place: tuple[int, int] | None = None  # number and event
-        self._last_place = (0, 0)
+        self._newest_at_last_status = 0  # the number of the newest item when the agent last spoke of the budget
+        self._earlier_counts = 0, 0  # events withheld and filtered before the query was attached again
+        self._first_position: tuple[int, int] | None = None  # number and event
+        self._last_position = (0, 0)
         self._offset = 0
-        self._relinked = self._settled = self._closing = self._accounted = False
+        self._attached_again = self._gap_settled = self._closing = self._end_reported = False
         self._warned = False
         weakref.finalize(self, run.session.streams.drop, attach.stream).atexit = False
         weakref.finalize(self, _PINNED.discard, feed).atexit = False  # its subscribers may be those of derived streams
@@ -186,46 +186,46 @@ class LiveStream(Stream):
         """Wait up to ``timeout`` seconds for the history at the attach."""
         self.feed.wait_for_number(self._upto, timeout)
 
-    def stand_as(self, found: StreamInfo) -> None:
+    def read_declared(self, found: StreamInfo) -> None:
         """Continue as a reader of the declared stream that the query has become."""
-        self._own, self.declared = self.attach, found.name
+        self._own_query, self.declared = self.attach, found.name
         self.attach = msgspec.structs.replace(self.attach, code=m.Code(found.name), named=True)
 
     def take_back(self) -> bool:
         """Make the query this client's own again; return False if it never was."""
-        own, self._own = self._own, None
+        own, self._own_query = self._own_query, None
         if own is None:
             return False
-        self.attach, self.declared, self._relinked = own, None, True
+        self.attach, self.declared, self._attached_again = own, None, True
         return True
 
     def receive(self, message: m.Values) -> None:
         """Handle a message of values. Raises MessageError if it is inconsistent."""
         batch = _batch(message)
-        if self._relinked:  # what was known at the attach may be off by the event of that moment
-            self._bridge(batch.first, batch.events[0])
-            self._relinked, self._first_place = False, None  # the next cut is judged by what comes from now on
+        if self._attached_again:  # what was known at the attach may be off by the event of that moment
+            self._continue_numbers(batch.first, batch.events[0])
+            self._attached_again, self._first_position = False, None  # the next cut goes by what comes from here
         batch = batch._replace(first=batch.first + self._offset)
         self.publish(batch)
-        if self._first_place is None:
-            self._first_place = (batch.first, batch.events[0])
-        self._last_place = (batch.first + len(batch.values) - 1, batch.events[-1])
+        if self._first_position is None:
+            self._first_position = (batch.first, batch.events[0])
+        self._last_position = (batch.first + len(batch.values) - 1, batch.events[-1])
 
     def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
         """Return the request that reattaches the query, perhaps after a move."""
         if moved is not None:
             self.take_back()
-        self._settled = False
+        self._gap_settled = False
         if self.declared is None:
             self._earlier_errors = self.error_count
-            self._earlier = self.withheld, self.filtered
+            self._earlier_counts = self.withheld, self.filtered
             self._reported_dropped = self._reported_errors = 0
         if moved is None:
-            self._relinked = self.declared is None  # else the numbers tell
+            self._attached_again = self.declared is None  # else the numbers tell
         else:
-            self.feed.skip_to(0, unknown=not self._accounted)
-            self._relinked = self._accounted = False
-            self._first_place, self._last_place = None, (self.newest, 0)
+            self.feed.skip_to(0, unknown=not self._end_reported)
+            self._attached_again = self._end_reported = False
+            self._first_position, self._last_position = None, (self.newest, 0)
             self.feed.add_seam(*moved)
             if self.declared is not None:  # the next run numbers its values from 1
                 self._offset = self.newest
@@ -245,28 +245,28 @@ class LiveStream(Stream):
 
         So the missing values are known now, whether or not a further one comes.
         """
-        if self._relinked and info.point is not None:
+        if self._attached_again and info.point is not None:
             every, event = self.attach.every, info.point.event
-            self._bridge(info.point.base + 1, event - event % every + every)
-            self._settled = True
+            self._continue_numbers(info.point.base + 1, event - event % every + every)
+            self._gap_settled = True
 
-    def _bridge(self, first: int, event: int) -> None:
+    def _continue_numbers(self, first: int, event: int) -> None:
         """Continue the numbers after a second attach: value ``first`` is of ``event``."""
-        number, before = self._last_place
-        lost = self._lost_between(before, event) if self.mapped and self._first_place else None
+        number, before = self._last_position
+        lost = self._lost_between(before, event) if self.mapped and self._first_position else None
         if lost is not None:
             self._offset = number + lost + 1 - first
             self.feed.skip_to(number + lost, unknown=False)
-        elif not self._settled:
+        elif not self._gap_settled:
             self._offset = max(self._offset, self.newest + 1 - first)  # what is not above would be cut
             self.feed.skip_to(first - 1 + self._offset, unknown=True)
 
     def _lost_between(self, before: int, now: int) -> int | None:
         """Return the number of values between two events; None if it is not certain."""
         every, plain = self.attach.every, not self.attach.throttle and self.attach.when is None
-        assert self._first_place is not None
-        number, event = self._first_place
-        values, events = self._last_place[0] - number, self._last_place[1] - event
+        assert self._first_position is not None
+        number, event = self._first_position
+        values, events = self._last_position[0] - number, self._last_position[1] - event
         steps, rest = divmod(now - before, every)
         return steps - 1 if plain and values * every == events and steps > 0 and not rest else None
 
@@ -276,22 +276,25 @@ class LiveStream(Stream):
         self._reported_dropped, self.skipped = status.dropped, status.skipped
         self._reported_errors = status.errors
         before = self.withheld
-        self.withheld, self.filtered = self._earlier[0] + status.withheld, self._earlier[1] + status.filtered
+        self.withheld, self.filtered = (
+            self._earlier_counts[0] + status.withheld,
+            self._earlier_counts[1] + status.filtered,
+        )
         self.feed.traceback = self.traceback or status.traceback[:_MAX_NOTE_CHARACTERS]
         self._limit(status.notes)
         self._mark_stretch(self.withheld > before)
         if self.traceback and not self._warned:
             self._warned = True
             log.warning("looptap: %s: %s", self.title, last_line(self.traceback)[:300])
-        if status.reached and not (self._relinked and self.mapped):  # else the first value tells
+        if status.reached and not (self._attached_again and self.mapped):  # else the first value tells
             self.feed.skip_to(min(status.reached, MAX_VALUE_NUMBER) + self._offset, unknown=False)
         if status.state != LIVE:
-            if self._relinked and not self._settled:  # and it has yielded nothing since
+            if self._attached_again and not self._gap_settled:  # and it has yielded nothing since
                 self.feed.skip_to(0, unknown=True)
             last = min(status.last, MAX_VALUE_NUMBER) + self._offset if status.last else 0
             if status.state == ENDED and self.run.session.follow and not self._closing:
                 self.feed.skip_to(last, unknown=False)
-                self._accounted = True
+                self._end_reported = True
                 return
             self.feed.finish(ENDED if status.state == ENDED else FAILED, status.reason[:_MAX_NOTE_CHARACTERS], last)
             self.run.session.streams.forget(self.attach.stream)
@@ -315,8 +318,8 @@ class LiveStream(Stream):
         ``withheld``: it did, since the last status. A pause that is shorter than the stretch before it does not end it:
         a query at its limit comes and goes.
         """
-        newest, since, lasts = self.newest, self._judged + 1, any(map(_THINNED.match, self.limits))
-        self._judged = newest
+        newest, since, lasts = self.newest, self._newest_at_last_status + 1, any(map(_THINNED.match, self.limits))
+        self._newest_at_last_status = newest
         *earlier, (first, last) = self.limited or (LimitedStretch(since, since - 1),)
         if withheld or lasts:
             if last is not None and since - last > max(1, last - first + 1):

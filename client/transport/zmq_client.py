@@ -68,14 +68,14 @@ class ZmqTransport:
         self.refused_messages = 0
         """Messages of more than one frame, which no agent sends."""
         self._outgoing: deque[bytes] = deque()
-        self._woken = self._stopping = False
-        self._up = threading.Event()
+        self._wakeup_pending = self._stopping = False
+        self._connected = threading.Event()
         self._error: LinkError | None = None
-        self._suspicion: LinkError | None = None  # what the newest attempt to connect came to
+        self._last_error: LinkError | None = None  # what the newest attempt to connect came to
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
-        self._wake_in, self._wake_out = socket.socketpair()
-        for end in (self._wake_in, self._wake_out):
+        self._wakeup_writer, self._wakeup_reader = socket.socketpair()
+        for end in (self._wakeup_writer, self._wakeup_reader):
             end.setblocking(False)
 
     # ------------------------------------------------------------ from any thread
@@ -87,8 +87,8 @@ class ZmqTransport:
         self._thread = threading.Thread(target=self._run, name="looptap-client", daemon=True)
         self._thread.start()
         try:
-            if not wait_interruptibly(self._up.wait, timeout):
-                raise self._suspicion or no_answer(self._endpoints[0], f"does not answer within {timeout:g} s")
+            if not wait_interruptibly(self._connected.wait, timeout):
+                raise self._last_error or no_answer(self._endpoints[0], f"does not answer within {timeout:g} s")
             if self._error is not None:
                 raise self._error
         except BaseException:
@@ -114,16 +114,16 @@ class ZmqTransport:
             self._route.cancel()
         thread = self._thread
         if thread is None:
-            self._wake_in.close()
-            self._wake_out.close()
+            self._wakeup_writer.close()
+            self._wakeup_reader.close()
         elif thread is not threading.current_thread():
             thread.join(timeout)
 
     def _wake(self) -> None:
-        if not self._woken:
-            self._woken = True
+        if not self._wakeup_pending:
+            self._wakeup_pending = True
             with contextlib.suppress(OSError):  # full: it is awake; closed: it is over
-                self._wake_in.send(b"\0")
+                self._wakeup_writer.send(b"\0")
 
     # ------------------------------------------------------------ the thread
 
@@ -140,12 +140,12 @@ class ZmqTransport:
             if self._route is not None:
                 self._route.close()
             self._error = error
-            was_up = self._up.is_set()
-            self._up.set()
-            if was_up and error is not None and not self._stopping:
+            was_connected = self._connected.is_set()
+            self._connected.set()
+            if was_connected and error is not None and not self._stopping:
                 self._dispatch(self._receiver.on_end, error)
-            self._wake_in.close()
-            self._wake_out.close()
+            self._wakeup_writer.close()
+            self._wakeup_reader.close()
 
     def _reconnect_loop(self, context: Context) -> LinkError | None:
         """Connect and reconnect; return the error that ends it, None when asked to stop."""
@@ -154,7 +154,7 @@ class ZmqTransport:
         while not self._stopping:
             shown = self._endpoints[attempt % len(self._endpoints)]
             attempt += 1
-            was_up = self._up.is_set()
+            was_connected = self._connected.is_set()
             error: LinkError | None
             try:
                 endpoint = shown if self._route is None else self._route.endpoint()
@@ -162,12 +162,12 @@ class ZmqTransport:
                 error = unreachable
             else:
                 with _Connection(context, endpoint, self._server, self._keys, self._limits) as connection:
-                    error = self._establish(connection, _CONNECT_TIMEOUT_SECONDS if was_up else math.inf)
+                    error = self._establish(connection, _CONNECT_TIMEOUT_SECONDS if was_connected else math.inf)
                     if error is None and not self._stopping:
-                        if was_up:
+                        if was_connected:
                             self._outgoing.clear()
                             self._dispatch(self._receiver.on_back)
-                        self._up.set()
+                        self._connected.set()
                         pause = _RECONNECT_DELAY_SECONDS
                         self._serve(connection)
                         if self._stopping:
@@ -178,8 +178,8 @@ class ZmqTransport:
                         error = self._route.broken()
             hung_up = hung_up + 1 if isinstance(error, WrongServer) else 0
             doubtful = isinstance(error, NoAnswer) or 0 < hung_up < _MAX_FAILED_HANDSHAKES
-            if not self._up.is_set():
-                self._suspicion = error
+            if not self._connected.is_set():
+                self._last_error = error
                 if attempt >= len(self._endpoints) and not doubtful:
                     return error  # a silent one is asked again until `start` gives up
             elif self._still_there() is False:
@@ -196,15 +196,15 @@ class ZmqTransport:
         deadline, connected_at = began + self._limits.handshake + 1.0, math.inf
         poller = zmq.Poller()
         poller.register(connection.monitor, zmq.POLLIN)
-        poller.register(self._wake_out, zmq.POLLIN)
+        poller.register(self._wakeup_reader, zmq.POLLIN)
         while not self._stopping:
             connected = any(event == zmq.EVENT_CONNECTED for event, _ in connection.history)
             left = (deadline if connected else min(deadline, began + dial)) - time.monotonic()
             if left <= 0:
                 return no_answer(connection.endpoint)
             ready = dict(poller.poll(int(left * 1000) + 1))
-            if self._wake_out.fileno() in ready:
-                self._drain_wake()
+            if self._wakeup_reader.fileno() in ready:
+                self._clear_wakeup()
             seen = connection.seen()
             if any(event == zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _ in seen):
                 return None
@@ -219,7 +219,7 @@ class ZmqTransport:
     def _serve(self, connection: _Connection) -> None:
         """Carry frames both ways until the link is lost or closed."""
         poller = zmq.Poller()
-        for source in (connection.socket, connection.monitor, self._wake_out):
+        for source in (connection.socket, connection.monitor, self._wakeup_reader):
             poller.register(source, zmq.POLLIN)
         next_tick, give_up = time.monotonic() + TICK_INTERVAL_SECONDS, math.inf
         while True:
@@ -234,8 +234,8 @@ class ZmqTransport:
                     return
             poller.register(connection.socket, zmq.POLLIN | (zmq.POLLOUT if waiting else 0))
             ready = dict(poller.poll(_milliseconds(min(next_tick, give_up))))
-            if self._wake_out.fileno() in ready:
-                self._drain_wake()
+            if self._wakeup_reader.fileno() in ready:
+                self._clear_wakeup()
             if ready.get(connection.socket, 0) & zmq.POLLIN:
                 self._receive_some(connection.socket)
             if connection.monitor in ready:
@@ -244,10 +244,10 @@ class ZmqTransport:
                 next_tick = time.monotonic() + TICK_INTERVAL_SECONDS
                 self._dispatch(self._receiver.on_tick)
 
-    def _drain_wake(self) -> None:
+    def _clear_wakeup(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._wake_out.recv(4096)
-        self._woken = False  # before the queue is read: an append from now on wakes this thread again
+            self._wakeup_reader.recv(4096)
+        self._wakeup_pending = False  # before the queue is read: an append from now on wakes this thread again
 
     def _send_some(self, dealer: zmq.Socket[bytes]) -> bool:
         """Send some of the pending frames; return True if some are left."""
@@ -286,10 +286,10 @@ class ZmqTransport:
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         poller = zmq.Poller()
-        poller.register(self._wake_out, zmq.POLLIN)
+        poller.register(self._wakeup_reader, zmq.POLLIN)
         while not self._stopping and (left := deadline - time.monotonic()) > 0:
             if poller.poll(int(left * 1000) + 1):
-                self._drain_wake()
+                self._clear_wakeup()
 
 
 def _milliseconds(until: float) -> int:

@@ -291,7 +291,7 @@ OPERATORS_ONLY = [
     messages.Agree(1, "id", 7),
     messages.GetStats(1), messages.GetStacks(1), messages.GetControls(1), messages.GetCommands(1),
     messages.GetShares(1), messages.GetClock(1),
-    messages.Stand(1, 1, "loss", export=True),
+    messages.DeclareStream(1, 1, "loss", export=True),
     messages.CreateShare(1, 60.0),
     messages.Revoke(1),
 ]  # fmt: skip

@@ -107,29 +107,29 @@ class CommandRoute:
         self.name, self._command = name, command_of(name, rank)
         self._lock = threading.Lock()
         self._starting: _ProcessPipe | None = None
-        self._channel: _ProcessPipe | None = None
-        self._ready: _ProcessPipe | None = None
+        self._pipe: _ProcessPipe | None = None
+        self._next_pipe: _ProcessPipe | None = None
         self._server = ""
         self._closed = False
 
     def open(self, timeout: float) -> Heading:
         """Start the command for its first connection; return its heading or raise."""
-        channel = _ProcessPipe(self._command, self.name)
+        pipe = _ProcessPipe(self._command, self.name)
         with self._lock:
-            self._starting = channel
+            self._starting = pipe
             if self._closed:
-                channel.close()
+                pipe.close()
         try:
-            heading = channel.heading(timeout)
+            heading = pipe.heading(timeout)
         except BaseException:
-            channel.close()
+            pipe.close()
             raise
         finally:
             with self._lock:
                 self._starting = None
         assert heading.file is not None
         self._server = self._server or heading.file.server_public
-        self._ready = channel
+        self._next_pipe = pipe
         return heading
 
     def endpoint(self) -> str:
@@ -139,7 +139,7 @@ class CommandRoute:
         attempt may succeed.
         """
         self._end()
-        if self._ready is None:
+        if self._next_pipe is None:
             try:
                 heading = self.open(START_TIMEOUT_SECONDS)
             except NoSuchRun as error:
@@ -147,16 +147,16 @@ class CommandRoute:
             assert heading.file is not None
             if heading.file.server_public != self._server:
                 raise RunEnded(f"The run has ended; {self.name} leads to another one now: {heading.file.run.id}.")
-        self._channel, self._ready = self._ready, None
-        assert self._channel is not None
+        self._pipe, self._next_pipe = self._next_pipe, None
+        assert self._pipe is not None
         try:
-            return self._channel.listen()
+            return self._pipe.listen()
         except OSError as error:
             raise NoAnswer(f"No socket can be made for the connection to {self.name}: {error}.") from None
 
     def broken(self) -> NoAnswer:
         """Return why the newest endpoint led to no link."""
-        words = self._channel.words() if self._channel is not None else ""
+        words = self._pipe.words() if self._pipe is not None else ""
         return NoAnswer(f"The connection through {self.name} broke off at its beginning.{words}")
 
     def cancel(self) -> None:
@@ -171,14 +171,14 @@ class CommandRoute:
             self._closed = True
         self.cancel()
         self._end()
-        if self._ready is not None:
-            self._ready.close()
-            self._ready = None
+        if self._next_pipe is not None:
+            self._next_pipe.close()
+            self._next_pipe = None
 
     def _end(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.close()
 
 
 class _ProcessPipe:
@@ -187,15 +187,15 @@ class _ProcessPipe:
     def __init__(self, command: list[str], name: str) -> None:
         self._command = RunningCommand(command, "looptap-bridge", f"{name}: ")
         self._name = name
-        self._line: Future[bytes | None] = Future()
+        self._heading_line: Future[bytes | None] = Future()
         self._peer: Future[socket.socket] = Future()
         self._connected = False
-        self._threads = [self._thread(self._down)]
+        self._threads = [self._thread(self._copy_from_command)]
 
     def heading(self, timeout: float) -> Heading:
         """Read the command's heading. Raises the LinkError in it, or NoAnswer."""
         try:
-            line = self._line.result(timeout)
+            line = self._heading_line.result(timeout)
         except TooLate:
             raise NoAnswer(
                 f"{self._name}: `{self._shown}` did not say within {timeout:.0f} s which run it leads to.{self.words()}"
@@ -218,7 +218,7 @@ class _ProcessPipe:
         server.listen(1)
         server.settimeout(_SOCKET_TIMEOUT_SECONDS)
         self._connected = True
-        self._threads.append(self._thread(lambda: self._up(server, remove)))
+        self._threads.append(self._thread(lambda: self._copy_to_command(server, remove)))
         return endpoint
 
     def words(self) -> str:
@@ -260,19 +260,19 @@ class _ProcessPipe:
         thread.start()
         return thread
 
-    def _down(self) -> None:
+    def _copy_from_command(self) -> None:
         """Copy from the command to our socket."""
         with self._command.stdout as stream, contextlib.suppress(CancelledError, OSError):
             line = None
             try:
                 line = read_heading(stream)
             finally:
-                self._line.set_result(line)
+                self._heading_line.set_result(line)
             peer = self._peer.result()
             inward(stream, peer)
             peer.shutdown(socket.SHUT_RDWR)
 
-    def _up(self, server: socket.socket, remove: Callable[[], None]) -> None:
+    def _copy_to_command(self, server: socket.socket, remove: Callable[[], None]) -> None:
         """Copy from our socket to the command."""
         peer: socket.socket | None = None
         with contextlib.suppress(OSError):
