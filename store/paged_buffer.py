@@ -29,7 +29,7 @@ class PagedBuffer(StreamBuffer):
         super().__init__(1, 1)
         self.end = first - 1
         self._select, self._stream = select, stream
-        self._ahead: tuple[int, int, list[tuple[Any, ...]]] = (0, 0, [])
+        self._read_ahead: tuple[int, int, list[tuple[Any, ...]]] = (0, 0, [])
         """A position, and the rows read ahead of it, with the index of the first unused one."""
         self._convert: Convert | None = None
         self.count = self.failed = 0
@@ -70,16 +70,16 @@ class PagedBuffer(StreamBuffer):
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
         """Return up to ``limit`` consecutive items and the position after them."""
-        known, begin, rows = self._ahead
+        known, begin, rows = self._read_ahead
         if known != position or begin >= len(rows):
             within = (self._stream, position, self.end, limit)
             begin, rows = 0, self._select(f"{_ITEMS} AND number <= ? ORDER BY number LIMIT ?", within)
         if not rows:
             return None, max(position, self.end)
-        end = min(_together(rows, begin), begin + limit)
+        end = min(_end_of_run(rows, begin), begin + limit)
         batch = self._batch(rows[begin:end])
         position = batch.first + len(batch.values) - 1
-        self._ahead = (position, end, rows if end < len(rows) else [])
+        self._read_ahead = (position, end, rows if end < len(rows) else [])
         return batch, position
 
     def parts(self) -> list[Batch]:
@@ -116,11 +116,11 @@ class PagedBuffer(StreamBuffer):
     def _batch(self, rows: list[tuple[Any, ...]]) -> Batch:
         """Return the rows as a batch."""
         try:
-            return self._made(rows)
+            return self._batch_of(rows)
         except (TypeError, ValueError, OverflowError) as error:
             raise StoreError(f"A stored value cannot be read ({error}): the file is damaged.") from None
 
-    def _made(self, rows: list[tuple[Any, ...]]) -> Batch:
+    def _batch_of(self, rows: list[tuple[Any, ...]]) -> Batch:
         numbers, events, times, walls, ranks, flags, values, packed = zip(*rows, strict=True)
         if type(numbers[0]) is not int:
             raise ValueError(f"the number {numbers[0]!r:.40}")
@@ -136,7 +136,7 @@ class PagedBuffer(StreamBuffer):
         return batch if self._convert is None else batch.converted(self._convert)
 
 
-def _together(rows: list[tuple[Any, ...]], begin: int) -> int:
+def _end_of_run(rows: list[tuple[Any, ...]], begin: int) -> int:
     """Return the end of the consecutive rows from ``begin`` on one rank and clock."""
     first, _, time, wall, rank, *_ = rows[begin]
     try:

@@ -50,15 +50,15 @@ class StoredRun:
         self._lock = threading.RLock()
         self._streams: dict[int, StoredStream] = {}
         self._commands: StoredCommands | None = None
-        self._seen: object = None
-        self._first = self._column("streams", "first", "1")
-        self._asked = self._column("commands", "asked", "NULL")
-        self._moved = time.monotonic()
+        self._data_version: object = None
+        self._first_column = self._column("streams", "first", "1")
+        self._asked_column = self._column("commands", "asked", "NULL")
+        self._last_change = time.monotonic()
         self.metadata: dict[str, Any] = {}
         """Facts about the run: id, name, host, pid, started, ended, commit, versions, ..."""
         self.look()
         if self.state == LIVE:
-            self._judge()
+            self._check_writer()
         if self.state == LIVE:
             threading.Thread(target=_watch, args=(weakref.ref(self),), name="looptap-stored", daemon=True).start()
 
@@ -112,7 +112,8 @@ class StoredRun:
     def streams(self) -> list[StoredStream]:
         """The stored streams."""
         rows = self._select(
-            f'SELECT id, name, query, event, "window", fields, unit, {self._first} FROM streams ORDER BY id LIMIT ?',
+            f'SELECT id, name, query, event, "window", fields, unit, {self._first_column} FROM streams '
+            "ORDER BY id LIMIT ?",
             (MAX_STREAMS + 1,),
         )
         if len(rows) > MAX_STREAMS:
@@ -154,11 +155,11 @@ class StoredRun:
         """Set a stream's errors and withheld events from the facts of the run."""
         errors, withheld = self.metadata.get("errors"), self.metadata.get("withheld")
         if isinstance(errors, dict):
-            stream.stumbled(errors.get(str(stream.id)))
+            stream.set_errors(errors.get(str(stream.id)))
         if isinstance(withheld, dict) and isinstance(count := withheld.get(str(stream.id)), int):
             stream.withheld = max(0, count)
 
-    def _looked_at(self) -> list[StoredStream | StoredCommands]:
+    def _opened_streams(self) -> list[StoredStream | StoredCommands]:
         """Return the streams that have been requested."""
         return [*self._streams.values(), *filter(None, [self._commands])]
 
@@ -170,8 +171,8 @@ class StoredRun:
         accepts the file of a stored run, too.
         """
         rows = self._select(
-            f"SELECT id, time, wall, event, number, client, what, old, new, outcome, {self._asked} FROM commands "
-            "ORDER BY wall, time"
+            f"SELECT id, time, wall, event, number, client, what, old, new, outcome, {self._asked_column} "
+            "FROM commands ORDER BY wall, time"
         )
         commands = RecordedCommands(command_of(row) for row in rows)
         commands.run = self.id
@@ -198,11 +199,11 @@ class StoredRun:
         """Read what was written since the last look; return False if nothing was."""
         with self._lock:
             seen = self._select("PRAGMA data_version")
-            if seen == self._seen:
+            if seen == self._data_version:
                 return False
-            self._seen, self._moved = seen, time.monotonic()
+            self._data_version, self._last_change = seen, time.monotonic()
             self.metadata = {str(key): fact_of(value) for key, value in self._select("SELECT key, value FROM run")}
-            streams = self._looked_at()
+            streams = self._opened_streams()
         for stream in streams:
             stream.look()
             if isinstance(stream, StoredStream):
@@ -211,7 +212,7 @@ class StoredRun:
             self._finish(str(self.metadata.get("farewell", "the run ended")))
         return True
 
-    def _judge(self) -> None:
+    def _check_writer(self) -> None:
         """Mark the run as ended if its process is gone."""
         try:
             writing = Process(*msgspec.convert(self.metadata["process"], tuple[str, str, str, str, int, str])).alive()
@@ -229,9 +230,9 @@ class StoredRun:
 
     def _follow(self) -> bool:
         """Look once; return False if nothing more will come."""
-        if not self.look() and time.monotonic() - self._moved > LIVENESS_CHECK_AFTER_SECONDS:
-            self._judge()
-            self._moved = time.monotonic()
+        if not self.look() and time.monotonic() - self._last_change > LIVENESS_CHECK_AFTER_SECONDS:
+            self._check_writer()
+            self._last_change = time.monotonic()
         return self.state == LIVE
 
     def _finish(self, reason: str) -> None:
@@ -239,7 +240,7 @@ class StoredRun:
             if self.state != LIVE:
                 return
             self.state, self.reason = ENDED, reason
-            streams = self._looked_at()
+            streams = self._opened_streams()
         for stream in streams:
             stream.feed.finish(ENDED, reason)
 

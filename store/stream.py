@@ -108,7 +108,7 @@ class StoredStream(Kept):
         """Number of failed evaluations: error items, and events without a value."""
         return max(self.feed.errors, self._reported_errors)
 
-    def stumbled(self, errors: object) -> None:
+    def set_errors(self, errors: object) -> None:
         """Record the query's errors: how many, the first, and why they ended it."""
         match errors:
             case (int(count), str(text), str(reason)):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from looptap.agent.loop.guard import reachable_walk
-from looptap.agent.loop.guard.reachable_state import Belongings
+from looptap.agent.loop.guard.reachable_state import ReachableState
 from looptap.testing import pair
 
 CHANGES = {
@@ -105,12 +105,12 @@ def test_the_guard_is_bounded_and_runs_no_modes_or_subclasses_of_the_loop(monkey
     quiet = torch.inference_mode()(torch.ones)(2)  # has no count of its changes
     many = [torch.ones(1) for _ in range(50)]
     Loud.called.clear()
-    monkeypatch.setattr(reachable_walk, "MAX_THINGS", 24)
-    kept = Belongings({"many"})
+    monkeypatch.setattr(reachable_walk, "MAX_VISITED_OBJECTS", 24)
+    kept = ReachableState({"many"})
     kept.keep({"loud": loud, "quiet": quiet, "many": many, "text": "x", "module": nn})
     many[-1].add_(1)
     many[0].add_(1)
-    assert [str(change.path) for change in kept.put_back()] == ["many[0]"]
+    assert [str(change.path) for change in kept.restore()] == ["many[0]"]
     assert Loud.called == []
     assert many[0].item() == 1
     assert many[-1].item() == 2

@@ -183,8 +183,8 @@ class Largest(Collector):
     worst of them are rejected immediately.
     """
 
-    __slots__ = ("_bar", "_chunk", "_key", "_n")
-    kept = ("_items", "_bytes", "_passed", "_bar")
+    __slots__ = ("_chunk", "_key", "_n", "_threshold")
+    kept = ("_items", "_bytes", "_passed", "_threshold")
     name: ClassVar[str] = "nlargest"
     reverse: ClassVar[bool] = True
 
@@ -194,32 +194,32 @@ class Largest(Collector):
             raise ValueError(f"{self.name} keeps at most {bounds.items:,} items, and n is {n:,}.")
         self._n, self._key = max(int(n), 0), key
         self._chunk = self._n + max(16, self._n)
-        self._bar: Any = MISSING
+        self._threshold: Any = MISSING
 
-    def _refused(self, value: Any) -> bool:
-        return not value > self._bar
+    def _is_worse(self, value: Any) -> bool:
+        return not value > self._threshold
 
     def add(self, item: Any) -> None:
         """Keep the item if it may be one of the n."""
         value = item if self._key is None else self._key(item)
-        if (self._bar is not MISSING and self._refused(value)) or not self._n:
+        if (self._threshold is not MISSING and self._is_worse(value)) or not self._n:
             return
         self._bytes += 64 if type(item) is float else size_of(item)
         self._items.append((value, item))
         if len(self._items) > self._chunk or self._bytes > self._max_bytes:
-            self._choose()
+            self._keep_best()
 
     def state(self) -> Any:
         """Return the best items, as plain data."""
         if not self._passed:
-            self._choose()
+            self._keep_best()
         return super().state()
 
-    def _choose(self) -> None:
+    def _keep_best(self) -> None:
         if len(self._items) > self._n:
             self._items.sort(key=itemgetter(0), reverse=self.reverse)  # stable: earlier items stay first
             del self._items[self._n :]
-            self._bar = self._items[-1][0]
+            self._threshold = self._items[-1][0]
         self._bytes = sum(size_of(item) for _, item in self._items)
         if self._bytes > self._max_bytes:
             self._give_up("bytes")
@@ -236,7 +236,7 @@ class Largest(Collector):
             self._give_up(other._passed or "bytes")
             return
         self._items.extend(other._items)
-        self._choose()
+        self._keep_best()
 
 
 class Smallest(Largest):
@@ -246,8 +246,8 @@ class Smallest(Largest):
     name: ClassVar[str] = "nsmallest"
     reverse: ClassVar[bool] = False
 
-    def _refused(self, value: Any) -> bool:
-        return not value < self._bar
+    def _is_worse(self, value: Any) -> bool:
+        return not value < self._threshold
 
 
 class Counting(Collector):

@@ -71,8 +71,8 @@ class Histogram(Stateful):
     then uses a ``FineGrid``; ``error()`` is the fraction of numbers that may be in a neighbouring bin.
     """
 
-    __slots__ = ("_bad", "_bins", "_counts", "_edges", "_grid", "_kept", "_numbers", "_pending", "_range")
-    kept = ("_counts", "_kept", "_numbers", "_grid", "_bad")
+    __slots__ = ("_bins", "_counts", "_edges", "_grid", "_kept", "_not_finite", "_numbers", "_pending", "_range")
+    kept = ("_counts", "_kept", "_numbers", "_grid", "_not_finite")
     mergeable = True
     constant = False
 
@@ -95,7 +95,7 @@ class Histogram(Stateful):
         self._kept: list[Floats] = []
         self._numbers = 0
         self._grid: FineGrid | None = None
-        self._bad: float | None = None
+        self._not_finite: float | None = None
 
     @property
     def _fixed(self) -> bool:
@@ -123,9 +123,9 @@ class Histogram(Stateful):
             return
         finite = np.isfinite(numbers)
         if not finite.all():
-            self._bad = float(numbers[~finite][0])
+            self._not_finite = float(numbers[~finite][0])
             self._kept, self._grid = [], None
-        if self._bad is not None:
+        if self._not_finite is not None:
             return
         self._numbers += numbers.size
         if self._grid is not None:
@@ -141,9 +141,9 @@ class Histogram(Stateful):
     def result(self) -> tuple[Counts, Floats]:
         """Return ``(counts, edges)``; NaN or inf without a range raise ``ValueError``."""
         self._flush()
-        if self._bad is not None:
+        if self._not_finite is not None:
             raise ValueError(
-                f"histogram found {self._bad} among the items and cannot choose a range. Give it one, as in "
+                f"histogram found {self._not_finite} among the items and cannot choose a range. Give it one, as in "
                 "histogram(xs, 20, (-1, 1)), or leave such items out with isfinite."
             )
         if self._fixed:
@@ -171,11 +171,11 @@ class Histogram(Stateful):
         if self._fixed:
             self._counts = self._counts + other._counts
             return
-        if other._bad is not None:
-            self._take(np.array([other._bad]))
+        if other._not_finite is not None:
+            self._take(np.array([other._not_finite]))
         for numbers in other._kept:
             self._take(numbers)
-        if other._grid is None or self._bad is not None:
+        if other._grid is None or self._not_finite is not None:
             return
         kept, self._kept = self._kept, []
         self._numbers += other._numbers

@@ -112,7 +112,7 @@ class Maximum(ScalarReducer):
     __slots__ = ("_best", "_default", "_device", "_item", "_key", "_nan")
     kept = ("_best", "_item", "_nan", "_device")
     plain: ClassVar[Callable[..., Any]] = max
-    _beats = staticmethod(operator.gt)
+    _is_better = staticmethod(operator.gt)
 
     def __init__(self, *, key: Callable[[Any], Any] | None = None, default: Any = MISSING) -> None:
         self._key, self._default = key, default
@@ -128,7 +128,7 @@ class Maximum(ScalarReducer):
         if self._key is not None:
             self._take(self._key(item), item)
         elif type(item) is float and type(self._best) is float:
-            if self._beats(item, self._best):
+            if self._is_better(item, self._best):
                 self._best = self._item = item
         elif on_device(item):
             self._take_device(item)
@@ -141,7 +141,7 @@ class Maximum(ScalarReducer):
                 self._best, self._item = value, item
             elif self._nan is MISSING and self._device is MISSING:
                 self._nan = item
-        elif self._beats(value, self._best):
+        elif self._is_better(value, self._best):
             self._best, self._item = value, item
 
     def _take_device(self, item: Any) -> None:
@@ -195,7 +195,7 @@ class Minimum(Maximum):
 
     __slots__ = ()
     plain: ClassVar[Callable[..., Any]] = min
-    _beats = staticmethod(operator.lt)
+    _is_better = staticmethod(operator.lt)
 
     def _pick(self, held: Any, item: Any) -> Any:
         if isinstance(held, float | int):

@@ -149,7 +149,7 @@ class StreamingExtractor:
 
     def _running(self, node: ast.Call, name: str, inner: Items) -> Items:
         if inner.bare:
-            raise self._bare(name, node.args[0])
+            raise self._without_reducer(name, node.args[0])
         args = [self.evaluate(a) for a in node.args[1:]]
         keywords = {k.arg or "": self.evaluate(k.value) for k in node.keywords}
         try:
@@ -162,7 +162,7 @@ class StreamingExtractor:
             return Items(lambda e: [*fold.begin(), *whole.items(e)], one=False, resets=whole.resets)
         return whole
 
-    def _bare(self, name: str, sequence: ast.expr) -> QueryError:
+    def _without_reducer(self, name: str, sequence: ast.expr) -> QueryError:
         shown = f"(e.loss for e in {self.text.segment(sequence)})"
         return self.text.error(f"{name} of bare events: an event is not a value.", sequence, f"Put {shown} there.")
 
@@ -188,7 +188,7 @@ class StreamingExtractor:
             return None
         items = self.sequence(node.args[spec.sequence], is_source, bound)
         if items is not None and items.bare and name in _OF_VALUES and not any(k.arg == "key" for k in node.keywords):
-            raise self._bare(name, node.args[spec.sequence])
+            raise self._without_reducer(name, node.args[spec.sequence])
         if items is None or (items.bare and name not in _COUNTED):
             return None
         if name == "len" and not items.bare:

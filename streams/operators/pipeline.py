@@ -17,7 +17,7 @@ from looptap.streams.operators.slots import Feed, Items, SlidingSlot, Slot
 from looptap.streams.operators.trust import Sight
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, Window
 
-SPOILT = "Ctrl-C fell into the evaluation of this window: it has no value."
+INTERRUPTED = "Ctrl-C fell into the evaluation of this window: it has no value."
 
 Output = tuple[int, Any]
 
@@ -201,9 +201,9 @@ class Reducing(Pipeline):
         self._slides = window.size if isinstance(window, Sliding) else 0
         # Steps that Ctrl-C may interrupt: the window's time is over, its output is in `_ready`, and outputs are
         # pending there until `push` or `flush` returns them.
-        self._over = self._closing = False
+        self._time_over = self._closing = False
         self._ready: tuple[Output, ...] = ()
-        self._hole = 0  # events of a sliding window when it last missed some
+        self._events_at_last_gap = 0  # events of a sliding window when it last missed some
 
     def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Push the event into every part; return the outputs of windows that this ends.
@@ -213,10 +213,10 @@ class Reducing(Pipeline):
         if self.every != 1 and number % self.every:
             return ()
         if self._seconds:
-            self._over = self._elapsed(now, self._seconds)
-            if self._over:
+            self._time_over = self._elapsed(now, self._seconds)
+            if self._time_over:
                 self._end(now)
-                self._over = False
+                self._time_over = False
         self.events += 1
         if self.failure is None:
             try:
@@ -230,7 +230,7 @@ class Reducing(Pipeline):
                 if self.on_failure is not None:
                     self.on_failure()
             except BaseException:  # Ctrl-C, which may have come between two steps of a reducer
-                self.failure = SPOILT
+                self.failure = INTERRUPTED
                 for inner in self.inner:
                     inner.reset()
                 raise
@@ -238,12 +238,12 @@ class Reducing(Pipeline):
             return self._sliding(now)
         if self.events >= self._count:
             self._end(now)
-        return self._returned() if self._ready else ()
+        return self._take_ready() if self._ready else ()
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
         """Yield the window unless empty or sliding, and begin the next."""
         self._end(now)
-        return self._returned()
+        return self._take_ready()
 
     def _end(self, now: float) -> None:
         """Move the window's value to `_ready` and begin the next; can be resumed."""
@@ -258,7 +258,7 @@ class Reducing(Pipeline):
                 self._ready += (output,)
         self._reset()
 
-    def _returned(self) -> Sequence[Output]:
+    def _take_ready(self) -> Sequence[Output]:
         outputs, self._ready = self._ready, ()
         return outputs
 
@@ -276,16 +276,16 @@ class Reducing(Pipeline):
         if self._slides:
             if self.failure is not None:
                 self._reset()
-        elif self._over or self._closing or self.events >= self._count:
-            missed, self._over = self._over, False
+        elif self._time_over or self._closing or self.events >= self._count:
+            missed, self._time_over = self._time_over, False
             self._end(now)
         if missed:
             self.begin(partial=True)
-        return self._returned()
+        return self._take_ready()
 
     def begin(self, partial: bool) -> None:
         """Flag the open window as partial if it lacks events."""
-        self.partial, self._hole = partial, self.events
+        self.partial, self._events_at_last_gap = partial, self.events
 
     def merge(self, later: Reducing) -> None:
         """Merge the open window of another rank or of a later part of the window.
@@ -308,12 +308,12 @@ class Reducing(Pipeline):
             except Exception as error:
                 self.failure = format_error(error, self.text)
             except BaseException:
-                self.failure = SPOILT
+                self.failure = INTERRUPTED
                 raise
         return flags | ERROR, self.failure
 
     def _sliding(self, now: float) -> Sequence[Output]:
-        if self.partial and self.events - self._hole >= self._slides:
+        if self.partial and self.events - self._events_at_last_gap >= self._slides:
             self.partial = False
         output = () if self.throttle and not self._due(now) else (self._value(),)
         if self.failure is not None:

@@ -38,7 +38,7 @@ class Slot:
 
     def __init__(self, sequence: Items, make: Callable[[], Reducer]) -> None:
         self.sequence, self.make = sequence, make
-        self._feed, self._one, self._ours = sequence.feed, sequence.one, sequence.bare or sequence.copied
+        self._feed, self._one, self._copied = sequence.feed, sequence.one, sequence.bare or sequence.copied
         self.reset()
 
     def reset(self) -> None:
@@ -50,7 +50,7 @@ class Slot:
 
     def push(self, event: Any) -> None:
         """Add the items of this event to the reducer."""
-        if self._ours:
+        if self._copied:
             self._add(self._feed(event))
         elif self._one:
             self._add(take_item(self._feed(event)))
@@ -80,9 +80,9 @@ class SlidingSlot:
 
     def reset(self) -> None:
         """Drop all events."""
-        self._front: list[Reducer] = []  # suffixes of the older half, the longest last
-        self._back: deque[list[Any]] = deque()  # the items of the younger half, event by event
-        self._tail = self.make()  # all of the younger half
+        self._older: list[Reducer] = []  # suffixes of the older half, the longest last
+        self._younger: deque[list[Any]] = deque()  # the items of the younger half, event by event
+        self._younger_total = self.make()  # all of the younger half
         for reset in self.sequence.resets:
             reset()
 
@@ -95,30 +95,30 @@ class SlidingSlot:
             items = [self.sequence.feed(event)]
         else:
             items = [take_item(x) for x in self.sequence.items(event)]
-        if len(self._front) + len(self._back) == self.size:
+        if len(self._older) + len(self._younger) == self.size:
             self._drop_oldest()
-        self._back.append(items)
+        self._younger.append(items)
         if self.merges:
             for item in items:
-                self._tail.add(item)
+                self._younger_total.add(item)
 
     def _drop_oldest(self) -> None:
         if not self.merges:
-            self._back.popleft()
+            self._younger.popleft()
             return
-        if not self._front:
+        if not self._older:
             suffix: Reducer | None = None
-            for items in reversed(self._back):
+            for items in reversed(self._younger):
                 reducer = self.make()
                 for item in items:
                     reducer.add(item)
                 if suffix is not None:
                     reducer.merge(suffix)
-                self._front.append(reducer)
+                self._older.append(reducer)
                 suffix = reducer
-            self._back.clear()
-            self._tail = self.make()
-        self._front.pop()
+            self._younger.clear()
+            self._younger_total = self.make()
+        self._older.pop()
 
     def result(self) -> Any:
         """Return the value over the last events."""
@@ -128,11 +128,11 @@ class SlidingSlot:
         """Return a reducer of the items of the last events."""
         total = self.make()
         if self.merges:
-            if self._front:
-                total.merge(self._front[-1])
-            total.merge(self._tail)
+            if self._older:
+                total.merge(self._older[-1])
+            total.merge(self._younger_total)
         else:
-            for items in self._back:
+            for items in self._younger:
                 for item in items:
                     total.add(item)
         return total

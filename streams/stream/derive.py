@@ -15,7 +15,7 @@ from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import FAILED, Feed
 
 _MAX_ERRORS_IN_A_ROW = 100
-_NO_PART = re.compile(r"object has no attribute '(\w+)'")
+_NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")
 
 
 class Derivation:
@@ -34,12 +34,12 @@ class Derivation:
         self._source, self._pipeline = source, compile_query(spec)
         self.text, self.fields, self.notes = self._pipeline.text, self._pipeline.fields, self._pipeline.notes
         self._next, self._seen, self._in_a_row = 1, 0, 0
-        self._place = (0, 0.0, 0, 0.0)  # event, time, rank and clock of the last item
+        self._last_position = (0, 0.0, 0, 0.0)  # event, time, rank and clock of the last item
         self._kind: type[Any] = object
 
     def start(self, out: Feed, notes: list[str]) -> None:
         """Publish the query's values in ``out``, kept values first; append to ``notes``."""
-        self._out, self.notes = out, notes
+        self._feed, self.notes = out, notes
         self._subscriber = self._source.subscribe(self._on_batch, self._on_end, replay=True)
         self._source.schedule()
 
@@ -58,36 +58,36 @@ class Derivation:
 
     def _on_batch(self, batch: Batch) -> None:
         if batch.first != self._seen + 1:
-            self._cut()
+            self._flag_open_window()
         self._seen = batch.first + len(batch.values) - 1
         out = _Outputs(batch.rank, batch.clock)
         flags = batch.flags or bytes(len(batch.values))
         items = zip(batch.events, batch.times, batch.values, flags, strict=True)
         for number, (event, time, value, flag) in enumerate(items, batch.first):
             if flag & ERROR:
-                self._cut()
+                self._flag_open_window()
                 continue
             for found in self._outputs(value, number, time):
                 out.add(event, time, self._with_hint(found), flag & (PARTIAL | REPEATED))
-        self._place = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
+        self._last_position = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
         if self._in_a_row >= _MAX_ERRORS_IN_A_ROW:
             self.stop()
-            self._out.finish(FAILED, f"{self._in_a_row} errors in a row: {self._out.traceback.strip()}")
+            self._feed.finish(FAILED, f"{self._in_a_row} errors in a row: {self._feed.traceback.strip()}")
 
     def _outputs(self, value: Any, number: int, time: float) -> Sequence[tuple[int, Any]]:
         self._kind = type(value)
         try:
             outputs = self._pipeline.push(value, number, time)
         except Exception as error:
-            self._out.errors += 1
+            self._feed.errors += 1
             self._in_a_row += 1
-            self._out.traceback = self._out.traceback or self._explained(format_error(error, self.text))
+            self._feed.traceback = self._feed.traceback or self._explained(format_error(error, self.text))
             return ()
         self._in_a_row = 0
-        if self._pipeline.failure and not self._out.traceback:  # the window will yield it when it closes
-            self._out.traceback = self._explained(self._pipeline.failure)
-            self.notes.append(f"the open window has failed and will yield an error: {self._out.first_error()}")
+        if self._pipeline.failure and not self._feed.traceback:  # the window will yield it when it closes
+            self._feed.traceback = self._explained(self._pipeline.failure)
+            self.notes.append(f"the open window has failed and will yield an error: {self._feed.first_error()}")
         return outputs
 
     def _with_hint(self, output: tuple[int, Any]) -> tuple[int, Any]:
@@ -96,7 +96,7 @@ class Derivation:
 
     def _explained(self, error: str) -> str:
         """Return an error's text, with a hint if it read a field of a plain value."""
-        wanted = _NO_PART.search(error) if self._kind in (bool, int, float, str) else None
+        wanted = _NO_ATTRIBUTE.search(error) if self._kind in (bool, int, float, str) else None
         if wanted is None:
             return error
         return (
@@ -104,23 +104,23 @@ class Derivation:
             f"v, not v.{wanted[1]}."
         )
 
-    def _cut(self) -> None:
+    def _flag_open_window(self) -> None:
         """Flag the open window, unless it slides: it would keep the flag forever."""
         if not isinstance(self._pipeline.window, Sliding):
             self._pipeline.begin(partial=True)
 
     def _on_end(self) -> None:
-        event, time, rank, clock = self._place
+        event, time, rank, clock = self._last_position
         out = _Outputs(rank, clock)
         for found in self._pipeline.flush(time):
             out.add(event, time, self._with_hint(found), 0)
         self._emit(out)
-        self._out.finish(self._source.state, self._source.reason)
+        self._feed.finish(self._source.state, self._source.reason)
 
     def _emit(self, out: _Outputs) -> None:
         if out.values:
             flags = bytes(out.flags) if any(out.flags) else b""
-            self._out.publish(Batch(self._next, out.events, out.times, out.values, out.clock, flags, out.rank))
+            self._feed.publish(Batch(self._next, out.events, out.times, out.values, out.clock, flags, out.rank))
             self._next += len(out.values)
 
 

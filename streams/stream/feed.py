@@ -62,7 +62,7 @@ class Feed:
         self.gaps: deque[Gap] = deque(maxlen=_MAX_GAPS)
         self.seams: deque[RunSeam] = deque(maxlen=_MAX_GAPS)
         self._subscribers: list[Subscriber] = []
-        self._pumping = self._pump_again = False
+        self._pumping = self._pump_requested = False
         self.wakes: dict[Callable[[], None], None] = {}
         self.fields: tuple[str, ...] | None = None
         self._rows: Callable[[list[Any]], list[Any]] | None = None
@@ -79,7 +79,7 @@ class Feed:
                 batch = batch.part(self._expected - batch.first)
             if not batch.values:
                 return
-            self._miss(batch.first - self._expected)
+            self._count_missing(batch.first - self._expected)
             self._expected = batch.first + len(batch.values)
             good = batch.good()
             self.buffer.append(batch)
@@ -109,7 +109,7 @@ class Feed:
             if self.state != LIVE:
                 return
             if last >= self._expected:
-                self._miss(last + 1 - self._expected)
+                self._count_missing(last + 1 - self._expected)
                 self._expected = last + 1
             self.reason, self.state = reason, state
             wakes = self._notify()
@@ -123,7 +123,7 @@ class Feed:
         wakes, self.wakes = list(self.wakes), {}
         return wakes
 
-    def _miss(self, missing: int) -> None:
+    def _count_missing(self, missing: int) -> None:
         if missing > 0:
             self.gaps.append(Gap(self._expected - 1, missing))
             self.missing += missing
@@ -131,7 +131,7 @@ class Feed:
     def skip_to(self, number: int, *, unknown: bool) -> None:
         """Count items up to ``number`` as missing; ``unknown`` adds a gap without size."""
         with self.changed:
-            self._miss(number + 1 - self._expected)
+            self._count_missing(number + 1 - self._expected)
             self._expected = max(self._expected, number + 1)
             if unknown:
                 self.gaps.append(Gap(self._expected - 1, None))
@@ -227,9 +227,9 @@ class Feed:
         """Send each subscriber a slice of its new items; return True if there is more."""
         with self.changed:
             if self._pumping:  # the pumping thread will look again
-                self._pump_again = True
+                self._pump_requested = True
                 return False
-            self._pumping, self._pump_again = True, False
+            self._pumping, self._pump_requested = True, False
             subscribers = list(self._subscribers)
         more = False
         try:
@@ -238,7 +238,7 @@ class Feed:
         finally:
             with self.changed:
                 self._pumping = False
-                more = more or self._pump_again
+                more = more or self._pump_requested
         return more
 
     def _serve(self, subscriber: Subscriber) -> bool:

@@ -48,7 +48,7 @@ class Follow:
                 self._end()
                 return
             if not values and not feed.await_item(position, self._timeout):
-                raise self._late()
+                raise self._timed_out()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         import asyncio  # takes 50 ms to load, and a program with a running loop has it
@@ -82,7 +82,7 @@ class Follow:
             async with asyncio.timeout(self._timeout):
                 await changed
         except TimeoutError:
-            raise self._late() from None
+            raise self._timed_out() from None
         finally:
             self._stream.feed.forget_wake(wake)
 
@@ -90,7 +90,7 @@ class Follow:
         if self._stream.feed.state == FAILED:
             raise StreamEnded(f"{self._stream.title} failed: {self._stream.feed.reason}")
 
-    def _late(self) -> StreamTimeout:
+    def _timed_out(self) -> StreamTimeout:
         outlook = self._stream.outlook()
         text = f"{self._stream.title} yielded no value for {self._timeout:g} s."
         return StreamTimeout(f"{text} {outlook}" if outlook else text)

@@ -43,7 +43,7 @@ class Modules:
                 if own.get(name):  # what is put into an empty one is found by its number
                     self._hooks.append((ObjectPath(path, name), own[name], dict(own[name])))
 
-    def put_back(self) -> Iterator[Change]:
+    def restore(self) -> Iterator[Change]:
         """Restore everything; yield what had changed."""
         for path, module, kind, own, before, held in self._all:
             if type(module) is not kind:

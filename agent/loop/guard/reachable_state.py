@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from looptap.agent.loop.guard.containers import as_before, places, refill
-from looptap.agent.loop.guard.kept_objects import is_tensor_kind, keep_root, keeper_of
 from looptap.agent.loop.guard.reachable_walk import Walk
+from looptap.agent.loop.guard.recorded_objects import is_tensor_kind, record_root, recorder_of
 from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 
 
-class Belongings:
+class ReachableState:
     """The loop's objects, as they were before a query that mentions ``named`` words."""
 
     def __init__(self, named: Collection[str]) -> None:
@@ -33,20 +33,20 @@ class Belongings:
         walk = self._walk
         try:
             for name, value in roots.items():
-                keep_root(walk, value, ObjectPath(None, name))
+                record_root(walk, value, ObjectPath(None, name))
             while walk.waiting:
                 value, path = walk.waiting.popleft()
-                keeper_of(type(value))(walk, value, path)
+                recorder_of(type(value))(walk, value, path)
             walk.tensors.keep()
         except BaseException:
-            self._stand_down()
+            self._remove_stand_ins()
             raise
 
     def owns(self, thing: Any) -> bool:
         """Return True if the loop had ``thing`` before."""
         return self._walk.seen(thing)
 
-    def put_back(self) -> list[Change]:
+    def restore(self) -> list[Change]:
         """Restore everything; return what had changed, buffers excepted."""
         torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "no_grad"):
@@ -54,19 +54,19 @@ class Belongings:
         with torch._C.DisableTorchFunction(), torch.no_grad():  # modes and subclasses of the loop have no part in this
             return list(self._changes())
 
-    def _stand_down(self) -> None:
+    def _remove_stand_ins(self) -> None:
         for held, name, thing in self._walk.stand_ins:
             held[name] = thing
 
     def _changes(self) -> Iterator[Change]:
-        self._stand_down()
+        self._remove_stand_ins()
         for path, container, before, attributes in self._walk.containers:
             if not as_before(container, before):
                 self._found.update(key for key in container if type(key) is int)
                 changed = list(places(path, container, before, attributes))
                 undone = refill(container, before)
                 yield from (Change(place, undone) for place in changed)
-        yield from self._walk.modules.put_back()
+        yield from self._walk.modules.restore()
         if self._hooks != _hook_count():
             yield from self._unhook()
         for path, how in self._walk.undos:
@@ -74,13 +74,13 @@ class Belongings:
                 yield from how()
             except Exception:  # an object of the job's that behaves like no other
                 yield Change(path, False)
-        yield from self._walk.tensors.put_back()
+        yield from self._walk.tensors.restore()
 
     def _unhook(self) -> Iterator[Change]:
         """Remove hooks that were added to tensors, or for all modules at once."""
         modules = vars(sys.modules["torch"].nn.modules.module)
         held: list[Any] = [hooks for name, hooks in modules.items() if name.startswith("_global_")]
-        for thing in self._walk.things:
+        for thing in self._walk.visited:
             if is_tensor_kind(type(thing)):
                 held += [getattr(thing, name, None) for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
         held += self._walk.modules.hooks()

@@ -11,7 +11,7 @@ from looptap.agent.loop.guard.modules import Modules
 from looptap.agent.loop.guard.tensor_state import Change, ObjectPath, Tensors
 from looptap.streams.values.plain import ATOM, kind_of
 
-MAX_THINGS = 4000
+MAX_VISITED_OBJECTS = 4000
 """Objects that one walk visits."""
 
 Undo = Callable[[], Iterable[Change]]
@@ -26,7 +26,7 @@ class Walk:
     def __init__(self, named: Collection[str]) -> None:
         self.named = named
         self.tensors = Tensors()
-        self.things: list[Any] = []
+        self.visited: list[Any] = []
         """The visited objects, kept alive so that no other gets their ids."""
         self.containers: list[tuple[ObjectPath, Any, Any, bool]] = []
         self.modules = Modules()
@@ -38,10 +38,10 @@ class Walk:
 
     def first(self, thing: Any) -> bool:
         """Return True if ``thing`` was not seen before, and mark it as seen."""
-        if id(thing) in self._seen or len(self._seen) >= MAX_THINGS:
+        if id(thing) in self._seen or len(self._seen) >= MAX_VISITED_OBJECTS:
             return False
         self._seen.add(id(thing))
-        self.things.append(thing)
+        self.visited.append(thing)
         return True
 
     def seen(self, thing: Any) -> bool:

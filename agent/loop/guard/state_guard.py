@@ -14,7 +14,7 @@ from typing import Any
 
 from looptap.agent.loop.guard import backward_guard
 from looptap.agent.loop.guard.backward_guard import Guarded
-from looptap.agent.loop.guard.reachable_state import Belongings
+from looptap.agent.loop.guard.reachable_state import ReachableState
 from looptap.agent.loop.guard.tensor_state import Change
 from looptap.streams.events import Event, Lazy
 from looptap.streams.operators.pipeline import Pipeline
@@ -36,13 +36,13 @@ class StateGuard:
     ``names``. Raises QueryError, before anything has run, where the query would take from an iterator of the loop.
     """
 
-    __slots__ = ("_belongings", "_changes", "_names", "_open", "_pipelines", "_retained", "_shown", "_state")
+    __slots__ = ("_changes", "_names", "_open", "_pipelines", "_reachable", "_retained", "_shown", "_state")
 
     def __init__(self, pipelines: Collection[Pipeline], *shown: Mapping[str, Any], names: Collection[str] = ()) -> None:
         self._pipelines, self._shown, self._names = pipelines, shown, names
         self._changes: list[Change] = []
         self._state = TorchStateGuard()
-        self._belongings: Belongings | None = None
+        self._reachable: ReachableState | None = None
         self._retained: Guarded | None = None
         self._open = False
 
@@ -58,11 +58,11 @@ class StateGuard:
             if pipeline.function is not None:
                 roots[pipeline.text] = pipeline.function
         self._state.__enter__()
-        self._belongings = belongings = Belongings(named)
-        self._retained = Guarded(belongings.owns)
+        self._reachable = reachable = ReachableState(named)
+        self._retained = Guarded(reachable.owns)
         try:
             self._open = True
-            belongings.keep(roots)  # functions of the host are meant to do what they do
+            reachable.keep(roots)  # functions of the host are meant to do what they do
             backward_guard.retain(self._retained)
         except BaseException:
             self.restore()
@@ -86,8 +86,8 @@ class StateGuard:
                 backward_guard.release(self._retained)
             self._state.restore()
         finally:
-            if self._belongings is not None:
-                self._changes += self._belongings.put_back()
+            if self._reachable is not None:
+                self._changes += self._reachable.restore()
         self._changes.sort(key=lambda change: change.thing is None)  # of what else goes with them, tensors say most
         self._open = False
 

@@ -123,7 +123,7 @@ class Tensors:
                     small = one.data.nbytes <= MAX_COPIED_BYTES
                     one.twin = one.tensor.clone() if small else self.torch.ops.aten.alias(one.tensor)
 
-    def put_back(self) -> Iterator[Change]:
+    def restore(self) -> Iterator[Change]:
         """Restore what can be; yield what had changed, buffers excepted."""
         for one in self._all:
             try:

@@ -21,7 +21,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.preserving.random_state import generator_state
 from looptap.streams.values.plain import attributes_of
 
-_LOOKED_INTO = ("torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp", "argparse", "types")
+_TRAVERSED = ("torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp", "argparse", "types")
 
 ITERATOR = (
     "{} is an iterator of the loop: what a query takes from it the loop would miss. Expose what it goes over, or emit "
@@ -32,22 +32,22 @@ PERSISTENT = (
     "over it would reset the loop's. Query loader.dataset, or a loader of its own."
 )
 
-Keeper = Callable[[Walk, Any, ObjectPath], None]
+Recorder = Callable[[Walk, Any, ObjectPath], None]
 
-_keepers: dict[type, Keeper] = {}
+_recorders: dict[type, Recorder] = {}
 
 
-def keeper_of(kind: type) -> Keeper:
+def recorder_of(kind: type) -> Recorder:
     """Return the function that records objects of this type."""
-    keeper = _keepers.get(kind)
-    if keeper is None:
-        if len(_keepers) > MAX_TYPES:
-            _keepers.clear()
-        keeper = _keepers[kind] = _chosen(kind)
-    return keeper
+    recorder = _recorders.get(kind)
+    if recorder is None:
+        if len(_recorders) > MAX_TYPES:
+            _recorders.clear()
+        recorder = _recorders[kind] = _choose_recorder(kind)
+    return recorder
 
 
-def _chosen(kind: type) -> Keeper:
+def _choose_recorder(kind: type) -> Recorder:
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "nn") and hasattr(torch, "utils"):
         data = sys.modules.get("torch.utils.data")
@@ -65,12 +65,12 @@ def _chosen(kind: type) -> Keeper:
             return _numpy_generator
         if issubclass(kind, numpy.RandomState | numpy.BitGenerator):
             return _generator
-    for bases, keeper in _BY_BASE:
+    for bases, recorder in _BY_BASE:
         if issubclass(kind, bases):
-            return keeper
+            return recorder
     if hasattr(kind, "__next__"):
         return _iterator
-    if issubclass(kind, type | types.ModuleType) or (is_library(kind) and not kind.__module__.startswith(_LOOKED_INTO)):
+    if issubclass(kind, type | types.ModuleType) or (is_library(kind) and not kind.__module__.startswith(_TRAVERSED)):
         return _nothing
     return _instance
 
@@ -218,7 +218,7 @@ def _function(walk: Walk, value: Any, path: ObjectPath) -> None:
         walk.push(item, ObjectPath(None, name))
 
 
-def keep_root(walk: Walk, value: Any, path: ObjectPath) -> None:
+def record_root(walk: Walk, value: Any, path: ObjectPath) -> None:
     """Record an observable; of a function of the host only its random generators.
 
     The other effects of such a function are intended.
@@ -231,7 +231,7 @@ def keep_root(walk: Walk, value: Any, path: ObjectPath) -> None:
     own = [("", getattr(value, "__self__", None)), *attributes_of(value).items()]
     held = [*own, *(references(function) if isinstance(function, types.FunctionType) else ())]
     for name, item in held:
-        if keeper_of(type(item)) in _GENERATORS:
+        if recorder_of(type(item)) in _GENERATORS:
             walk.push(item, ObjectPath(None, name))
 
 
@@ -313,7 +313,7 @@ _OF_CLASSES = (
 )  # fmt: skip
 
 
-_BY_BASE: list[tuple[Any, Keeper]] = [
+_BY_BASE: list[tuple[Any, Recorder]] = [
     (np.ndarray, _array), (dict, _mapping), ((list, tuple, set, frozenset, deque), _sequence),
     (random.Random, _generator), (io.IOBase, _file), (functools.partial, _partial), (types.FunctionType, _function),
     ((types.MethodType, types.BuiltinMethodType), _method),
@@ -323,4 +323,4 @@ _BY_BASE: list[tuple[Any, Keeper]] = [
 
 def is_tensor_kind(kind: type) -> bool:
     """Return True if objects of this type are recorded as tensors."""
-    return keeper_of(kind) is _tensor
+    return recorder_of(kind) is _tensor
