@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 from looptap.agent.checkpoint import AgentCheckpoint
 from looptap.agent.connection import ServerConnection
-from looptap.agent.declarations import ControlDeclarations
+from looptap.agent.declarations import ControlDeclarations, StreamDeclarations
 from looptap.agent.io.endpoints import check_form
 from looptap.agent.life_cycle import LifeCycle
 from looptap.agent.loop.event_sources import DeferredActions, EventSources
-from looptap.agent.server.declared_streams import DEFAULT_HISTORY_VALUES, DEFAULT_MAX_VALUE_BYTES
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.wiring import Components, build, enabled_here
 from looptap.protocol.limits import Limits
-from looptap.streams.control import Control
+from looptap.streams.forwarding import forwarded
 
 
 class Agent:
@@ -107,42 +105,6 @@ class Agent:
         if not self._life.inert:
             self._life.sources.exposed.update(observables)
 
-    def stream(
-        self,
-        name: str,
-        query: str | Callable[..., Any],
-        *,
-        on: str = "batch",
-        window: Any = None,
-        every: int = 1,
-        throttle: float = 0.0,
-        history: int = DEFAULT_HISTORY_VALUES,
-        unit: str = "",
-        max_bytes: int = DEFAULT_MAX_VALUE_BYTES,
-        keep: bool = False,
-    ) -> None:
-        """Declare a stream: its query runs from now on, with a ``history`` of values.
-
-        Clients read it by its name, the history first. With ``keep``, all values also go to the file of the run
-        (docs/store.md). The query and its arguments are those of `Run.stream`; no budget limits it, since the
-        host has written it. Raises QueryError for a bad query, ValueError for another bad argument
-        or a name that is taken, LimitReached beyond ``Limits.declared_streams``. Evaluating it never raises.
-
-        >>> from looptap.testing import pair
-        >>> agent, run = pair("doctest")
-        >>> agent.stream("loss", "step, loss", on="batch")
-        >>> agent.emit("batch", step=0, loss=0.5)
-        >>> run.stream("loss").latest
-        (step=0, loss=0.5)
-        """
-        if not self._life.inert:
-            self._parts.dispatcher.declared_streams.declare(
-                name, query, on, window=window, every=every, throttle=throttle, history=history, unit=unit,
-                max_bytes=max_bytes,
-            )  # fmt: skip
-            if keep and self._parts.recorder is not None:
-                self._parts.connection.post(partial(self._parts.dispatcher.start_keeping, name))
-
     def log(self, /, **values: Any) -> None:
         """Append each value to the declared stream of its name. Never raises.
 
@@ -170,52 +132,15 @@ class Agent:
         except Exception as error:
             self._life.log_error(error)
 
-    def control(
-        self,
-        name: str,
-        get: Callable[[], Any],
-        set: Callable[[Any], object],
-        *,
-        type: type | None = None,
-        minimum: float | None = None,
-        maximum: float | None = None,
-        choices: Collection[Any] = (),
-        unit: str = "",
-        doc: str = "",
-        at: str | Collection[str] = "",
-    ) -> None:
-        """Declare a control: a setting that clients can read and change.
+    # ------------------------------------------------------------ what the host declares, and the rest of its life
 
-        ``get`` reads it, on any thread and without side effects; ``set`` changes it, in the loop.
-        ``type`` is int, float, bool or str, by default that of the first choice, else float; ``at`` names the events
-        at which ``set`` may be called, by default any, the first of ``groups`` unless the client says. Controls that
-        are declared as attributes (`looptap.Control`) are found on exposed objects. Raises ControlError.
-
-        >>> import looptap
-        >>> settings = {"lr": 0.1}
-        >>> agent = looptap.Agent("doctest", enabled=False)
-        >>> agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0, maximum=1)
-        """
-        declaration = Control(type, minimum=minimum, maximum=maximum, choices=choices, unit=unit, doc=doc, at=at)
-        self._declarations.control(name, get, set, declaration)
-
-    def trigger(self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "") -> None:
-        """Let clients call ``function`` in the loop, by name. Raises ControlError.
-
-        >>> import looptap
-        >>> looptap.Agent("doctest", enabled=False).trigger("evaluate", lambda: 0.98)
-        """
-        self._declarations.trigger(name, function, at, doc)
-
-    def checkpoint(self, function: Callable[[], Any], *, at: str | Collection[str] = "") -> None:
-        """Let clients save a checkpoint, alone or before a change.
-
-        ``function`` saves it and may return its path.
-
-        >>> import looptap
-        >>> looptap.Agent("doctest", enabled=False).checkpoint(lambda: "step3.pt")
-        """
-        self._declarations.checkpoint(function, at)
+    stream = forwarded("_streams", StreamDeclarations.stream)
+    control = forwarded("_controls", ControlDeclarations.control)
+    trigger = forwarded("_controls", ControlDeclarations.trigger)
+    checkpoint = forwarded("_controls", ControlDeclarations.checkpoint)
+    state_dict = forwarded("_checkpoint", AgentCheckpoint.state_dict)
+    load_state_dict = forwarded("_checkpoint", AgentCheckpoint.load_state_dict)
+    close = forwarded("_life", LifeCycle.close)
 
     @property
     def stop_requested(self) -> bool:
@@ -225,51 +150,11 @@ class Agent:
         >>> looptap.Agent("doctest", enabled=False).stop_requested
         False
         """
-        return self._declarations.stop_requested()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the agent's state for a checkpoint, as plain data. Never raises.
-
-        It holds event numbers, the runs so far and the values of controls: those that the host has declared, those of
-        exposed objects, and those that commands have changed by path. An optimizer's are in its own state.
-
-        >>> import looptap
-        >>> looptap.Agent("doctest", enabled=False).state_dict()["events"]
-        {}
-        """
-        return self._checkpoint.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a state: continue its event numbers and restore its controls.
-
-        Call it where the job loads its checkpoint, after exposing what it controls. Values of events that had
-        occurred before, in this process or according to the file of the earlier run, are marked: ``again`` of their
-        records. `stats` and the file of the run say what it was resumed from. A control that cannot be set back causes
-        a warning and a record. Raises ValueError if ``state`` is malformed.
-
-        >>> from looptap.testing import pair
-        >>> agent, run = pair("doctest")
-        >>> agent.emit("batch")
-        >>> state = agent.state_dict()
-        >>> agent, run = pair("doctest")
-        >>> agent.load_state_dict(state)
-        >>> number = run.stream("event_number")
-        >>> agent.emit("batch")
-        >>> number.values
-        [2]
-        """
-        self._checkpoint.load_state_dict(state)
+        return self._controls.stop_requested()
 
     def stats(self) -> dict[str, Any]:
         """Return clients, queries with costs, queue, drops and events, as plain data."""
         return self._parts.dispatcher.stats()
-
-    def close(self, reason: str = "the run ended") -> None:
-        """End the run: close windows, send pending values, notify clients.
-
-        Blocks up to 2 s. Raises nothing but KeyboardInterrupt, and that only once everything is done.
-        """
-        self._life.close(reason)
 
     def __enter__(self) -> Agent:
         return self
@@ -297,9 +182,10 @@ class Agent:
         self._follow(parts.sources)
         self._life = LifeCycle(parts, self._follow)
         self._checkpoint = AgentCheckpoint(parts, self._life)
-        self._declarations = ControlDeclarations(parts.dispatcher, self._life)
-        self._declarations.allow(on_stop, may_pause)
-        self._declarations.replay(replay, strict)
+        self._streams = StreamDeclarations(parts, self._life)
+        self._controls = ControlDeclarations(parts, self._life)
+        self._controls.allow(on_stop, may_pause)
+        self._controls.replay(replay, strict)
         self._life.open(sigterm=sigterm, strict=strict)
 
     def _follow(self, sources: EventSources) -> None:

@@ -24,7 +24,15 @@ class AgentCheckpoint:
         self._parts, self._life = parts, life
 
     def state_dict(self) -> dict[str, Any]:
-        """Return event numbers, controls and runs so far, as plain data. Never raises."""
+        """Return the agent's state for a checkpoint, as plain data. Never raises.
+
+        It holds event numbers, the runs so far and the values of controls: those that the host has declared, those of
+        exposed objects, and those that commands have changed by path. An optimizer's are in its own state.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).state_dict()["events"]
+        {}
+        """
         parts, sources = self._parts, self._life.sources
         history, counts = parts.dispatcher.history, sources.counts()
         return {
@@ -36,7 +44,24 @@ class AgentCheckpoint:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state. Raises ValueError if it is malformed."""
+        """Resume from a state: continue its event numbers and restore its controls.
+
+        Call it where the job loads its checkpoint, after exposing what it controls. Values of events that had
+        occurred before, in this process or according to the file of the earlier run, are marked: ``again`` of their
+        records. `stats` and the file of the run say what it was resumed from. A control that cannot be set back causes
+        a warning and a record. Raises ValueError if ``state`` is malformed.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> agent.emit("batch")
+        >>> state = agent.state_dict()
+        >>> agent, run = pair("doctest")
+        >>> agent.load_state_dict(state)
+        >>> number = run.stream("event_number")
+        >>> agent.emit("batch")
+        >>> number.values
+        [2]
+        """
         events, groups, seen = (_counts(state, name) for name in ("events", "groups", "seen"))
         run, lineage, file, controls = _facts(state)
         if self._life.inert:

@@ -1,45 +1,126 @@
-"""Declarations of the host: controls, triggers, checkpoint, stop, replay."""
+"""Declarations of the host: streams, controls, triggers, checkpoint, stop, replay."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from looptap.agent.control.job_hooks import checked_trigger
 from looptap.agent.control.replay import replay
 from looptap.agent.life_cycle import LifeCycle
-from looptap.agent.server.request_dispatcher import RequestDispatcher
+from looptap.agent.server.declared_streams import DEFAULT_HISTORY_VALUES, DEFAULT_MAX_VALUE_BYTES
+from looptap.agent.wiring import Components
 from looptap.store.replay_commands import load
 from looptap.streams.control import Control
 
 log = logging.getLogger("looptap")
 
 
+class StreamDeclarations:
+    """The streams that the host declares, unless the agent is inert; see `Agent`."""
+
+    def __init__(self, parts: Components, life: LifeCycle) -> None:
+        self._parts, self._life = parts, life
+
+    def stream(
+        self,
+        name: str,
+        query: str | Callable[..., Any],
+        *,
+        on: str = "batch",
+        window: Any = None,
+        every: int = 1,
+        throttle: float = 0.0,
+        history: int = DEFAULT_HISTORY_VALUES,
+        unit: str = "",
+        max_bytes: int = DEFAULT_MAX_VALUE_BYTES,
+        keep: bool = False,
+    ) -> None:
+        """Declare a stream: its query runs from now on, with a ``history`` of values.
+
+        Clients read it by its name, the history first. With ``keep``, all values also go to the file of the run
+        (docs/store.md). The query and its arguments are those of `Run.stream`; no budget limits it, since the
+        host has written it. Raises QueryError for a bad query, ValueError for another bad argument
+        or a name that is taken, LimitReached beyond ``Limits.declared_streams``. Evaluating it never raises.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> agent.stream("loss", "step, loss", on="batch")
+        >>> agent.emit("batch", step=0, loss=0.5)
+        >>> run.stream("loss").latest
+        (step=0, loss=0.5)
+        """
+        if not self._life.inert:
+            dispatcher = self._parts.dispatcher
+            dispatcher.declared_streams.declare(
+                name, query, on, window=window, every=every, throttle=throttle, history=history, unit=unit,
+                max_bytes=max_bytes,
+            )  # fmt: skip
+            if keep and self._parts.recorder is not None:
+                self._parts.connection.post(partial(dispatcher.start_keeping, name))
+
+
 class ControlDeclarations:
     """The host's declarations, stored unless the agent is inert; see `Agent`."""
 
-    def __init__(self, dispatcher: RequestDispatcher, life: LifeCycle) -> None:
-        self._job, self._life = dispatcher.commands.job, life
-        self._dispatcher = dispatcher
+    def __init__(self, parts: Components, life: LifeCycle) -> None:
+        self._commands, self._queries = parts.dispatcher.commands, parts.dispatcher.queries
+        self._job, self._life = self._commands.job, life
 
-    def control(self, name: str, get: Callable[[], Any], set: Callable[[Any], object], control: Control) -> None:
-        """Declare a control. Raises ControlError."""
-        if not self._life.inert:
-            self._job.controls.declare(name, get, set, control)
+    def control(
+        self,
+        name: str,
+        get: Callable[[], Any],
+        set: Callable[[Any], object],
+        *,
+        type: type | None = None,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        choices: Collection[Any] = (),
+        unit: str = "",
+        doc: str = "",
+        at: str | Collection[str] = "",
+    ) -> None:
+        """Declare a control: a setting that clients can read and change.
 
-    def trigger(self, name: str, function: Callable[[], Any], at: str | Collection[str], doc: str) -> None:
-        """Declare a function that clients may call. Raises ControlError."""
-        trigger = checked_trigger(function, at, doc, f"the trigger {name!r}")
-        if not self._life.inert:
-            self._job.triggers[name] = trigger
+        ``get`` reads it, on any thread and without side effects; ``set`` changes it, in the loop.
+        ``type`` is int, float, bool or str, by default that of the first choice, else float; ``at`` names the events
+        at which ``set`` may be called, by default any, the first of ``groups`` unless the client says. Controls that
+        are declared as attributes (`looptap.Control`) are found on exposed objects. Raises ControlError.
 
-    def checkpoint(self, function: Callable[[], Any], at: str | Collection[str]) -> None:
-        """Declare how a checkpoint is made. Raises ControlError."""
-        trigger = checked_trigger(function, at, "", "what makes a checkpoint")
+        >>> import looptap
+        >>> settings = {"lr": 0.1}
+        >>> agent = looptap.Agent("doctest", enabled=False)
+        >>> agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0, maximum=1)
+        """
+        declaration = Control(type, minimum=minimum, maximum=maximum, choices=choices, unit=unit, doc=doc, at=at)
         if not self._life.inert:
-            self._job.checkpoint = trigger
+            self._job.controls.declare(name, get, set, declaration)
+
+    def trigger(self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "") -> None:
+        """Let clients call ``function`` in the loop, by name. Raises ControlError.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).trigger("evaluate", lambda: 0.98)
+        """
+        declared = checked_trigger(function, at, doc, f"the trigger {name!r}")
+        if not self._life.inert:
+            self._job.triggers[name] = declared
+
+    def checkpoint(self, function: Callable[[], Any], *, at: str | Collection[str] = "") -> None:
+        """Let clients save a checkpoint, alone or before a change.
+
+        ``function`` saves it and may return its path.
+
+        >>> import looptap
+        >>> looptap.Agent("doctest", enabled=False).checkpoint(lambda: "step3.pt")
+        """
+        declared = checked_trigger(function, at, "", "what makes a checkpoint")
+        if not self._life.inert:
+            self._job.checkpoint = declared
 
     def stop_requested(self) -> bool:
         """Return True if a client has asked the job to stop; note that the job checks."""
@@ -66,7 +147,7 @@ class ControlDeclarations:
             return
         try:
             source = f"replay of {os.path.basename(named)}"
-            replay(load(named), source, self._dispatcher.commands, self._dispatcher.queries)
+            replay(load(named), source, self._commands, self._queries)
         except Exception as error:
             if path or strict:
                 raise

@@ -7,47 +7,27 @@ with its streams, is disconnected.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Concatenate, Never, ParamSpec, TypeVar
+from typing import Any
 
 import msgspec
 
+from looptap.client import query
 from looptap.client.control.commands import ControlClient
 from looptap.client.control.controls import Controls, Records
 from looptap.client.control.grants import Share, SharingClient
-from looptap.client.ranks.over_ranks import over_ranks, skew
-from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, RankStream
-from looptap.client.ranks.ranks import ALL, NoRankDirectory, RankDirectory, Ranks
+from looptap.client.ranks import over_ranks
+from looptap.client.ranks.ranks import NoRankDirectory, RankDirectory, Ranks
 from looptap.client.session.session import OPEN, Session
 from looptap.client.session.vitals import QUIET_SECONDS
-from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.client.streams.live import LiveStream
 from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
-from looptap.protocol.errors import NotAllowed
-from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import AgentStats, CommandRecord, StackReport, StreamInfo
-from looptap.streams.errors import QueryError
-from looptap.streams.operators.windows import as_window
+from looptap.streams.forwarding import forwarded
 from looptap.streams.stream.feed import LIVE
-from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _forward(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Make a method of a part a method of the run, with its signature and docstring."""
-
-    @functools.wraps(method)
-    def forward(run: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return method(getattr(run, part), *args, **kwargs)
-
-    forward.__qualname__ = f"Run.{method.__name__}"
-    return forward
 
 
 class Run:
@@ -220,102 +200,8 @@ class Run:
 
     # ------------------------------------------------------------ what can be asked
 
-    def stream(
-        self,
-        query: str | Callable[..., Any],
-        *unnamed: Never,
-        on: str | None = None,
-        window: Any = None,
-        every: int = 1,
-        throttle: float = 0.0,
-        when: str | Callable[..., Any] | None = None,
-        before: int = 0,
-        after: int = 0,
-        max_bytes: int = 4_000_000,
-        budget: float | None = None,
-        buffer: int = DEFAULT_BUFFER_ITEMS,
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        latency: str = "normal",
-        name: str = "",
-        timeout: float = 5.0,
-        ranks: str | int | Iterable[int] | None = None,
-        combine: str | Callable[..., Any] | None = None,
-        patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
-        relay: bool = False,
-    ) -> LiveStream:
-        """Attach ``query`` to the events ``on`` and return the stream of its values.
-
-        ``on`` is "batch" by default. A text that is the name of a declared stream of the run, without ``on`` or another
-        argument of a query, reads that one: what its history holds, which is here when this returns (or comes after: it
-        waits a second at most), then each new value. ``window`` is what a reduction aggregates over: None (the host's
-        group), a number of events, `seconds` or `sliding`. ``every`` n-th event is looked at; ``throttle`` is the least
-        time between two values in seconds. With ``when``, values are held back and come only around events where this
-        condition is true: ``before`` and ``after`` of them. ``max_bytes`` bounds one value, ``buffer`` and
-        ``buffer_bytes`` what is kept here. ``budget`` grants the query a fraction of the loop's time of its own
-        (`math.inf`: no limit). ``latency="low"`` sends values within about 1 ms in place of 20 ms.
-
-        ``ranks`` asks other ranks of the job than this run's, ``"all"`` or a list of numbers (docs/ranks.md). The
-        stream has the values of each, in the order of the events, or with ``combine`` one for all ranks at each event
-        or window: "mean", "sum", "max", "min", "median" or "list" of their values, what a Python function makes of the
-        list, or with "merge" the result of the query over the events of all ranks. A value waits for slower ranks
-        ``patience`` seconds at most, and says then which it lacks. With ``relay`` what is merged is
-        merged on each host first, by a `looptap relay` started there. It is a
-        `looptap.client.ranks.rank_stream.RankStream`.
-        Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
-        """
-        all_named("stream(query", unnamed)
-        if latency not in ("normal", "low"):
-            raise QueryError(f"latency={latency!r} must be 'normal' or 'low'.")
-        plain = (on, window, when, budget, every, throttle) == (None, None, None, None, 1, 0.0)
-        attach = m.Attach(
-            self.session.requests.number(),
-            self.session.streams.number(),
-            code_of(query),
-            "batch" if on is None else on,
-            window=as_window(window),
-            every=every,
-            throttle=throttle,
-            when=None if when is None else code_of(when),
-            before=before,
-            after=after,
-            max_bytes=max_bytes,
-            latency=latency,
-            name=name,
-            budget=budget,
-            named=plain and isinstance(query, str),
-        )
-        if self.role == VIEWER and not attach.named:
-            raise NotAllowed(
-                "A viewer may not ask queries of the job. Name an exported stream (run.streams lists them) and nothing "
-                "else; a query of your own runs on this side: run.stream(name).query(…)."
-            )
-        text = name_of(query)
-        if ranks is not None or combine is not None:
-            return over_ranks(
-                self, attach, ranks, combine, patience=patience, timeout=timeout, text=text, buffer=buffer,
-                buffer_bytes=buffer_bytes, relay=relay,
-            )  # fmt: skip
-        stream = LiveStream(self, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
-        self.session.begin(stream, timeout)
-        return stream
-
-    def skew(
-        self,
-        on: str = "batch",
-        *,
-        ranks: str | Iterable[int] = ALL,
-        every: int = 1,
-        patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
-        timeout: float = 5.0,
-        buffer: int = DEFAULT_BUFFER_ITEMS,
-    ) -> RankStream:
-        """Return the stream of the time between the first and last rank at each event.
-
-        Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and
-        ``uncertainty`` in seconds: 0 where all ranks are on one machine, whose clock is the same for all; of different
-        hosts, as far as clocks can be compared by the time that answers take. Raises what `stream` raises.
-        """
-        return skew(self, on, ranks, every, patience=patience, timeout=timeout, buffer=buffer)
+    stream = query.stream
+    skew = over_ranks.skew
 
     # ------------------------------------------------------------ what changes the job, or shows it to others
 
@@ -356,19 +242,19 @@ class Run:
         """The shares that have not ended, of every operator. Raises NoAnswer after 5 s."""
         return self._sharing.shares()
 
-    set = _forward("_control", ControlClient.set)
-    call = _forward("_control", ControlClient.call)
-    trigger = _forward("_control", ControlClient.trigger)
-    checkpoint = _forward("_control", ControlClient.checkpoint)
-    stop = _forward("_control", ControlClient.stop)
-    pause = _forward("_control", ControlClient.pause)
-    resume = _forward("_control", ControlClient.resume)
-    outcome = _forward("_control", ControlClient.outcome)
-    cancel = _forward("_control", ControlClient.cancel)
-    export = _forward("_sharing", SharingClient.export)
-    keep = _forward("_sharing", SharingClient.keep)
-    share = _forward("_sharing", SharingClient.share)
-    revoke = _forward("_sharing", SharingClient.revoke)
+    set = forwarded("_control", ControlClient.set)
+    call = forwarded("_control", ControlClient.call)
+    trigger = forwarded("_control", ControlClient.trigger)
+    checkpoint = forwarded("_control", ControlClient.checkpoint)
+    stop = forwarded("_control", ControlClient.stop)
+    pause = forwarded("_control", ControlClient.pause)
+    resume = forwarded("_control", ControlClient.resume)
+    outcome = forwarded("_control", ControlClient.outcome)
+    cancel = forwarded("_control", ControlClient.cancel)
+    export = forwarded("_sharing", SharingClient.export)
+    keep = forwarded("_sharing", SharingClient.keep)
+    share = forwarded("_sharing", SharingClient.share)
+    revoke = forwarded("_sharing", SharingClient.revoke)
 
     # ------------------------------------------------------------ the end
 

@@ -22,7 +22,7 @@ from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.language.rank_windows import RankMerger
 from looptap.streams.operators.windows import Seconds
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES
+from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
 from looptap.streams.values.rows import rows
 
 SPREAD = ("spread", "slowest", "fastest", "uncertainty")
@@ -53,7 +53,7 @@ def over_ranks(
     if relay and run.session.follow:
         hint = "attach without follow=True, or ask without relay=True."
         raise QueryError("a relay ends with its run, and follows no other.", text, hint=hint)
-    stream = _asked(
+    stream = _attach_to_ranks(
         run, attach, ranks, patience=patience, timeout=timeout, text=text, buffer=buffer, buffer_bytes=buffer_bytes,
         relay=relay,
     )  # fmt: skip
@@ -94,7 +94,7 @@ def joined(
     run: RankHandle, attach: m.Attach, ranks: Iterable[int], on_batch: Callable[[Batch], None]
 ) -> tuple[RankStream, SubscriptionInfo]:
     """Open the stream of merged states of ``ranks``; return it with its attach reply."""
-    stream = _asked(
+    stream = _attach_to_ranks(
         run, attach, ranks, patience=DEFAULT_LATE_TIMEOUT_SECONDS, timeout=_NODE_ATTACH_TIMEOUT_SECONDS,
         text=attach.code.text, buffer=_MAX_KEPT_VALUES_PER_RANK,
         buffer_bytes=DEFAULT_BUFFER_BYTES, kind=_Joined,
@@ -110,12 +110,23 @@ def joined(
 
 
 def skew(
-    run: RankHandle, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float,
-    buffer: int,
-) -> RankStream:  # fmt: skip
-    """Return the stream of the ranks' time spread at each event; see `Run.skew`."""
+    run: RankHandle,
+    on: str = "batch",
+    *,
+    ranks: str | int | Iterable[int] = ALL,
+    every: int = 1,
+    patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
+    timeout: float = 5.0,
+    buffer: int = DEFAULT_BUFFER_ITEMS,
+) -> RankStream:
+    """Return the stream of the time between the first and last rank at each event.
+
+    Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and
+    ``uncertainty`` in seconds: 0 where all ranks are on one machine, whose clock is the same for all; of different
+    hosts, as far as clocks can be compared by the time that answers take. Raises what `stream` raises.
+    """
     attach = m.Attach(0, 0, m.Code("event_number"), on, every=every, align=m.VALUES, name="skew")
-    stream = _asked(
+    stream = _attach_to_ranks(
         run, attach, ranks, patience=patience, timeout=timeout, text="skew", buffer=buffer, buffer_bytes=buffer * 512
     )
     stream.unit, stream.drawn = "s", SPREAD[:1]
@@ -126,7 +137,7 @@ def skew(
     return stream
 
 
-def _asked(
+def _attach_to_ranks(
     run: RankHandle, attach: m.Attach, ranks: str | int | Iterable[int] | None, *, patience: float, timeout: float,
     text: str, buffer: int, buffer_bytes: int, relay: bool = False, kind: type[RankStream] = RankStream,
 ) -> RankStream:  # fmt: skip
