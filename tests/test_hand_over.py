@@ -84,9 +84,9 @@ def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loo
 def test_a_client_at_the_end_of_its_credit_gets_the_last_values_of_a_loop_that_is_over(directory, stored, monkeypatch):
     limits = looptap.Limits(in_flight_bytes=1)  # the least that a client gets: 1 MiB
     with looptap.Agent("credit", budget=float("inf"), limits=limits) as agent, looptap.attach("credit") as run:
-        confirm, total = run.session.confirm, 9_000
+        confirm, total = run.session.values.confirm, 9_000
         mine = [run.stream("step, text", on="batch") for _ in range(4)]
-        monkeypatch.setattr(run.session, "confirm", lambda: None)  # it takes values in, and does not say so
+        monkeypatch.setattr(run.session.values, "confirm", lambda: None)  # it takes values in, and does not say so
         for step in range(total):
             agent.emit("batch", step=step, text="a text")
             if step == 3000:
@@ -100,7 +100,7 @@ def test_a_client_at_the_end_of_its_credit_gets_the_last_values_of_a_loop_that_i
         window = parts_of(agent).dispatcher.exporter.window()
         soon(lambda: client.is_stalled(time.monotonic(), window(client)))
         assert any(stream.records[-1].number < total for stream in (*mine, *readers))
-        monkeypatch.setattr(run.session, "confirm", confirm)
+        monkeypatch.setattr(run.session.values, "confirm", confirm)
         confirm()
         for stream in (*mine, *readers):
             soon(lambda stream=stream: stream.records and stream.records[-1].number == total)

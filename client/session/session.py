@@ -6,19 +6,19 @@ Everything that starts with ``on_`` or ``_on_`` runs on the transport's thread; 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 from looptap.client.session.callback_thread import CallbackThread
 from looptap.client.session.requests import PendingRequests
+from looptap.client.session.stream_resumption import StreamResumption
 from looptap.client.session.stream_table import StreamSink, StreamTable
+from looptap.client.session.value_receiver import ValueReceiver
 from looptap.client.session.vitals import Vitals
 from looptap.client.session.weak_receiver import WeakReceiver
 from looptap.client.transport.base import Transport
@@ -39,7 +39,6 @@ from looptap.streams.errors import QueryError
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 from looptap.streams.waiting import wait_interruptibly
 
-_ACKNOWLEDGE_EVERY_BYTES = 262_144  # bytes of values after which they are acknowledged to the agent
 _HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a declared stream waits for what is held of it
 _BEAT = encode(m.Beat())
 _MAX_NAME_CHARACTERS = 1000  # characters of a run's id, name or host
@@ -66,9 +65,6 @@ class Session:
         self._state, self._reason = LIVE, ""
         self.losses = 0
         """The number of times the link was lost."""
-        self.refused_messages = 0
-        """Messages of the agent that were malformed, or belong to no stream."""
-        self._received_bytes = self._acknowledged_bytes = 0  # of values, over this link
         self.role = ""
         self.info: m.RunInfo
         """The run's identity: id, name, host, pid, rank, versions."""
@@ -79,15 +75,16 @@ class Session:
         self.requests = PendingRequests(self._send, lambda: self.outlook(""))
         self.callbacks = CallbackThread()
         self.streams = StreamTable()
-        self._awaiting_declaration: list[weakref.ref[StreamSink]] = []  # those that the next run has not declared yet
+        self.values = ValueReceiver(self.streams, transport)
+        self._resumption = StreamResumption(self.streams, self.requests, self.detach, self.in_my_role)
         self.client, self._token = named_process(), secrets.token_hex(16)
         self._welcomed = threading.Event()
         self._greeted = False  # whether the newest hello was answered
         self._refusal: LinkError | None = None
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            m.Values: self._on_values,
-            m.Bundle: self._on_bundle,
-            m.Status: self._on_status,
+            m.Values: self.values.on_values,
+            m.Bundle: self.values.on_bundle,
+            m.Status: self.values.on_status,
             m.Done: self.requests.done,
             m.Failed: self.requests.failed,
             m.Beat: self._on_beat,
@@ -118,6 +115,11 @@ class Session:
         run = self._expected
         streams = tuple(n for n, s in self.streams.living() if s.declared is None and not s.opening)
         self.transport.send(encode(m.Hello(m.VERSION, self.client, run.id if run else "", self._token, streams)))
+
+    @property
+    def refused_messages(self) -> int:
+        """Messages of the agent that were malformed, or belong to no stream."""
+        return self.values.refused_messages
 
     @property
     def state(self) -> str:
@@ -218,49 +220,17 @@ class Session:
             self._handlers[type(message)](message)
             self.vitals.hear()
         except MessageError:
-            self.refused_messages += 1
+            self.values.refused_messages += 1
             if not self._greeted and (version := version_of(frame)) and version[0] != m.VERSION[0]:
                 self._refuse(version_mismatch(version))
         if type(message) in (m.Values, m.Bundle):
-            self._received_bytes += len(frame)
-            if self._received_bytes - self._acknowledged_bytes >= _ACKNOWLEDGE_EVERY_BYTES:
-                self.confirm()
-
-    def confirm(self) -> None:
-        """Confirm the received bytes of values to the agent."""
-        self._acknowledged_bytes = self._received_bytes
-        self.transport.send(encode(m.Got(self._received_bytes)))
-
-    def _on_bundle(self, bundle: m.Bundle) -> None:
-        for raw in bundle.messages:
-            try:
-                message = decode_from_agent(bytes(raw))
-                if type(message) is not m.Values:
-                    raise MessageError("A bundle of the agent holds something else than values.")
-                self._on_values(message)
-            except MessageError:  # the other messages of the bundle are valid
-                self.refused_messages += 1
-
-    def _on_values(self, message: m.Values) -> None:
-        stream = self.streams.get(message.stream)
-        if stream is None:
-            self.refused_messages += 1  # most likely of a stream that was just closed
-        else:
-            stream.receive(message)
-
-    def _on_status(self, message: m.Status) -> None:
-        stream = self.streams.get(message.stream)
-        if stream is not None:
-            stream.receive_status(message)
+            self.values.count(len(frame))
 
     def _on_beat(self, message: m.Beat) -> None:
         self.vitals.beat(message)
-        early, self._awaiting_declaration = self._awaiting_declaration, []
-        for stream in early:
-            if (living := stream()) is not None:
-                self._attach_again(living)
+        self._resumption.retry()
         if message.confirm:
-            self.confirm()
+            self.values.confirm()
 
     def _on_welcome(self, message: m.Welcome) -> None:
         if message.version[0] != m.VERSION[0]:
@@ -304,34 +274,8 @@ class Session:
         ``served`` are the streams that the agent still serves; ``moved`` the ids of two runs, if this is another one.
         """
         self._reason, self._state = "", LIVE
-        self._awaiting_declaration.clear()
-        living = {number: stream for number, stream in self.streams.living() if not stream.opening}  # those ask again
-        for number in served:
-            if number not in living:
-                self.detach(number)
-        for number, stream in living.items():
-            if number not in served:
-                self._attach_again(stream, moved)
+        self._resumption.resume(served, moved)
         self.requests.repeat()
-
-    def _attach_again(self, stream: StreamSink, moved: tuple[str, str] | None = None) -> None:
-        again = self.in_my_role(stream.reattach(self.requests.number(), moved))
-        answer = self.requests.send(again, again=False)
-        answer.add_done_callback(functools.partial(self._on_attached_again, weakref.ref(stream)))
-
-    def _on_attached_again(self, reference: weakref.ref[StreamSink], answer: Future[Any]) -> None:
-        """Pass the reply to a second attach to its stream, unless that was dropped."""
-        stream, error = reference(), answer.exception()
-        if stream is None or isinstance(error, LinkError):  # lost once more
-            return
-        if error is None:
-            stream.reattached(answer.result())
-        elif stream.declared is None or not isinstance(error, QueryError):
-            stream.end(FAILED, str(error))
-        elif stream.take_back():  # the job does not declare it any more, and it was this client's own
-            self._attach_again(stream)
-        else:
-            self._awaiting_declaration.append(reference)
 
     def on_lost(self, error: LinkError) -> None:
         """Mark the link as lost."""
@@ -345,7 +289,7 @@ class Session:
     def on_back(self) -> None:
         """Say hello over a new link."""
         self._greeted = False
-        self._received_bytes = self._acknowledged_bytes = 0
+        self.values.restart()
         self._say_hello()
 
     def on_end(self, error: LinkError) -> None:
