@@ -109,3 +109,11 @@ class RemoteError(LinkError):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" if self.kind else self.text
+
+
+def malformed(what: str, error: Exception) -> MessageError:
+    """Return a MessageError for hostile bytes, whatever they raised.
+
+    Seen besides msgspec's own: UnicodeDecodeError, RecursionError, MemoryError, struct.error, errors of torch.
+    """
+    return MessageError(f"{what}: {(str(error) or type(error).__name__)[:200]}")

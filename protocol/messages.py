@@ -22,7 +22,7 @@ VALUES, STATES = "values", "states"
 """Values of `Attach.align`."""
 
 SCALARS, ROWS, PACKED = 0, 1, 2
-"""Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.codec."""
+"""Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.values."""
 
 R = TypeVar("R")
 """The reply to a request."""
@@ -130,7 +130,7 @@ class Command(Request[r.CommandReply], tag="command", frozen=True):
     """Request to do ``what`` once, at the next event ``on``; ``id`` never runs twice.
 
     ``what`` is set, trigger, checkpoint, stop, pause or resume; an empty ``on`` is the first safe event; ``value`` is
-    packed by looptap.protocol.codec; a change is refused if the control's version is no longer ``expected``.
+    packed by looptap.protocol.values; a change is refused if the control's version is no longer ``expected``.
     ``outcome`` asks for the record of the command ``id``; ``cancel`` cancels it unless it has begun.
     """
 
@@ -285,7 +285,7 @@ class Refused(Message, tag="refused", frozen=True):
 
 
 class Done(Message, tag="done", frozen=True):
-    """The answer to request ``request``: its reply, packed by looptap.protocol.codec."""
+    """The answer to request ``request``: its reply, packed by looptap.protocol.values."""
 
     request: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")

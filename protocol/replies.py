@@ -1,7 +1,7 @@
 """The replies of an agent: one struct for each request.
 
 `looptap.protocol.messages` pairs each request with its reply. A reply travels inside `Done`, packed by
-`looptap.protocol.codec`: the fields of type Any hold snapshots, such as the result of a command.
+`looptap.protocol.values`: the fields of type Any hold snapshots, such as the result of a command.
 Every field is checked when it is decoded; unknown fields are ignored, fields added later have a default. All are given
 by name, so that mypy finds both ends of a field that is renamed.
 """

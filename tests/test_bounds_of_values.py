@@ -18,10 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import looptap
-from looptap.protocol import codec, footprint, messages, tensors
-from looptap.protocol.codec import decode_from_agent, encode, pack, pack_values, unpack, unpack_values
+from looptap.protocol import messages
+from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS
+from looptap.protocol.values import footprint, tensors, unpacking
+from looptap.protocol.values.packing import pack, pack_values
+from looptap.protocol.values.unpacking import unpack, unpack_values
 from looptap.store.writer import Writer
 from looptap.streams.errors import SnapshotError
 from looptap.streams.stream.buffer import Batch
@@ -140,7 +143,7 @@ def weight(value):
 @given(nested)
 def test_the_counted_bytes_are_at_least_those_python_counts(value):
     raw = pack([value])
-    counted = footprint.cost_of(raw, 1 << 60, frozenset(codec.CONTAINERS), frozenset())
+    counted = footprint.cost_of(raw, 1 << 60, frozenset(unpacking.CONTAINERS), frozenset())
     assert counted + 100 >= 0.9 * weight(unpack(raw))  # a list that grew takes more than one that was decoded
 
 
@@ -148,7 +151,7 @@ def test_the_counted_bytes_are_at_least_those_python_counts(value):
 @given(st.binary(max_size=200))
 def test_counting_raises_nothing_else_for_any_bytes(raw):
     with contextlib.suppress(ValueError):
-        footprint.check(raw, frozenset(codec.CONTAINERS), frozenset())
+        footprint.check(raw, frozenset(unpacking.CONTAINERS), frozenset())
 
 
 LIST, NUMBER, TEXT, LEAF = 72, 44, 72, 1212

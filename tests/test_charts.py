@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 
-from looptap.protocol.codec import pack
+from looptap.protocol.values.packing import pack
 from looptap.streams.flags import ERROR
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream, stream_of

@@ -29,7 +29,7 @@ from looptap.client.control.commands import CommandPending
 from looptap.client.run import Run
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
+from looptap.protocol.codec import decode_from_client, encode
 from looptap.protocol.errors import (
     LimitReached,
     NoAnswer,
@@ -39,6 +39,7 @@ from looptap.protocol.errors import (
     WrongServer,
 )
 from looptap.protocol.files.connection import read
+from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.errors import QueryError, StreamEnded
 from looptap.streams.stream.buffer import Gap
 

@@ -18,18 +18,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looptap.protocol import floats, messages
-from looptap.protocol.codec import (
-    decode_from_agent,
-    decode_from_client,
-    encode,
-    pack,
-    pack_values,
-    unpack,
-    unpack_values,
-)
+from looptap.protocol import messages
+from looptap.protocol.codec import decode_from_agent, decode_from_client, encode
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import PACKED, ROWS, SCALARS
+from looptap.protocol.values import floats
+from looptap.protocol.values.packing import pack, pack_values
+from looptap.protocol.values.unpacking import unpack, unpack_values
 from looptap.streams.errors import SnapshotError
 from looptap.streams.operators.windows import MAX_WINDOW_EVENTS, Count, Group, Seconds, Sliding
 from looptap.streams.values.snapshots import Image
@@ -194,7 +189,7 @@ def test_a_tensor_that_is_a_view_conjugate_or_needs_grad_comes_back_plain():
 WITHOUT_TORCH = """
 import sys; sys.modules["torch"] = None
 import numpy as np
-from looptap.protocol.codec import unpack
+from looptap.protocol.values.unpacking import unpack
 back = unpack(sys.stdin.buffer.read())
 np.savez(sys.stdout.buffer, *back)
 """
@@ -365,7 +360,7 @@ NOTHING_HAPPENS = """
 import random, sys
 sys.path.insert(0, {tests!r})
 import test_codec
-from looptap.protocol.codec import unpack
+from looptap.protocol.values.unpacking import unpack
 unpack(test_codec.pack(1))
 seen = []
 def watch(event, arguments):

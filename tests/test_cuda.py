@@ -12,6 +12,7 @@ from torch import nn
 
 import looptap
 from looptap.streams.values import memory, snapshots
+from looptap.streams.values.device_transfer import DeviceCopy
 from looptap.testing import pair, parts_of
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
@@ -48,7 +49,7 @@ def pretended(monkeypatch):
 
     def copy(tensor):
         clone, host = tensor.detach().clone(), torch.full_like(tensor.detach(), 77)
-        return snapshots.DeviceCopy(host, lambda: host.copy_(clone))
+        return DeviceCopy(host, lambda: host.copy_(clone))
 
     monkeypatch.setattr(snapshots, "on_device", lambda tensor: True)
     monkeypatch.setattr(snapshots, "copy_to_host", copy)

@@ -16,8 +16,9 @@ from looptap.agent.server import subscription as subscription_module
 from looptap.agent.server.exporter import LARGE_VALUE_BYTES, MAX_BATCH_VALUES, MAX_IN_FLIGHT_BYTES, TYPICAL_BATCH_VALUES
 from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, VIEWER_RETRY_DELAY_SECONDS
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_agent, encode, unpack_values
+from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.keys import OPERATOR, VIEWER
+from looptap.protocol.values.unpacking import unpack_values
 from looptap.streams.flags import REPEATED
 from looptap.testing import Clock, pair
 

@@ -24,9 +24,10 @@ import looptap
 from looptap.agent.io import server_thread as link_module
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, unpack_values, version_of
+from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, version_of
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, RemoteError, RunEnded
 from looptap.protocol.files.connection import read
+from looptap.protocol.values.unpacking import unpack_values
 from looptap.streams.errors import QueryError
 from looptap.testing import parts_of
 

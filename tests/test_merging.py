@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looptap.agent.loop.attached_query import snapshot
-from looptap.protocol.codec import pack, unpack
+from looptap.protocol.values.packing import pack
+from looptap.protocol.values.unpacking import unpack
 from looptap.streams.aggregations.registry import REDUCERS, Bounds
 from looptap.streams.errors import QueryError
 from looptap.streams.events import Event, EventOrigin

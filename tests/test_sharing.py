@@ -25,9 +25,10 @@ from waiting import soon
 import looptap
 from looptap.cli import main
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_agent, encode, unpack
+from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.files.connection import read
 from looptap.protocol.roles import ALLOWED
+from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import QueryError
 from looptap.testing import parts_of
 

@@ -12,10 +12,12 @@ import pytest
 import torch
 from PIL import Image as PILImage
 
-from looptap.protocol.codec import pack, unpack
+from looptap.protocol.values.packing import pack
+from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import SnapshotError
 from looptap.streams.values import snapshots
-from looptap.streams.values.snapshots import Image, Pending, snapshot, take_item
+from looptap.streams.values.device_transfer import DeviceCopy, Pending
+from looptap.streams.values.snapshots import Image, snapshot, take_item
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -165,7 +167,7 @@ class Device:
             self.waited += 1
             host.copy_(clone)
 
-        return snapshots.DeviceCopy(host, wait)
+        return DeviceCopy(host, wait)
 
 
 def test_a_device_tensor_is_waited_for_only_when_it_is_resolved(monkeypatch):

@@ -17,10 +17,12 @@ import pytest
 
 from looptap.client.run import Run
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_agent, decode_from_client, encode, pack, unpack, unpack_values
+from looptap.protocol.codec import decode_from_agent, decode_from_client, encode
 from looptap.protocol.errors import MessageError, VersionMismatch
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.replies import checked_reply
+from looptap.protocol.values.packing import pack
+from looptap.protocol.values.unpacking import unpack, unpack_values
 from looptap.testing import parts_of
 
 PLACE = Path(__file__).parent / "transcripts"

@@ -14,14 +14,15 @@ import msgspec
 
 from looptap.agent.control.job_hooks import JobHooks, short
 from looptap.protocol import messages as m
-from looptap.protocol.codec import pack
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.replies import PENDING, CommandRecord
+from looptap.protocol.values.packing import pack
 from looptap.streams.errors import CommandCancelled, ControlError, InDoubt, LooptapError
 from looptap.streams.events import Event
 from looptap.streams.expressions import format_error
 from looptap.streams.preserving.torch_state import TorchStateGuard
-from looptap.streams.values.snapshots import Pending, snapshot
+from looptap.streams.values.device_transfer import Pending
+from looptap.streams.values.snapshots import snapshot
 
 MAX_TEXT_CHARACTERS = 4000
 """Characters of a traceback, an error or a text that a record keeps."""

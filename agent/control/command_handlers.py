@@ -14,9 +14,9 @@ from looptap.agent.control.rank_consensus import RankConsensus
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
-from looptap.protocol.codec import unpack
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import CommandRecord, Preparation
+from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import CommandCancelled, ControlError, LooptapError
 from looptap.streams.events import Event
 

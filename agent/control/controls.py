@@ -18,7 +18,8 @@ from looptap.streams.control import KINDS, Control
 from looptap.streams.errors import ControlError
 from looptap.streams.events import Lazy
 from looptap.streams.expressions import nearest
-from looptap.streams.values.snapshots import Pending, snapshot
+from looptap.streams.values.device_transfer import Pending
+from looptap.streams.values.snapshots import snapshot
 
 _STEP = re.compile(r"\.?([^\W\d]\w*)|\.(\d+)|\[(-?\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
 _FREE = Control(float)

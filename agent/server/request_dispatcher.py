@@ -32,10 +32,11 @@ from looptap.agent.server.statistics import StatisticsReporter
 from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, ClientSession, expired_sessions
 from looptap.agent.server.subscription_manager import SubscriptionManager
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_client, encode, pack, version_of
+from looptap.protocol.codec import decode_from_client, encode, version_of
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send, refusal
+from looptap.protocol.values.packing import pack
 from looptap.streams.errors import LooptapError, QueryError
 
 LAST_VALUES_TIMEOUT_SECONDS, LAST_STATUS_TIMEOUT_SECONDS = 1.0, 0.25

@@ -17,15 +17,16 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.query_status import MAX_ERRORS_IN_A_ROW
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.protocol import messages as m
-from looptap.protocol.codec import encode, pack, pack_values
+from looptap.protocol.codec import encode
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import SubscriptionStats
+from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, TRIGGER
 from looptap.streams.text import last_line
-from looptap.streams.values.snapshots import Pending
+from looptap.streams.values.device_transfer import Pending
 
 RETRY_DELAY_SECONDS, VIEWER_RETRY_DELAY_SECONDS, VIEWER_STALL_TIMEOUT_SECONDS = 0.01, 0.25, 4.0
 """Seconds before the next try after libzmq had no room: for an operator, and for a viewer from first to longest."""

@@ -16,9 +16,9 @@ from looptap.client.ranks.ranks import ALL, Ranks
 from looptap.client.session.session import Session
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.protocol import messages as m
-from looptap.protocol.codec import pack
 from looptap.protocol.errors import MessageError, NoAnswer
 from looptap.protocol.replies import CommandRecord, CommandReply
+from looptap.protocol.values.packing import pack
 from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
 Which: TypeAlias = "str | int | Iterable[int]"

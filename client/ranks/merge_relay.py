@@ -23,9 +23,10 @@ from looptap.client.transport.base import Receiver
 from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, read_frame, write_frame
 from looptap.client.transport.tunnel.running_command import RunningCommand
 from looptap.protocol import messages as m
-from looptap.protocol.codec import decode_from_client, encode, pack, pack_values
+from looptap.protocol.codec import decode_from_client, encode
 from looptap.protocol.errors import LinkError, MessageError, NoAnswer
 from looptap.protocol.replies import SubscriptionInfo
+from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.buffer import Batch
 

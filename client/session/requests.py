@@ -12,7 +12,7 @@ from typing import Any, Generic
 
 import msgspec
 
-from looptap.protocol.codec import decode_from_client, encode, unpack
+from looptap.protocol.codec import decode_from_client, encode
 from looptap.protocol.errors import (
     BadEndpoint,
     EndpointBusy,
@@ -26,6 +26,7 @@ from looptap.protocol.errors import (
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import REPLIES, Done, Failed, R, Request
 from looptap.protocol.replies import checked_reply
+from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import (
     CommandCancelled,
     ControlConflict,

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from looptap.protocol.codec import SCALAR_TYPES, Scalar, pack, unpack
+from looptap.protocol.values.packing import SCALAR_TYPES, pack
+from looptap.protocol.values.unpacking import Scalar, unpack
 from looptap.store.errors import StoreError
 from looptap.streams.errors import LooptapError, SnapshotError
 from looptap.streams.flags import ERROR

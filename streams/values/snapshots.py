@@ -18,6 +18,8 @@ import numpy as np
 
 from looptap.streams.errors import SnapshotError
 from looptap.streams.events import parts_of
+from looptap.streams.values.device_transfer import Pending, copy_to_host
+from looptap.streams.values.torch_interop import on_device
 
 DEFAULT_MAX_VALUE_BYTES = 4_000_000
 """Bytes of one value, unless the query asks for more with ``max_bytes=``."""
@@ -40,28 +42,6 @@ class Image:
 
     def __repr__(self) -> str:
         return f"<Image {self.width} × {self.height}, {len(self.png):,} bytes>"
-
-
-class Pending:
-    """A value with tensors still in transfer from a device; `resolve` waits for them."""
-
-    __slots__ = ("tree",)
-
-    def __init__(self, tree: Any) -> None:
-        self.tree = tree
-
-    def resolve(self) -> Any:
-        """Return the value with every tensor on the host. Blocks: not on the loop thread."""
-        return _resolve(self.tree)
-
-
-class DeviceCopy:
-    """A tensor in transfer: host memory, and a function that waits for the data."""
-
-    __slots__ = ("host", "wait")
-
-    def __init__(self, host: Any, wait: Callable[[], Any]) -> None:
-        self.host, self.wait = host, wait
 
 
 class _Walk:
@@ -149,56 +129,6 @@ def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
             value = value.item()
         found.append(value)
     return tuple(found)
-
-
-def weight(value: Any) -> int:
-    """Return the approximate bytes of a snapshot."""
-    size = getattr(value, "nbytes", None)
-    if size is not None:
-        return int(size) + _NUMBER_BYTES
-    if isinstance(value, str | bytes):
-        return len(value) + _NUMBER_BYTES
-    if isinstance(value, Mapping):
-        return _NUMBER_BYTES + sum(weight(k) + weight(v) for k, v in value.items())
-    if isinstance(value, tuple | list | set | frozenset):
-        return _NUMBER_BYTES + sum(map(weight, value))
-    if isinstance(value, Image):
-        return len(value.png)
-    return _NUMBER_BYTES
-
-
-def on_device(tensor: Any) -> bool:
-    """Return True if reading the tensor's values would make the host wait."""
-    return not tensor.is_cpu
-
-
-def copy_to_host(tensor: Any) -> DeviceCopy:
-    """Start to copy a device tensor to the host, after the work in its stream."""
-    torch = sys.modules["torch"]
-    tensor = tensor.detach()
-    if not tensor.is_cuda:
-        host = tensor.cpu()
-        return DeviceCopy(host, lambda: None)
-    with torch.cuda.device(tensor.device):
-        clone = tensor.clone(memory_format=torch.contiguous_format)
-        side = _side_stream(torch, tensor.device)
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            host = torch.empty(clone.shape, dtype=clone.dtype, pin_memory=True)
-            host.copy_(clone, non_blocking=True)
-            clone.record_stream(side)
-            done = torch.cuda.Event()
-            done.record(side)
-    return DeviceCopy(host, done.synchronize)
-
-
-_side_streams: dict[Any, Any] = {}
-
-
-def _side_stream(torch: Any, device: Any) -> Any:
-    if device not in _side_streams:
-        _side_streams[device] = torch.cuda.Stream(device)
-    return _side_streams[device]
 
 
 # ---------------------------------------------------------------- copying, by type
@@ -386,15 +316,3 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
     if isinstance(value, type({}.keys()) | type({}.values())):
         return _items
     return _refuse
-
-
-def _resolve(tree: Any) -> Any:
-    kind = type(tree)
-    if kind is DeviceCopy:
-        tree.wait()
-        return tree.host.item() if tree.host.dim() == 0 else tree.host
-    if kind is tuple or kind is list or kind is set:
-        return kind(map(_resolve, tree))
-    if kind is dict:
-        return {k: _resolve(v) for k, v in tree.items()}
-    return tree

@@ -7,7 +7,8 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["looptap.protocol"]):
-    from looptap.protocol.codec import decode_from_agent, decode_from_client, unpack, unpack_values
+    from looptap.protocol.codec import decode_from_agent, decode_from_client
+    from looptap.protocol.values.unpacking import unpack, unpack_values
 from looptap.protocol.errors import MessageError
 
 

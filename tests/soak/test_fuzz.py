@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from looptap.protocol import messages as m
-from looptap.protocol.codec import encode, pack, pack_values
+from looptap.protocol.codec import encode
+from looptap.protocol.values.packing import pack, pack_values
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "300"))
 

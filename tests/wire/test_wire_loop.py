@@ -372,7 +372,8 @@ sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 import zmq
 from looptap.agent.io.server_thread import ServerThread
-from looptap.protocol.codec import decode_from_client, encode, unpack
+from looptap.protocol.codec import decode_from_client, encode
+from looptap.protocol.values.unpacking import unpack
 from looptap.protocol.errors import MessageError
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.limits import Limits

@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections import deque
 from typing import Any, NamedTuple
 
-from looptap.streams.values.snapshots import weight
+from looptap.streams.values.sizing import size_of
+from looptap.streams.values.snapshots import Image
 
 MAX_FRAMES = 100
 """Frames of a stream that are kept."""
@@ -48,7 +49,7 @@ class FrameHistory:
 
     def append(self, value: Any, event: int, wall: float) -> None:
         """Add a frame; drop the oldest ones beyond the bounds."""
-        frame = ChartFrame(value, event, wall, weight(value))
+        frame = ChartFrame(value, event, wall, len(value.png) if isinstance(value, Image) else size_of(value))
         self._frames.append(frame)
         self._held += frame.nbytes
         while len(self._frames) > 1 and (len(self._frames) > self.keep or self._held > self.nbytes):

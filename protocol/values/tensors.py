@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.protocol.floats import WIDENED
+from looptap.protocol.values.floats import WIDENED
 
 _DTYPE = re.compile(r"[<|](?:[biufcmM]\d{1,2}(?:\[\d{0,9}[A-Za-zμ]{1,2}\])?|[SU]\d{1,9})")
 _MAX_DIMENSIONS = 64  # numpy's own bound
