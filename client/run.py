@@ -25,7 +25,8 @@ from looptap.client.session.vitals import QUIET_SECONDS
 from looptap.client.streams.live import LiveStream
 from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
-from looptap.protocol.replies import AgentStats, CommandRecord, StackReport, StreamInfo
+from looptap.protocol.replies import CommandRecord, StreamInfo
+from looptap.protocol.statistics import AgentStats, StackReport
 from looptap.streams.forwarding import forwarded
 from looptap.streams.stream.feed import LIVE
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
 import msgspec
 
 from looptap.protocol import replies as r
+from looptap.protocol import statistics
 from looptap.streams.operators.windows import Group, Window
 
 VERSION = (2, 0)
@@ -156,11 +157,11 @@ class Agree(Request[r.CommandReply], tag="agree", frozen=True):
     number: int
 
 
-class GetStats(Request[r.AgentStats], tag="get stats", frozen=True):
+class GetStats(Request[statistics.AgentStats], tag="get stats", frozen=True):
     """Request for the counters of the agent."""
 
 
-class GetStacks(Request[r.StackReport], tag="get stacks", frozen=True):
+class GetStacks(Request[statistics.StackReport], tag="get stacks", frozen=True):
     """Request for the stack of each thread of the job."""
 
 

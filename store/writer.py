@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from looptap.protocol.replies import RecordedStreamStats, RecordingStats
+from looptap.protocol.statistics import RecordedStreamStats, RecordingStats
 from looptap.store.environment import about
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import COLUMN_COUNT, fact, parameters

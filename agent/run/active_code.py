@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from looptap.agent.control.command import LoopCommand
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.protocol.replies import LongEvaluation
+from looptap.protocol.statistics import LongEvaluation
 
 _QUERIES = AttachedQuery.evaluate.__code__.co_filename
 _COMMANDS = LoopCommand.run.__code__.co_filename

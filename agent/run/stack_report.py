@@ -6,7 +6,7 @@ import sys
 import threading
 import traceback
 
-from looptap.protocol.replies import ThreadStack
+from looptap.protocol.statistics import ThreadStack
 
 MAX_FRAMES = 60
 """Innermost frames of a thread that are reported."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.run.active_code import Inside, evaluations
-from looptap.protocol.replies import EventActivity, LongEvaluation
+from looptap.protocol.statistics import EventActivity, LongEvaluation
 
 log = logging.getLogger("looptap")
 

@@ -14,7 +14,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
-from looptap.protocol.replies import ClientStats
+from looptap.protocol.statistics import ClientStats
 
 _MAX_EXPIRED_SESSIONS = 64  # clients of which the numbers of their streams are kept
 _MAX_TOKEN_CHARACTERS = 100  # characters of a token that is one

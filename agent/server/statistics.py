@@ -17,7 +17,7 @@ from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.subscription import ClientSession
 from looptap.protocol import messages as m
-from looptap.protocol.replies import AgentStats, StackReport
+from looptap.protocol.statistics import AgentStats, StackReport
 
 
 class StatisticsReporter:

@@ -20,7 +20,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
-from looptap.protocol.replies import SubscriptionStats
+from looptap.protocol.statistics import SubscriptionStats
 from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error

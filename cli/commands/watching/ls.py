@@ -23,7 +23,8 @@ from looptap.client.rank_numbers import numbered, spans
 from looptap.client.session.vitals import moving
 from looptap.protocol.files.connection import runtime_dir, sweep
 from looptap.protocol.keys import VIEWER
-from looptap.protocol.replies import AgentStats, StreamInfo, SubscriptionStats
+from looptap.protocol.replies import StreamInfo
+from looptap.protocol.statistics import AgentStats, SubscriptionStats
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
 

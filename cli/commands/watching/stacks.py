@@ -11,7 +11,7 @@ from looptap.cli.formats import json_of, printable
 from looptap.cli.options import Ranks, RunName, ranks_of
 from looptap.cli.output import DONE, complain
 from looptap.client.attach import attach
-from looptap.protocol.replies import StackReport
+from looptap.protocol.statistics import StackReport
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
 

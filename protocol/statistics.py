@@ -1,0 +1,143 @@
+"""Replies about the agent itself: its counters, and the stacks of its process."""
+
+from __future__ import annotations
+
+import msgspec
+
+from looptap.protocol.replies import ByName, Listed, Reply, StreamInfo
+
+
+class LongEvaluation(Reply, frozen=True, kw_only=True):
+    """A query or command that the loop has been running for more than 5 s."""
+
+    kind: str
+    name: str
+    client: str
+    """Name of the client that asked for it; empty for the job itself."""
+    on: str
+    seconds: float
+    text: str
+    """All of this in words."""
+
+
+class ClientStats(Reply, frozen=True, kw_only=True):
+    """One attached client."""
+
+    name: str
+    role: str
+    streams: int
+    sent_bytes: int
+    away: bool
+    """True while its link is lost."""
+
+
+class SubscriptionStats(Reply, frozen=True, kw_only=True):
+    """One stream of one client, with the cost of its query."""
+
+    name: str
+    on: str
+    client: str
+    state: str
+    values: int
+    sent: int
+    dropped: int
+    skipped: int
+    errors: int
+    withheld: int
+    filtered: int
+    evaluated: int
+    nanoseconds_per_event: float
+    share_of_time: float
+    limitation: str
+    """How the budget limits the query, in words."""
+
+
+class RecordedStreamStats(Reply, frozen=True, kw_only=True):
+    """One stream in the file of the run."""
+
+    name: str
+    kept: int
+    dropped: int
+
+
+class RecordingStats(Reply, frozen=True, kw_only=True):
+    """The file of the run: what was written to it and what is pending."""
+
+    file: str
+    path: str
+    state: str
+    reason: str
+    kept: int
+    dropped: int
+    waiting_bytes: int
+    waiting_peak: int
+    pauses: int
+    commits: int
+    slowest_commit: float
+    """Longest wait for the disk, in seconds."""
+    seconds: float
+    """CPU time of the thread that writes."""
+    streams: Listed[RecordedStreamStats]
+
+
+class AgentStats(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """All counters of an agent."""
+
+    run: str
+    events: ByName[int]
+    idle: float
+    ages: ByName[float]
+    inside: Listed[LongEvaluation]
+    clients: Listed[ClientStats]
+    shares: int
+    queries: Listed[SubscriptionStats]
+    streams: Listed[StreamInfo]
+    readers: Listed[SubscriptionStats]
+    history_bytes: int
+    history_peak: int
+    outbox_bytes: int
+    outbox_peak: int
+    dropped: int
+    withheld: int
+    refused_messages: int
+    events_in_cuda_graphs: int
+    lineage: Listed[str] = msgspec.field(default_factory=list)
+    """Ids of the runs that this one resumes, the oldest first; like the next three, only of a run that resumes one."""
+    resumed_from: str | None = None
+    resumed_at: ByName[int] = msgspec.field(default_factory=dict)
+    rewound: ByName[tuple[int, int]] = msgspec.field(default_factory=dict)
+    """First and last number of the events that are repeated, by type."""
+    paused: float
+    paused_before: float
+    store: RecordingStats | None
+    io_seconds: float
+    io_share: float
+    budget: float
+
+
+class ThreadStack(Reply, frozen=True, kw_only=True):
+    """The Python stack of one thread of the job."""
+
+    thread: str
+    ident: int
+    daemon: bool
+    stack: str
+    """Text, like a traceback, the innermost call last."""
+
+
+class EventActivity(Reply, frozen=True, kw_only=True):
+    """Events of one type: how many so far, and seconds since the newest."""
+
+    count: int
+    idle: float
+
+
+class StackReport(Reply, frozen=True, kw_only=True):
+    """The stack of each thread of the job, and whether the loop is moving."""
+
+    threads: Listed[ThreadStack]
+    events: ByName[EventActivity]
+    paused: float
+    age: float
+    """Seconds since the agent began."""
+    inside: Listed[LongEvaluation]
