@@ -1,4 +1,4 @@
-"""Declarations of the host: streams, controls, triggers, checkpoint, stop, replay."""
+"""Declarations of the host: streams, controls, triggers, checkpoint, replay."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ class Refused(Message, tag="refused", frozen=True):
 
 
 class Done(Message, tag="done", frozen=True):
-    """The answer to request ``request``: its reply, packed by looptap.protocol.values."""
+    """The answer to request ``request``: its reply, as `protocol.values` packs it."""
 
     request: int
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
