@@ -173,19 +173,19 @@ def test_a_run_is_judged_by_its_siblings_when_they_get_there_and_nan_is_worst():
     for step in (1.0, 2.0):
         table.add("ahead", step, 1.6, int(step))
         table.add("nan", step, NAN, int(step))
-        assert table.news("ahead") == []
+        assert table.new_judgements("ahead") == []
         table.add("a", step, 1.0, int(step))
         table.add("b", step, 1.0, int(step))
         table.add("c", step, 1.4, int(step))
     # the siblings of "ahead" have the median 1.2, and its bound is 1.8
-    assert table.news("ahead") == []
-    assert {news.event for news in table.news("nan")} == {2}
-    assert table.news("a") == table.news("b") == table.news("c") == []
+    assert table.new_judgements("ahead") == []
+    assert {news.event for news in table.new_judgements("nan")} == {2}
+    assert table.new_judgements("a") == table.news("b") == table.news("c") == []
     for step in (3.0, 4.0):
         for run in "abc":
             table.add(run, step, 1.0, int(step))
         table.add("ahead", step, 1.6, int(step))
-    assert [news.event for news in table.news("ahead")] == [4]
+    assert [news.event for news in table.new_judgements("ahead")] == [4]
     accuracy = SiblingComparison(looptap.Rule.worse_than_siblings("right", by=1.5, at_least=2, higher_is_better=True))
     for run, right in (("a", 0.9), ("b", 0.8), ("low", 0.2)):
         accuracy.add(run, 1.0, right, 1)
