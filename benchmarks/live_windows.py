@@ -22,7 +22,7 @@ from window_process import RATE, VISIBLE
 import looptap
 
 PROCESS = str(Path(__file__).with_name("window_process.py"))
-BLUE = "#1f77b4"
+BLUE = "#066299"
 TOOLKITS = {"tk": "Tk", "qt": "Qt"}
 
 

@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -53,6 +54,14 @@ def _leave_out_what_other_files_leave():
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _first_colors_first():
+    """Forget which names of a session have which colours."""
+    colors = sys.modules.get("looptap.visualizers.data.colors")
+    if colors is not None:
+        colors.SESSION.clear()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from looptap.streams.stream.stream import Stream
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.window import ChartWindow
 
-BLUE, ORANGE = "#1f77b4", "#ff7f0e"
+BLUE, ORANGE = "#066299", "#af4d03"
 
 
 class Fed(Stream):

@@ -27,7 +27,7 @@ from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces import capabilities, page, terminal
 from looptap.visualizers.surfaces.capabilities import choose
 
-BLUE = "#1f77b4"
+BLUE = "#066299"
 JOB = """
 import sys, threading, looptap
 agent = looptap.Agent("small")
@@ -221,7 +221,7 @@ def test_charts_are_saved_without_a_window(job, here, bare, tmp_path):
     assert out.endswith(f"drawn; saved: {path}\n")
     shot = np.asarray(Image.open(path).convert("RGB"))
     assert len(pixels(shot, BLUE)) > 300
-    assert len(pixels(shot, "#ff7f0e")) > 300
+    assert len(pixels(shot, "#af4d03")) > 300
     code, _, err = here("plot", "small", "loss", "--save", str(tmp_path / "a.docx"), "--after", "0.1")
     assert code == 1
     assert ".docx" in err

@@ -21,7 +21,7 @@ from looptap.visualizers.charts.legends import label_of, legends
 from looptap.visualizers.charts.marks import settle
 from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.charts.summaries import Summary, summary
-from looptap.visualizers.data.colors import Palette
+from looptap.visualizers.data.colors import SESSION
 from looptap.visualizers.drawing.picture import Picture
 
 Streams: TypeAlias = Stream | Sequence[Stream]
@@ -59,8 +59,8 @@ class Plot:
         if chart:
             kind_named(chart)
         self.rows = rows
-        self.palette = Palette()
-        self._options = {"x": x, "title": title, "keep": keep, "palette": self.palette}
+        self.palette = SESSION
+        self._options = {"x": x, "title": title, "keep": keep}
         self._how = {"chart": chart, "y": (y,) if isinstance(y, str) else tuple(y), "color": color}
         groups = [part for group in streams for part in _parts(group, chart)]
         self._legends = legends([group for group, _ in groups])

@@ -12,7 +12,7 @@ from waiting import soon
 import looptap
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
-BLUE, WHITE, BLACK = [31, 119, 180], [255, 255, 255], [0, 0, 0]
+BLUE, WHITE, BLACK = [6, 98, 153], [255, 255, 255], [0, 0, 0]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 SAVED = """async () => {
@@ -114,7 +114,7 @@ def test_streams_come_and_go_while_a_chart_lives(opened):
     book.charts(1)
     book.run(2)
     book.wait("document.querySelectorAll('.looptap .legend span').length === 2")
-    soon(lambda: book.inked([255, 127, 14]) > 100)
+    soon(lambda: book.inked([175, 77, 3]) > 100)
     book.run(3)
     book.charts(2)
     book.run(4)

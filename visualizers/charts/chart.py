@@ -21,7 +21,7 @@ from looptap.visualizers.charts.frame_history import MAX_FRAME_BYTES, MAX_FRAMES
 from looptap.visualizers.charts.marks import Marks
 from looptap.visualizers.charts.registry import find
 from looptap.visualizers.charts.series import Series
-from looptap.visualizers.data.colors import COLORS, Palette
+from looptap.visualizers.data.colors import COLORS, SESSION, Palette, dash_for
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Axis, Mark, Picture, Side
 
@@ -70,7 +70,7 @@ class Chart:
         self.points, self.keep, self.keep_bytes = points, keep, keep_bytes
         self.series: list[Series] = []
         self.lock = threading.RLock()
-        self.palette = palette or Palette()
+        self.palette = SESSION if palette is None else palette
         self.refused: dict[str, str] = {}
         """Why a stream with a late first value is not drawn, by its name."""
         self._waiting: list[tuple[Stream, dict[str, Any]]] = []
@@ -157,15 +157,16 @@ class Chart:
         names = {*choice.schema, *(stream.fields or ())}
         color = by = options["color"]
         label = options["name"] or stream.name
+        taken = [look for one in self.series for look in one.looks]
         if not by or by in names:
             same = sum((one.label or one.stream.name) == label for one in self.series)
-            color = self.palette.color(f"{label} {same}" if same else label)
+            color = self.palette.color(f"{label} {same}" if same else label, [other for other, _ in taken])
         layer = self if choice.kind == self.kind else self._layer(choice.kind)
         frames = FrameHistory(self.keep, self.keep_bytes)
         series = Series(
             stream, choice, color, layer, side, frames=frames, label=options["name"],
             y=options["y"] or stream.drawn, by=by if by in names else "",
-            dash=options["dash"] or self.palette.dash(label), points=self.points,
+            dash=options["dash"] or dash_for(color, taken), points=self.points,
             noted=tuple(note for note in stream.notes if note not in stream.limits),
             sample=stream.first(),
         )  # fmt: skip

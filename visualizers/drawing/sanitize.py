@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.visualizers.data.colors import COLORS
+from looptap.visualizers.data.colors import COLORS, LIGHT, Theme
 from looptap.visualizers.drawing.axis_limits import apart
 from looptap.visualizers.drawing.picture import (
     Axis,
@@ -84,11 +84,11 @@ def local(seconds: Numbers) -> Numbers:
     return shifted
 
 
-def sanitize(picture: Picture) -> Picture:
+def sanitize(picture: Picture, theme: Theme = LIGHT) -> Picture:
     """Return a picture whose numbers, texts and colours every library can draw.
 
     Badges name what is left out. Times are shifted to local time (`local`), so do this once. What is empty becomes a
-    `Text` that says so.
+    `Text` that says so. Our colours become those of ``theme``.
     """
     notices: list[str] = []
     x, y = _axis(picture.x), _axis(picture.y)
@@ -96,7 +96,9 @@ def sanitize(picture: Picture) -> Picture:
         x = Axis(x.title)  # labels are at 0, 1, 2, ...
     right = _axis(picture.right) if picture.right else None
     space = _axis(picture.z) if picture.z else Axis()
-    marks = tuple(_mark(mark, i, x, y, right or y, space, notices) for i, mark in enumerate(picture.marks))
+    marks = tuple(
+        _mark(_colored(mark, i, theme), x, y, right or y, space, notices) for i, mark in enumerate(picture.marks)
+    )
     if right is None and any(getattr(mark, "side", "left") == "right" for mark in marks):
         right = Axis()
     rules = [
@@ -112,12 +114,17 @@ def sanitize(picture: Picture) -> Picture:
     )  # fmt: skip
 
 
-def _mark(mark: Mark, index: int, x: Axis, y: Axis, right: Axis, space: Axis, notices: list[str]) -> Mark:
+def _colored(mark: Mark, index: int, theme: Theme) -> Mark:
+    if isinstance(mark, Line | Points | Band | Bars):
+        return replace(mark, color=theme.of(color_of(mark.color, index)))
+    return mark
+
+
+def _mark(mark: Mark, x: Axis, y: Axis, right: Axis, space: Axis, notices: list[str]) -> Mark:
     match mark:
         case Line() | Points() | Band() | Bars():
             up = right if mark.side == "right" else y
-            named = replace(mark, name=clean(mark.name, 60), color=color_of(mark.color, index))
-            named = replace(named, opacity=_opacity(mark.opacity))
+            named = replace(mark, name=clean(mark.name, 60), opacity=_opacity(mark.opacity))
             return _drawn(named, x, up, space, notices)
         case Grid():
             return _grid(mark)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_WORDS = dict(fontsize=8, color="#666666", va="center", parse_math=False)
+from looptap.visualizers.data.colors import COLORS
+from looptap.visualizers.drawing.backends.matplotlib_marks import theme_of
+
+_WORDS = dict(fontsize=8, va="center", parse_math=False)
 
 
 class FrameBar:
@@ -17,9 +20,10 @@ class FrameBar:
         axes.set_axis_off()
         axes.set_xlim(-0.03, 1.03)
         axes.set_ylim(0, 1)
-        axes.plot([0, 1], [0.5, 0.5], color="#bbbbbb", linewidth=3, solid_capstyle="round")
-        (self._knob,) = axes.plot([1], [0.5], "o", color="#1f77b4", markersize=9)
-        self._words = axes.text(0.5, 1.05, "", ha="center", **_WORDS)
+        theme = theme_of(axes)
+        axes.plot([0, 1], [0.5, 0.5], color=theme.faint, linewidth=3, solid_capstyle="round")
+        (self._knob,) = axes.plot([1], [0.5], "o", color=theme.of(COLORS[0]), markersize=9)
+        self._words = axes.text(0.5, 1.05, "", ha="center", color=theme.muted, **_WORDS)
         for name, handler in (
             ("button_press_event", self._press), ("motion_notify_event", self._drag),
             ("button_release_event", self._release),

@@ -117,11 +117,8 @@ class LineChart(Chart):
             picked = thinned(y, most)
             x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
             x, shown = broken(picked, breaks, x, shown)
-            name, color = self.appearance(series, part, drawn)
-            if rank is not None:
-                name = f"{name} rank {rank}"
-                color = self.palette.color(name)
-            yield LineMark(x, shown, name=name, color=color, dash=series.dash, side=series.side)
+            name, color, dash = self.appearance(series, part, drawn, rank)
+            yield LineMark(x, shown, name=name, color=color, dash=dash, side=series.side)
             if len(breaks) and (alone := _alone(shown)).any():  # a line of one point is invisible
                 yield Points(x[alone], shown[alone], color=color, side=series.side)
             if gaps:
@@ -151,15 +148,20 @@ class LineChart(Chart):
         gone = ring.given_up + series.passed
         _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
 
-    def appearance(self, series: Series, part: int, drawn: list[int]) -> tuple[str, str]:
-        """Return the name and colour of a line; the first has the stream's colour."""
-        if len(drawn) == 1:
-            return series.name, series.color
-        name: str = series.data["names"][part]
-        colors = [series.color]
-        for one in drawn[1 : drawn.index(part) + 1]:  # no two lines of a chart are alike while there are colours
-            colors.append(self.palette.color(f"{series.name}.{series.data['names'][one]}", but=colors))
-        return name if len(self.series) == 1 else f"{series.name} {name}", colors[-1]
+    def appearance(self, series: Series, part: int, drawn: list[int], rank: int | None = None) -> tuple[str, str, str]:
+        """Return name, colour and dash of a line; a line alone has the stream's."""
+        name: str = series.name if len(drawn) == 1 else series.data["names"][part]
+        if len(drawn) > 1 and len(self.series) > 1:
+            name = f"{series.name} {name}"
+        if len(drawn) == 1 and rank is None:
+            series.lines.clear()
+            return name, series.color, series.dash
+        name = name if rank is None else f"{name} rank {rank}"
+        if name not in series.lines:
+            others = [look for one in self.series if one is not series for look in one.looks]
+            first = series.color if not series.lines else ""
+            series.lines[name] = self.palette.look(name, [*others, *series.lines.values()], first)
+        return name, *series.lines[name]
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes, titled where they show a single thing."""

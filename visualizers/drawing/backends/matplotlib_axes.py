@@ -21,6 +21,7 @@ from looptap.visualizers.drawing.backends.matplotlib_marks import (
     bar_floor,
     placed,
     shown,
+    theme_of,
     words,
 )
 from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, named, ticks
@@ -33,7 +34,6 @@ Place: TypeAlias = Callable[[float, float, float, float], tuple[float, float, fl
 """Maps margins in inches (left, bottom, right, top) to a rectangle in parts of the figure."""
 
 _MAX_LEGEND_ENTRIES = 12
-_GREY = {"color": "#cccccc", "linewidth": 0.5}
 
 
 class PlaneView:
@@ -50,7 +50,8 @@ class PlaneView:
             axes.set_ylabel(shown(y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
             axes.tick_params(labelsize=SMALL_FONT_POINTS)
         self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
-        self.axes.grid(**_GREY)
+        theme = theme_of(figure)
+        self.axes.grid(color=theme.faint, linewidth=0.5)
         self.axes.set_axisbelow(True)
         if self.labels:
             at = ticks(self.labels, 20)
@@ -61,7 +62,7 @@ class PlaneView:
             )  # fmt: skip
         self.margins = (0.62, 0.42 + (0.5 if self.labels else 0), 0.55 if picture.right else 0.15, 0.1)
         self.bounds: dict[Any, Limits | None] = {}
-        self.rules = LineCollection([], colors="#555555", linewidths=0.8, linestyles="dashed")
+        self.rules = LineCollection([], colors=theme.muted, linewidths=0.8, linestyles="dashed")
         self.axes.add_collection(self.rules, autolim=False)
         upright = {"rotation": 90, "va": "top", "ha": "right", "clip_on": True}
         self.words = [words(self.axes, 0, 1, "", **upright) for _ in picture.rules]
@@ -187,6 +188,19 @@ class SpaceView:
         return "limits" if moved else "data"
 
 
+def tint(axes: Any) -> None:
+    """Give axes the colours of the theme of their figure."""
+    theme = theme_of(axes)
+    axes.set_facecolor("none")
+    axes.title.set_color(theme.ink)
+    axes.tick_params(which="both", color=theme.muted, labelcolor=theme.ink)
+    for spine in axes.spines.values():
+        spine.set_edgecolor(theme.muted)
+    for axis in filter(None, (getattr(axes, name, None) for name in ("xaxis", "yaxis", "zaxis"))):
+        axis.label.set_color(theme.ink)
+        axis.get_offset_text().set_color(theme.ink)
+
+
 def _on_the_right(mark: Mark) -> bool:
     return getattr(mark, "side", "left") == "right"
 
@@ -228,6 +242,8 @@ def _legend(axes: Any, panel: Panel, picture: Picture) -> Any:
     if len(marks) > _MAX_LEGEND_ENTRIES:
         handles.append(Patch(alpha=0, label=f" … {len(marks) - _MAX_LEGEND_ENTRIES} more"))
     legend = axes.legend(handles=handles, loc="upper right", fontsize=SMALL_FONT_POINTS, framealpha=0.8, handlelength=1)
+    theme = theme_of(axes)
+    legend.get_frame().set(facecolor=theme.ground, edgecolor=theme.faint)
     for text in legend.get_texts():
-        text.set(**PLAIN)
+        text.set(color=theme.ink, **PLAIN)
     return legend

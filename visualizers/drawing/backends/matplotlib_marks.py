@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib import font_manager, rcParams
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
 
+from looptap.visualizers.data.colors import DARK, LIGHT, Theme, is_dark
 from looptap.visualizers.drawing.backends.quick_lines import QuickLine
 from looptap.visualizers.drawing.label_placement import beside
 from looptap.visualizers.drawing.layouts import bar_sides, polygons, scale
@@ -30,9 +32,16 @@ def shown(text: str, family: str = "", weight: str = "normal") -> str:
     return text if known.issuperset(text) else "".join(c if c in known else "▯" for c in text)
 
 
+def theme_of(holder: Any) -> Theme:
+    """Return the theme of the figure of axes or of a part of a figure, by its ground."""
+    *ground, opacity = to_rgba(holder.get_figure(root=True).get_facecolor())
+    return DARK if opacity and is_dark(*ground) else LIGHT
+
+
 def words(holder: Any, x: float, y: float, text: str, **how: Any) -> Any:
     """Return text on axes or on a figure; dollar signs are not a formula."""
-    return holder.text(x, y, shown(text), **{"fontsize": SMALL_FONT_POINTS, **PLAIN, **how})
+    style = {"fontsize": SMALL_FONT_POINTS, "color": theme_of(holder).ink, **PLAIN, **how}
+    return holder.text(x, y, shown(text), **style)
 
 
 def placed(values: Numbers, axis: Axis) -> Numbers:
@@ -105,13 +114,14 @@ class LineArtist:
 
     def _empty(self, mark: Line) -> Any:
         if mark.z is not None:
-            return self.axes.text(0, 0, 0, "", fontsize=SMALL_FONT_POINTS, **PLAIN)
+            return self.axes.text(0, 0, 0, "", fontsize=SMALL_FONT_POINTS, color=theme_of(self.axes).ink, **PLAIN)
         return self.axes.annotate(
             "",
             (0, 0),
             xytext=(3, 3),
             textcoords="offset points",
             fontsize=SMALL_FONT_POINTS,
+            color=theme_of(self.axes).ink,
             annotation_clip=True,
             **PLAIN,
         )

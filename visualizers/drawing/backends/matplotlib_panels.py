@@ -8,9 +8,8 @@ import numpy as np
 from matplotlib.patches import Wedge
 
 from looptap.streams.text import cut
-from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place
-from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, words
+from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, theme_of, words
 from looptap.visualizers.drawing.layouts import CAPTION_SHARE, Panel, arrange, caption_lines, scale, ticks, written
 from looptap.visualizers.drawing.picture import Grid, Images, Picture, Pie, Table, Text
 
@@ -156,7 +155,9 @@ class PieView(FramelessView):
         self.axes.set_xlim(-1.7, 1.7)
         self.axes.set_ylim(-1.25, 1.25)
         count = len(_single(panel, Pie).shares)
-        self.wedges = [Wedge((0, 0), 1, 0, 0, color=COLORS[i % len(COLORS)], ec="white") for i in range(count)]
+        theme = theme_of(figure)
+        colors = [theme.colors[i % len(theme.colors)] for i in range(count)]
+        self.wedges = [Wedge((0, 0), 1, 0, 0, color=color, ec=theme.ground) for color in colors]
         self.labels = [words(self.axes, 0, 0, "", va="center") for _ in range(count)]
         for wedge in self.wedges:
             self.axes.add_patch(wedge)

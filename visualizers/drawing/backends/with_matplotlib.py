@@ -10,8 +10,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from looptap.streams.text import cut
-from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place, PlaneView, SpaceView
-from looptap.visualizers.drawing.backends.matplotlib_marks import LARGE_FONT_POINTS, SMALL_FONT_POINTS, shown, words
+from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place, PlaneView, SpaceView, tint
+from looptap.visualizers.drawing.backends.matplotlib_marks import (
+    LARGE_FONT_POINTS,
+    SMALL_FONT_POINTS,
+    shown,
+    theme_of,
+    words,
+)
 from looptap.visualizers.drawing.backends.matplotlib_panels import GridView, ImagesView, LettersView, PieView
 from looptap.visualizers.drawing.layouts import Kind, arrange, frame_words, panels, structure
 from looptap.visualizers.drawing.picture import Picture
@@ -70,7 +76,7 @@ class Drawing:
     def __init__(self, figure: Any, picture: Picture) -> None:
         self.figure = figure
         self.views: list[Any] = []
-        self._build(sanitize(picture))
+        self._build(sanitize(picture, theme_of(figure)))
 
     @property
     def artists(self) -> list[Any]:
@@ -83,8 +89,9 @@ class Drawing:
         "data": only data was set, redraw `artists`. "limits": data was set and limits moved, redraw the whole canvas.
         "structure": the marks are others, everything was redrawn.
         """
-        picture = sanitize(picture)
-        if structure(picture) != self._structure or len(picture.badges) > len(self._notices):
+        picture, theme = sanitize(picture, theme_of(self.figure)), theme_of(self.figure)
+        same = theme == self._theme and structure(picture) == self._structure
+        if not same or len(picture.badges) > len(self._notices):
             self._build(picture)
             return "structure"
         changes = {view.set(panel, picture) for view, panel in zip(self.views, panels(picture), strict=True)}
@@ -101,19 +108,22 @@ class Drawing:
     def _build(self, picture: Picture) -> None:
         self.figure.clear()
         self._structure: Hashable = structure(picture)
+        self._theme = theme = theme_of(self.figure)
         found = panels(picture)
         lines = bool(picture.title or picture.frame), bool(picture.guess)
         self._header = 0.05 + _TEXT_LINE_INCHES * 1.4 * lines[0] + _TEXT_LINE_INCHES * lines[1]
         count = min(_MAX_BADGES, len(picture.badges))
         self._footer = _TEXT_LINE_INCHES * count + 0.04 * bool(count)
         self._title = words(self.figure, 0, 0, "", fontsize=LARGE_FONT_POINTS, fontweight="bold", va="top")
-        self._guess = words(self.figure, 0, 0, "", color="#666666", va="top")
-        self._frame = words(self.figure, 0, 0, "", color="#666666", va="top", ha="right")
-        self._notices = [words(self.figure, 0, 0, "", color="#a04000", va="bottom") for _ in picture.badges]
+        self._guess = words(self.figure, 0, 0, "", color=theme.muted, va="top")
+        self._frame = words(self.figure, 0, 0, "", color=theme.muted, va="top", ha="right")
+        self._notices = [words(self.figure, 0, 0, "", color=theme.warning, va="bottom") for _ in picture.badges]
         places = [self._placing(i, len(found)) for i in range(len(found))]
         self.views = [
             VIEWS[panel.kind](self.figure, place, panel, picture) for panel, place in zip(found, places, strict=True)
         ]
+        for axes in self.figure.axes:
+            tint(axes)
         self._say(picture)
 
     def _inches(self) -> tuple[float, float]:

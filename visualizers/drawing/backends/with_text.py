@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from looptap.visualizers.data.colors import COLORS
+from looptap.visualizers.data.colors import DARK, LIGHT, Theme
 from looptap.visualizers.drawing.axis_limits import apart, span
 from looptap.visualizers.drawing.backends.blocks import bar, beside, half_blocks, shaded
 from looptap.visualizers.drawing.layouts import (
@@ -62,7 +63,8 @@ def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True
     cats  ████████████████  75.0 %
     dogs  █████▍            25.0 %
     """
-    return "\n".join(_lines(sanitize(picture), max(_MIN_PLOT_COLUMNS, width), max(_MIN_PLOT_LINES, height), color))
+    tidy = sanitize(picture, _theme())
+    return "\n".join(_lines(tidy, max(_MIN_PLOT_COLUMNS, width), max(_MIN_PLOT_LINES, height), color))
 
 
 def draw_all(
@@ -256,7 +258,8 @@ def _labelled(
     texts = [written(n) or "nan" if paints else f"{100 * n:.1f} %" for n in numbers]
     tail, head = max(map(len, texts), default=0), min(max(map(cell_len, labels), default=0), width // 3)
     room = max(1, width - head - tail - 4)
-    paints = paints or [COLORS[i % len(COLORS)] for i in range(len(labels))]
+    colors = _theme().colors
+    paints = paints or [colors[i % len(colors)] for i in range(len(labels))]
     found = []
     for label, number, text, paint in zip(labels, numbers, texts, paints, strict=True):
         drawn = bar(abs(float(number)), largest, room)
@@ -356,6 +359,11 @@ def _shade(text: str, cell: float, low: float, high: float, color: bool) -> str:
 def _painted(text: str, color: str, colored: bool) -> str:
     red, green, blue = _rgb(color)
     return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m" if colored and text else text
+
+
+def _theme() -> Theme:
+    """Return the theme of the terminal: dark, unless it says otherwise."""
+    return LIGHT if os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15") else DARK
 
 
 def _rgb(color: str) -> tuple[int, int, int]:

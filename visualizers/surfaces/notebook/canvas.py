@@ -5,6 +5,7 @@ The code of the page is held once, by a model of its own; a canvas carries some 
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ from typing import Any
 import anywidget
 import traitlets
 
+from looptap.visualizers.data.colors import COLORS, DARK
 from looptap.visualizers.surfaces.notebook.browser_pages import BrowserPages
 from looptap.visualizers.surfaces.notebook.frames import CanvasFrame, SentFrame
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, pulse, quietly
@@ -36,13 +38,9 @@ def library() -> Library:
     """Return the library of this process."""
     style = (STATIC / "uPlot.min.css").read_text() + (STATIC / "chart.css").read_text()
     parts = [(STATIC / name).read_text() for name in _CODE]
-    return Library(code="\n".join([f"const STYLE = {_text(style)};", *parts]))
-
-
-def _text(text: str) -> str:
-    import json
-
-    return json.dumps(text)
+    tables = {"STYLE": style, "COLORS": COLORS, "DARK_FORMS": dict(zip(COLORS, DARK.colors, strict=True))}
+    named = [f"const {name} = {json.dumps(table)};" for name, table in tables.items()]
+    return Library(code="\n".join([*named, *parts]))
 
 
 class Canvas(anywidget.AnyWidget):

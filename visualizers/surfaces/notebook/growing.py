@@ -41,7 +41,7 @@ def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
     parts = layer.drawn(series, axis)
     return [
         (
-            *layer.appearance(series, part, parts),
+            *layer.appearance(series, part, parts)[:2],
             Growing(
                 f"{id(series)}.{layer.x}.{origin}.{part}", x, Column(columns[MAX_LEADING_COLUMNS + part], total, most)
             ),

@@ -15,6 +15,7 @@ from looptap.client.run import Run
 from looptap.client.session.vitals import moving
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.charts import schemas
+from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.notebook.display import PlotView
 from looptap.visualizers.surfaces.notebook.driver import Driver
@@ -169,7 +170,7 @@ def _estimate(report: Mapping[str, Any]) -> str:
     """Return the estimate in words and as a bar: full if certain, shaded if not."""
     sure, perhaps = over_by_now(report)
     parts = "".join(f'<div style="width:{share:.1%};background:{color}"></div>'
-                    for share, color in ((sure, "#1f77b4"), (perhaps - sure, "#1f77b466")))  # fmt: skip
+                    for share, color in ((sure, COLORS[0]), (perhaps - sure, COLORS[0] + "66")))  # fmt: skip
     lines = "".join(f"<p style='margin:0'>{html.escape(line)}</p>" for line in said(report))
     return f'<div style="{_BAR}">{parts}</div><div style="margin:0 0 12px">{lines}</div>'
 

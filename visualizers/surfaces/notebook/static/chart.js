@@ -31,7 +31,10 @@ class View {
     });
     this.seen.observe(this.el);
     this.el.style.transition = "color 1ms"; // its end says that the theme has changed
-    this.el.addEventListener("transitionend", (event) => event.target === this.el && this.draw());
+    this.themed = () => requestAnimationFrame(() => themeOf(this.el).ink !== this.theme?.ink && this.draw());
+    this.el.addEventListener("transitionend", (event) => event.target === this.el && this.themed());
+    this.attributes = new MutationObserver(this.themed); // where transitions are switched off
+    for (const root of [document.documentElement, document.body]) this.attributes.observe(root, { attributes: true });
     if (store.left) store.ask();
     store.views.add(this);
     this.draw();
@@ -49,6 +52,7 @@ class View {
     if (!this.store.views.size) this.store.leave();
     this.resized.disconnect();
     this.seen.disconnect();
+    this.attributes.disconnect();
     for (const panel of this.panels) panel.destroy();
   }
   // The width of one panel: they stand side by side while there is room for each.
@@ -70,6 +74,9 @@ class View {
   draw() {
     const { layout } = this.store;
     if (!layout) return;
+    const theme = themeOf(this.el);
+    this.changed ||= theme.ink !== this.theme?.ink;
+    this.theme = theme;
     if (this.changed) this.soon();
     const kinds = layout.panels.map((panel) => panel.kind).join();
     if (kinds !== this.kinds) {
@@ -106,7 +113,7 @@ class View {
       if (!name || !color || this.shown.has(name)) continue;
       const entry = make(this.legend, "span", this.hidden.has(name) ? "off" : "");
       entry.title = "Click to hide or show";
-      make(entry, "i").style.background = color;
+      make(entry, "i").style.background = this.theme.of(color);
       entry.append(name);
       this.shown.set(name, make(entry, "b"));
       entry.onclick = () => {
@@ -173,8 +180,8 @@ class View {
     const ratio = devicePixelRatio, head = 22 * ratio, canvas = document.createElement("canvas");
     canvas.width = sources.reduce((sum, source) => sum + source.width, 0);
     canvas.height = Math.max(...sources.map((source) => source.height)) + head;
-    const ctx = canvas.getContext("2d"), ink = getComputedStyle(this.el).color;
-    ctx.fillStyle = ink.match(/\d+/g)[0] > 128 ? "#111" : "#fff";
+    const ctx = canvas.getContext("2d"), { ink, ground } = this.theme;
+    ctx.fillStyle = ground;
     ctx.fillRect(0, 0, canvas.width, canvas.height);
     let left = 0;
     for (const source of sources) {
@@ -184,7 +191,7 @@ class View {
     ctx.font = `${12 * ratio}px system-ui`;
     left = 8 * ratio;
     const marks = this.store.layout.panels.flatMap((panel) => panel.marks);
-    const colors = new Map(marks.map((mark) => [mark.name, mark.color]));
+    const colors = new Map(marks.map((mark) => [mark.name, mark.color && this.theme.of(mark.color)]));
     for (const [text, color] of [[this.store.layout.title, ink], ...[...this.shown.keys()].map((n) => [n, colors.get(n)])]) {
       ctx.fillStyle = color;
       ctx.fillText(text, left, head * 0.7);

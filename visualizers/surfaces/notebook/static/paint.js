@@ -8,6 +8,13 @@ const make = (parent, tag, name = "", text = "") => {
   return node;
 };
 
+// The page's ink, read once a drawing, and whether the ground is dark.
+const themeOf = (el) => {
+  const ink = getComputedStyle(el).color, [r, g, b] = ink.match(/[\d.]+/g).map(Number);
+  const dark = 0.3 * r + 0.6 * g + 0.1 * b > 127;
+  return { ink, dark, ground: dark ? "#111111" : "#ffffff", of: (color) => (dark && DARK_FORMS[color]) || color };
+};
+
 const DASHES = { solid: [], dash: [8, 5], dot: [2, 4], dashdot: [8, 4, 2, 4] };
 
 // The first index of `numbers` (sorted) that is not below `value`.
@@ -52,11 +59,17 @@ const trace = (path, xs, ys, [from, to], X, Y) => {
 
 // The same for many points per column of pixels, x rising: a bar for each column, from its lowest to its highest point
 // and to the end of the column before. Bars on whole pixels are drawn ten times as fast as a path.
-const columnwise = (ctx, xs, ys, [from, to], X, Y, thick) => {
-  const wide = Math.max(1, Math.round(thick / 1.5));
+// Of a dashed line some columns are left out.
+const columnwise = (ctx, xs, ys, [from, to], X, Y, thick, dash) => {
+  const wide = Math.max(1, Math.round(thick / 1.5)), period = dash.reduce((sum, n) => sum + n, 0);
+  const gap = (at) => {
+    let rest = at % period, i = 0;
+    while (rest >= dash[i]) rest -= dash[i++];
+    return i % 2 === 1;
+  };
   let column = NaN, low = 0, high = 0, last = NaN;
   const flush = () => {
-    if (column !== column) return;
+    if (column !== column || (period && gap(column))) return;
     const top = Math.round(Math.min(Y(high), Y(low)) - thick / 2), bottom = Math.round(Math.max(Y(low), Y(high)) + thick / 2);
     ctx.fillRect(column, top, wide, bottom - top);
   };
@@ -147,25 +160,25 @@ const PAINT = {
   line(ctx, store, mark, at) {
     const xs = store.column(mark.x), ys = store.column(mark.y), sorted = store.sorted(mark.x);
     const visible = span(xs, sorted, at.x0, at.x1);
-    ctx.strokeStyle = mark.color;
+    ctx.strokeStyle = at.color;
     ctx.lineWidth = 1.5 * at.ratio;
     ctx.lineJoin = "bevel";
     ctx.lineCap = mark.dash === "solid" ? "round" : "butt";
     ctx.setLineDash((DASHES[mark.dash] ?? []).map((n) => n * at.ratio));
     const path = new Path2D(), [from, to] = visible;
-    const dense = sorted && mark.dash === "solid" && to - from > 3 * at.width;
+    const dense = sorted && to - from > 3 * at.width;
     if (!dense) trace(path, xs, ys, visible, at.X, at.Y);
     if (mark.filled !== null && to > from && !dense) {
       const area = new Path2D(path), floor = at.Y(mark.filled);
       area.lineTo(at.X(xs[to - 1]), floor);
       area.lineTo(at.X(xs[from]), floor);
       ctx.globalAlpha = 0.3 * mark.opacity;
-      ctx.fillStyle = mark.color;
+      ctx.fillStyle = at.color;
       ctx.fill(area);
       ctx.globalAlpha = mark.opacity;
     }
-    ctx.fillStyle = mark.color;
-    if (dense) columnwise(ctx, xs, ys, visible, at.X, at.Y, ctx.lineWidth);
+    ctx.fillStyle = at.color;
+    if (dense) columnwise(ctx, xs, ys, visible, at.X, at.Y, ctx.lineWidth, ctx.getLineDash());
     else ctx.stroke(path);
     ctx.setLineDash([]);
     if (to - from === 1) {
@@ -177,7 +190,7 @@ const PAINT = {
     for (const [index, text] of mark.notes) {
       const px = at.X(xs[index]), py = at.Y(ys[index]);
       if (mark.filled === null) {
-        ctx.fillStyle = mark.color;
+        ctx.fillStyle = at.color;
         ctx.beginPath();
         ctx.arc(px, py, 3 * at.ratio, 0, 7);
         ctx.fill();
@@ -191,7 +204,7 @@ const PAINT = {
   band(ctx, store, mark, at) {
     const xs = store.column(mark.x), low = store.column(mark.low), high = store.column(mark.high);
     const [from, to] = span(xs, store.sorted(mark.x), at.x0, at.x1);
-    ctx.fillStyle = mark.color;
+    ctx.fillStyle = at.color;
     const step = Math.max(1, Math.floor((to - from) / (2 * at.width)));
     for (let i = from; i < to; ) {
       while (i < to && !(Number.isFinite(low[i]) && Number.isFinite(high[i]))) i++;
@@ -210,7 +223,7 @@ const PAINT = {
     const xs = store.column(mark.x), ys = store.column(mark.y);
     const values = mark.values === null ? null : store.column(mark.values), color = values && scaled(values);
     const size = (xs.length > 2000 ? 2 : 5) * at.ratio;
-    ctx.fillStyle = mark.color;
+    ctx.fillStyle = at.color;
     for (let i = 0; i < xs.length; i++) {
       if (color) ctx.fillStyle = `rgb(${color(values[i])})`;
       ctx.fillRect(at.X(xs[i]) - size / 2, at.Y(ys[i]) - size / 2, size, size);
@@ -219,7 +232,7 @@ const PAINT = {
   bars(ctx, store, mark, at) {
     const heights = store.column(mark.heights), lefts = store.column(mark.left), rights = store.column(mark.right);
     const zero = Math.min(at.bottom, at.Y(at.log ? at.y0 : 0)), gap = mark.edges === null ? 0 : 1;
-    ctx.fillStyle = mark.color;
+    ctx.fillStyle = at.color;
     for (let i = 0; i < heights.length; i++) {
       const left = at.X(lefts[i]), top = at.Y(heights[i]);
       ctx.fillRect(left, Math.min(top, zero), Math.max(1, at.X(rights[i]) - left - gap), Math.abs(zero - top));

@@ -53,7 +53,7 @@ class Space extends Sheet {
     };
     const unit = (value, [low, high]) => (2 * (value - low)) / (high - low) - 1;
     const at = (mark, i) => place(...["x", "y", "z"].map((name, k) => unit(store.column(mark[name])[i], limits[k])));
-    const ink = getComputedStyle(this.el).color;
+    const { ink } = view.theme;
     ctx.strokeStyle = "#8888";
     ctx.lineWidth = ratio;
     CORNERS.forEach((corner, i) => {
@@ -78,7 +78,7 @@ class Space extends Sheet {
     for (const mark of marks) {
       const count = store.column(mark.x).length;
       ctx.globalAlpha = mark.opacity ?? 1;
-      ctx.strokeStyle = ctx.fillStyle = mark.color;
+      ctx.strokeStyle = ctx.fillStyle = view.theme.of(mark.color);
       if (mark.m === "points") {
         const values = mark.values === null ? null : store.column(mark.values), color = values && scaled(values);
         for (let i = 0; i < count; i++) {
@@ -141,18 +141,18 @@ class Pictures extends Sheet {
 class Shares extends Sheet {
   draw(panel, layout, width) {
     const [mark] = panel.marks, shares = this.store.column(mark.shares), ctx = sheet(this, width, this.view.height);
-    const ratio = devicePixelRatio, size = ctx.canvas.height * 0.42, ink = getComputedStyle(this.el).color;
+    const ratio = devicePixelRatio, size = ctx.canvas.height * 0.42, { theme } = this.view;
     let angle = -Math.PI / 2;
     shares.forEach((share, i) => {
       const next = angle + share * 2 * Math.PI, middle = ctx.canvas.height / 2;
-      ctx.fillStyle = `hsl(${(i * 137.5) % 360} 55% 55%)`;
+      ctx.fillStyle = theme.of(COLORS[i % COLORS.length]);
       ctx.beginPath();
       ctx.moveTo(middle, middle);
       ctx.arc(middle, middle, size, angle, next);
       ctx.fill();
       const y = (16 + 16 * i) * ratio;
       ctx.fillRect(2 * middle, y - 9 * ratio, 10 * ratio, 10 * ratio);
-      ctx.fillStyle = ink;
+      ctx.fillStyle = theme.ink;
       ctx.fillText(`${mark.labels[i]}  ${(100 * share).toFixed(1)} %`, 2 * middle + 16 * ratio, y);
       angle = next;
     });

@@ -20,7 +20,7 @@ class Plane {
     this.panel = panel;
     this.layout = layout;
     this.grid = panel.marks.find((mark) => mark.m === "grid");
-    this.ink = getComputedStyle(this.el).color;
+    this.ink = this.view.theme.ink;
     const shape = JSON.stringify([layout.x, layout.y, layout.right, panel.labels, this.grid?.rows, this.grid?.columns]);
     if (this.shape !== shape) this.build(width);
     this.shape = shape;
@@ -146,7 +146,7 @@ class Plane {
       ctx.save();
       ctx.globalAlpha = mark.opacity ?? 1;
       PAINT[mark.m](ctx, store, mark, {
-        X, Y, ratio, ink, log, x0: u.scales.x.min, x1: u.scales.x.max, y0: scale.min,
+        X, Y, ratio, ink, log, color: this.view.theme.of(mark.color), x0: u.scales.x.min, x1: u.scales.x.max, y0: scale.min,
         width: bbox.width, top: bbox.top, bottom: bbox.top + bbox.height, logx: layout.x.log,
       });
       ctx.restore();
