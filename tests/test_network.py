@@ -202,8 +202,10 @@ def test_while_a_link_is_being_restored_every_request_waits_for_it_within_its_ti
 @pytest.mark.parametrize("away", [False, True])
 def test_a_lost_link_costs_a_declared_stream_only_values_beyond_its_history(directory, away):
     with far_away(directory, QUICK) as (job, run, proxy):
+        job.rest()  # both begin at the same event, and so number their values alike
         job.agent.stream("all", "step", history=100_000)
         job.agent.stream("little", "step", history=20)
+        job.going.set()
         whole, little = run.stream("all"), run.stream("little")
         for _ in range(3):
             before = whole.arrived
