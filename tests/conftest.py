@@ -13,6 +13,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 from programs import UNTESTED
+from stuck import (  # noqa: F401 - hooks
+    pytest_configure,
+    pytest_exception_interact,
+    pytest_timeout_cancel_timer,
+    pytest_timeout_set_timer,
+    pytest_xdist_make_scheduler,
+)
 
 # An example may take as long as it likes: on a busy machine any of them is held up at times.
 hypothesis.settings.register_profile("looptap", deadline=None)
