@@ -25,6 +25,11 @@ from stuck import (  # noqa: F401 - hooks
 hypothesis.settings.register_profile("looptap", deadline=None)
 hypothesis.settings.load_profile("looptap")
 
+# Also where the environment forbids it: without bytecode each worker compiles all tests, and each of hundreds of
+# programs all of looptap.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell that starts a job in the background has it ignore Ctrl-C, and whatever that starts inherits it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Hooks by which a test that does not end fails, once, and the run continues without it.
+"""Hooks by which a test that does not end fails once, and the run continues.
 
 A test that is over its time-out is interrupted by a signal. Where that does not end it (what it called swallows the
 interrupt, waits for it in a ``finally``, or keeps the interpreter), its process ends, with the stacks of all threads.
@@ -20,7 +20,7 @@ _stderr = -1
 
 
 class EachOnce(LoadFileScheduling):
-    """Files of tests for workers: of one that ends early, others get what it has not begun."""
+    """Tests of a file go to one worker; what it leaves when it ends, to another."""
 
     def remove_node(self, node):
         """Forget a worker; return the test that it was inside."""
@@ -51,7 +51,7 @@ def pytest_timeout_set_timer(settings):
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node):
-    """Bound the clean-up of a test that has failed: both bounds have just been taken back."""
+    """Bound the clean-up of a failed test: both bounds have just been taken back."""
     if isinstance(node, pytest.Item):
         faulthandler.dump_traceback_later(GRACE_SECONDS, exit=True, file=_stderr)
 
