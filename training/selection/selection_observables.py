@@ -27,7 +27,7 @@ _MAX_ARRAY_INSTANCES = 100_000  # of which an array of an observable has a numbe
 class SelectionObservables(Noted):
     """The part of a `Selection` that clients read: numbers, arrays and samples."""
 
-    __looptap_panel__ = (
+    __looptap_panel__: tuple[tuple[Any, ...], ...] = (
         ("how well instances are rated", "self.rating"),
         ("kept fraction", "self.kept"),
         ("gain", "self.worth"),

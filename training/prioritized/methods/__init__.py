@@ -1,0 +1,1 @@
+"""The methods of prioritized gradient descent: what is drawn."""

@@ -1,0 +1,280 @@
+"""`Prioritized`: a batch sampler that prefers the examples that move the loss."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from looptap.streams.control import Control
+from looptap.streams.errors import ControlError
+from looptap.training.prioritized.average_gradient import AverageGradient
+from looptap.training.prioritized.methods.priority_methods import PRIORITY_METHODS
+from looptap.training.prioritized.methods.priority_trends import PriorityTrends
+from looptap.training.prioritized.methods.published import SELECTIVE, VARIANTS, Published
+from looptap.training.prioritized.prioritized_observables import PrioritizedObservables
+from looptap.training.prioritized.priority_source import PrioritySource
+from looptap.training.prioritized.renewals import Renewals
+from looptap.training.sampling.permutation_walk import Bools, Floats, Ints
+from looptap.training.selection import selection_arguments as arguments
+from looptap.training.selection.methods.catalog import MethodControl
+from looptap.training.selection.methods.method import Method
+
+_TINY_SHARE = 0.002  # k and r up to it are known to diverge
+
+
+class ShareControl(Control):
+    """A share of the examples, between 0 and 1; k and r together are at most 1."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        found = self.checked(value, self.name)
+        if not 0 < found < 1:
+            raise ControlError(
+                f"{self.name} = {value!r} must be between 0 and 1, such as 0.01: a share of the examples."
+            )
+        other = "r" if self.name == "k" else "k"
+        if found + instance.__dict__.get(other, 0.0) > 1:
+            raise ControlError(
+                f"{self.name} = {value!r} with {other} = {getattr(instance, other)!r}: k + r must be at most 1, since "
+                "they are shares of the examples that a step computes."
+            )
+        super().__set__(instance, found)
+
+
+class VariantControl(Control):
+    """A variant of PGD; "S" is one for a single rank."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        found = self.checked(value, self.name)
+        if found == SELECTIVE and instance.__dict__.get("world", 1) > 1:
+            raise ControlError(
+                "variant = 'S' steps along the gradients of the top alone, and several ranks average those of all: "
+                "take 'A', or one rank."
+            )
+        super().__set__(instance, found)
+
+
+class Prioritized(PrioritizedObservables):
+    """Draws batches, more often of the examples that move the loss.
+
+    ``data`` is a map-style data set, or its length; ``model`` the module inside all wrappers, or None for methods
+    without priorities. Give this to a DataLoader as its ``batch_sampler``, around ``WithIndex(dataset)``; in a step,
+    call `backward` with the losses of single examples in place of ``loss.backward()``, and after it `observe`.
+    ``method``:
+
+    - ``"norm"``, the default: by the gradient norm at the model's output, as `Selection`, and only while it pays.
+    - ``"loss"``: in proportion to the newest loss, weighted so that gradients stay unbiased.
+    - ``"published"``: PGD, prioritized gradient descent, with the top ratio ``k``, the renewal ratio ``r``, and
+      ``lam``, how much of a trend is kept; ``variant`` "A" or "S". A batch has (r + k) N examples of the N of this
+      rank, whatever ``batch_size`` is.
+    - ``"repaired"``: the same with a gbar that forgets fast, and is not fed by the examples of high priority.
+    - ``"uniform"``: all alike.
+
+    ``exact`` is the way to priorities, one of those of `ExactPriorities`, with "auto" the hooks of the layers, else a
+    finite difference, for which `backward` needs ``inputs`` and ``targets``. The other arguments are those of
+    `Selection`, and so is what is said there of ranks, random numbers and errors.
+
+    >>> prioritized = Prioritized(8, None, batch_size=4)
+    >>> sorted(index for batch in prioritized for index in batch)
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    catalog: ClassVar[dict[str, type[Method]]] = PRIORITY_METHODS
+    method = MethodControl(choices=tuple(PRIORITY_METHODS), default="norm", doc="how examples are drawn")
+    k = ShareControl(float, default=0.01, minimum=0.0, maximum=1.0, doc="share of the examples computed for priority")
+    r = ShareControl(float, default=0.01, minimum=0.0, maximum=1.0, doc="share of the examples computed in turn")
+    lam = Control(float, default=0.8, minimum=0.0, maximum=1.0, doc="how much of a trend is kept")
+    variant = VariantControl(choices=VARIANTS, default="A", doc="step by all gradients (A), or by those of the top (S)")
+    learning_rate = 0.0  # of an assistant, which is none of these methods
+
+    def __init__(
+        self,
+        data: Any,
+        model: Any,
+        batch_size: int = 64,
+        method: str = "norm",
+        *,
+        k: float = 0.01,
+        r: float = 0.01,
+        lam: float = 0.8,
+        variant: str = "A",
+        exact: str = "auto",
+        epochs: int | None = None,
+        loss: Any = "cross_entropy",
+        switch: str = "auto",
+        floor: float = 0.2,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        agree: Callable[[float], float] | None = None,
+    ) -> None:
+        self.k, self.r, self.lam = k, r, lam
+        self.model, self.trends, self.renewals = model, PriorityTrends(arguments.size_of(data)), Renewals()
+        self._source = None if model is None else PrioritySource(model, loss, exact)
+        self._stepped: Any = None  # the losses of the last `backward`, for `observe`
+        self.feeds_average = True
+        """Whether `backward` updates `average`, from ``.grad``; False: it is updated elsewhere."""
+        super().__init__(
+            data, batch_size, method, epochs=epochs, loss=loss, switch=switch, floor=floor, seed=seed, rank=rank,
+            world=world, agree=agree,
+        )  # fmt: skip
+        self.variant = variant
+
+    # ------------------------------------------------------------ in the step
+
+    def backward(
+        self, indices: Any, losses: Any, *, scale: float = 1.0, inputs: Any = None, targets: Any = None
+    ) -> None:
+        """Go back from the ``losses`` (n,) of a step, in place of ``loss.backward()``.
+
+        With a method without priorities this is ``(mean(indices, losses) * scale).backward()``. Else priorities are
+        computed in the same backward pass, gbar is updated, and ``.grad`` is what the method steps along; None in its
+        initial passes, with which optimizers leave the parameters alone. ``scale`` is ``scaler.get_scale()`` with a
+        GradScaler. ``inputs``, what the model was called with, and ``targets`` are for models whose layers hooks do not
+        know. Raises only what a plain backward pass raises.
+        """
+        method, begun = self._method, None
+        self._stepped = losses.detach()
+        if isinstance(method, Published) and self._selecting:
+            begun = self._prepared(indices, losses)
+        if begun is None:
+            (self.mean(indices, losses) * scale).backward()
+            return
+        ids, renewed = begun
+        assert isinstance(method, Published)
+        assert self._source is not None
+        assert self.average is not None
+        step = self._source.step(method, self.average.tensors, losses, renewed, scale, inputs, targets)
+        if step.why:
+            self._say(step.why)
+        try:
+            if self.feeds_average and step.gradients is not None:
+                self.average.decay = method.average_decay(len(ids))
+                self.average.update(step.gradients)
+            if step.priorities is not None:
+                self._learn_priorities(method, ids, renewed, step.priorities)
+            method.computed(len(ids))
+        except Exception as error:  # the gradient is there already
+            self._say(f"backward: {error}")
+
+    def observe(self, indices: Any, *, losses: Any = None, logits: Any = None, targets: Any = None) -> None:
+        """Learn from a step, like `Selection.observe`.
+
+        By default it learns from the losses that `backward` got.         "norm" is best with ``logits`` and
+        ``targets``. Never raises: what is wrong stands in `note`.
+        """
+        if losses is None and logits is None:
+            losses = self._stepped
+        if self._stepped is None and isinstance(self._method, Published) and self._selecting:
+            self._say(
+                f"The method {self.method!r} needs prioritized.backward(indices, losses) in place of loss.backward(): "
+                "without priorities, examples come in turn."
+            )
+        self._stepped = None
+        with contextlib.suppress(TypeError):  # said by what follows
+            self.gradient_work += len(indices)
+        super().observe(indices, losses=losses, logits=logits, targets=targets)
+
+    def close(self) -> None:
+        """Take the hooks off the model."""
+        super().close()
+        if self._source is not None:
+            self._source.close()
+
+    # ------------------------------------------------------------ as a batch sampler
+
+    @property
+    def drawn_size(self) -> int:
+        """The examples of a batch: with "published" and "repaired" (r + k) N."""
+        method = self._method
+        return method.batch_count if isinstance(method, Published) and self._selecting else super().drawn_size
+
+    def take_over(self, method: type[Method]) -> None:
+        """Use ``method`` from the next draw on."""
+        if issubclass(method, Published) and self.average is None:
+            self.average = AverageGradient(self.model.parameters(), 1 - self.k - self.r)
+        super().take_over(method)
+        self.renewals.clear()
+        now = self._method
+        if isinstance(now, Published):
+            now.forgive()
+            self._selecting = now.acts(self._gate.on, self.switch)
+            if self.k > self.r or max(self.k, self.r) <= _TINY_SHARE:
+                self._say(
+                    f"k={self.k:g} with r={self.r:g}: known to diverge where k is above r, and where both are tiny. "
+                    "Take k = r = 0.01 or more."
+                )
+        self._open_source()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._open_source()  # layers may have been frozen since
+
+    def _open_source(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            if isinstance(self._method, Published) and self.average is not None:
+                self._source.open(self.average.tensors)
+
+    # ------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this rank for a checkpoint, as tensors and plain data."""
+        known = self.shard[self.trends.priority[self.shard] == self.trends.priority[self.shard]]
+        return super().state_dict() | {
+            "k": self.k, "r": self.r, "lam": self.lam, "variant": self.variant, "gradient_work": self.gradient_work,
+            "trends": self.trends.state_dict(np.unique(known)),
+            "average": None if self.average is None else self.average.state_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any], *others: dict[str, Any]) -> None:
+        """Continue at the next ``iter`` after the last step that was observed.
+
+        As `Selection.load_state_dict`; what is known of priorities is taken over from all ranks.
+        """
+        for one in (state, *others):
+            if not isinstance(one, dict) or "trends" not in one:
+                raise ValueError(f"{one!r:.60} is not what the state_dict() of a Prioritized returned.")
+        average = None
+        if state["average"] is not None and self.model is not None:
+            average = AverageGradient(self.model.parameters(), state["average"]["decay"])
+            average.load_state_dict(state["average"])
+        super().load_state_dict(state, *others)
+        if average is not None:
+            self.average = average
+        for one in (state, *others):
+            self.trends.load_state_dict(one["trends"])
+        self.__dict__.update({name: state[name] for name in ("k", "r", "lam", "variant", "gradient_work")})
+        self._selecting = state["selecting"]
+        self._open_source()
+
+    # ------------------------------------------------------------ inside
+
+    def _prepared(self, indices: Any, losses: Any) -> tuple[Ints, Bools] | None:
+        """Return the indices of a batch, and which are S; None: the plain mean is taken."""
+        try:
+            ids = self._ids(indices)
+            if tuple(losses.shape) != (len(ids),):
+                raise ValueError(f"losses of shape {tuple(losses.shape)} for {len(ids)} indices")
+            if not bool(losses.isfinite().all()):
+                raise ValueError("losses that are not finite")
+        except Exception as error:  # the loop has to train on something
+            self._say(f"backward: {error}. The plain mean is taken.")
+            return None
+        return ids, self.table.uniform[ids]
+
+    def _learn_priorities(self, method: Published, ids: Ints, renewed: Bools, priorities: Floats) -> None:
+        if not np.isfinite(priorities).all():
+            raise ValueError("priorities that are not finite are left out")
+        unique, places = np.unique(ids, return_index=True)
+        self.renewals.add(self.trends.estimate(ids[renewed], method.step), priorities[renewed])
+        self.trends.learn(unique, priorities[places], method.step, self.lam)
+
+    def _learn(self, ids: Ints, losses: Floats, scores: Floats | None) -> None:
+        if not isinstance(self._method, Published):
+            alike = self.table.uniform[ids]
+            measured = losses if scores is None else scores
+            self.renewals.add(self._method.predicted(ids[alike]), measured[alike])
+        super()._learn(ids, losses, scores)

@@ -1,0 +1,170 @@
+"""The observables of a `Prioritized`, which a query or a chart reads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from looptap.training.prioritized.average_gradient import AverageGradient
+from looptap.training.prioritized.methods.priority_trends import PriorityTrends
+from looptap.training.prioritized.methods.published import Published
+from looptap.training.prioritized.renewals import Renewals
+from looptap.training.sampling.permutation_walk import Ints
+from looptap.training.selection.samples import MAX_SAMPLES
+from looptap.training.selection.selection import Selection
+
+Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
+TOP_SHARE = (0.01, 0.05, 0.10)
+"""The shares of the examples whose part in all priority is shown."""
+_MAX_ARRAY_EXAMPLES = 100_000  # of which an observable has a number; of more, every n-th
+
+
+class PrioritizedObservables(Selection):
+    """The part of a `Prioritized` that clients read, besides that of a `Selection`."""
+
+    __looptap_panel__ = (
+        ("priorities", "np.histogram(self.priorities, 40)", "histogram", 2.0),
+        ("share of the top", "self.concentration"),
+        ("estimated against renewed", "self.estimation"),
+        ("gain", "self.worth"),
+        ("gradient work", "self.work"),
+        ("seconds", "self.seconds"),
+        ("steps since last seen", "np.histogram(self.ages, 40)", "histogram", 2.0),
+        ("most important", "self.important_samples(9)", "", 10.0),
+        ("least important", "self.unimportant_samples(9)", "", 10.0),
+    )
+    """The charts that are drawn for its name: docs/charts.md."""
+
+    trends: PriorityTrends
+    """The newest exact priority of each example, and its trend."""
+    average: AverageGradient | None = None
+    """gbar, the average gradient; None before a method needs it."""
+    gradient_work = 0
+    """Gradients of single examples that were computed, in all, with those of initial passes."""
+    communication_seconds = 0.0
+    """Seconds that communication of the method took beside that of plain training, in all."""
+    renewals: Renewals
+    """How well estimated priorities fit those that were measured after."""
+
+    @property
+    def why(self) -> str:
+        """Why it prioritizes or does not."""
+        method = self._method
+        if not isinstance(method, Published):
+            return super().why
+        if not self._selecting:
+            return "turned off by hand" if not method.diverged else "the loss of three rounds was too high"
+        if method.initial_pass < 2:
+            return f"{self.method!r} makes initial pass {method.initial_pass + 1} of 2, without a step"
+        return f"{self.method!r} always prioritizes"
+
+    # ------------------------------------------------------------ the examples
+
+    @property
+    def priorities(self) -> Numbers:
+        """What the examples of this rank are drawn by, as known now, where it is known.
+
+        Of "published" and "repaired" the estimated priorities, of the others the newest scores or losses. Of more than
+        100,000 examples, those of every n-th.
+        """
+        found = self._importance(self.shard[:: -(-len(self.shard) // _MAX_ARRAY_EXAMPLES)])
+        return found[np.isfinite(found)]
+
+    @property
+    def concentration(self) -> dict[str, float | None]:
+        """The share of all positive priority in the top 1, 5 and 10 %; None: unknown."""
+        found = -np.sort(-np.maximum(self.priorities, 0).astype(np.float64))
+        total = float(found.sum())
+        return {
+            f"top {share:.0%}": float(found[: max(1, round(share * len(found)))].sum()) / total if total > 0 else None
+            for share in TOP_SHARE
+        }
+
+    @property
+    def share_negative(self) -> float:
+        """The share of the known priorities below 0; NaN: none is known."""
+        found = self.priorities
+        return float((found < 0).mean()) if len(found) else math.nan
+
+    @property
+    def staleness(self) -> float:
+        """The median of the steps since an example was computed; NaN: none was."""
+        ages = self.ages
+        return float(np.median(ages)) if len(ages) else math.nan
+
+    def important_samples(self, count: int = 9) -> list[dict[str, Any]]:
+        """Return the examples of highest priority, at most 64, as rows.
+
+        Like `skipped_samples`, with the ``priority``; those without one come last.
+        """
+        return self._ranked_samples(count, -1)
+
+    def unimportant_samples(self, count: int = 9) -> list[dict[str, Any]]:
+        """Return the examples of lowest priority, as `important_samples` does."""
+        return self._ranked_samples(count, 1)
+
+    # ------------------------------------------------------------ what it is worth
+
+    @property
+    def rank_correlation(self) -> float:
+        """Spearman's, of estimated priorities and those measured after; NaN: unknown.
+
+        On the newest of the examples that were computed whatever their priority.
+        """
+        return self._once(f"correlation {self.renewals.count}", self.renewals.rank_correlation)
+
+    @property
+    def lift(self) -> float:
+        """How much higher the measured priority of the top tenth is than the mean.
+
+        The tenth that was estimated highest, and the ratio of the means.         On the examples of `rank_correlation`;
+        NaN: unknown, or the mean is not positive.
+        """
+        return self._once(f"lift {self.renewals.count}", self.renewals.lift)
+
+    @property
+    def estimation(self) -> dict[str, float | None]:
+        """The rank correlation and the lift, for a chart; None where unknown."""
+        found = {"rank correlation": self.rank_correlation, "lift": self.lift}
+        return {name: None if math.isnan(value) else value for name, value in found.items()}
+
+    @property
+    def work_saved(self) -> float:
+        """The share of the gradients of as many plain epochs that were left out.
+
+        NaN before the first step.
+        """
+        return 1 - self.gradient_work / self.walk.walked if self.walk.walked and self.gradient_work else math.nan
+
+    @property
+    def work(self) -> dict[str, int]:
+        """Gradients computed and left out, for a chart."""
+        return {"computed": self.gradient_work, "left out": self.skipped}
+
+    # ------------------------------------------------------------ inside
+
+    def _importance(self, ids: Ints) -> Numbers:
+        method = self._method
+        return self.trends.estimate(ids, method.step) if isinstance(method, Published) else method.predicted(ids)
+
+    def _ranked_samples(self, count: int, sign: int) -> list[dict[str, Any]]:
+        if not isinstance(count, int) or not 0 < count <= MAX_SAMPLES:
+            raise ValueError(f"count={count!r} must be a whole number from 1 to {MAX_SAMPLES}.")
+        if not hasattr(self.data, "__getitem__"):
+            raise TypeError(
+                f"{type(self).__name__}({self.data!r}) knows no data set to read from: give it in place of its length."
+            )
+
+        def read() -> list[dict[str, Any]]:
+            known = self._importance(self.shard)
+            first = np.argsort(sign * known, kind="stable")[:count]  # NaN comes last
+            rows = self._rows(self.shard[first])
+            return [
+                {"priority": None if math.isnan(value) else float(f"{value:.4g}"), **row}
+                for value, row in zip(known[first].tolist(), rows, strict=True)
+            ]
+
+        return self._once(f"ranked {sign * count}", read)

@@ -1,0 +1,197 @@
+"""`PrioritySource`: the backward pass of a step that computes priorities, too."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from looptap.training.prioritized.exact_priorities import METHODS, ExactPriorities
+from looptap.training.prioritized.ghost_products import GhostPass, PriorityError, why_not
+from looptap.training.prioritized.methods.published import Published
+from looptap.training.sampling.per_example import criterion_of
+from looptap.training.sampling.permutation_walk import Bools, Floats
+
+
+class PriorityStep(NamedTuple):
+    """What a backward pass found besides ``.grad``."""
+
+    gradients: list[Any] | None
+    """The mean gradient that feeds gbar, by parameter; None: unknown, or not finite."""
+    priorities: Floats | None
+    """gbar . g of each example; None: not computed."""
+    why: str
+    """What is missing, and why; empty if nothing is."""
+
+
+class PrioritySource:
+    """Computes the gradients and priorities of a model's batches.
+
+    While it is `open`, hooks of the layers watch forward passes, from one of the model up to the `step`. ``exact`` is a
+    way of `ExactPriorities` or "auto": hooks, else a finite difference. Raises PriorityError for a model that the way
+    cannot treat.
+    """
+
+    def __init__(self, model: Any, loss: Any, exact: str) -> None:
+        import torch
+
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model={model!r:.60} must be a torch.nn.Module, or None for methods without priorities.")
+        if exact not in (*METHODS, "auto"):
+            raise ValueError(f"exact={exact!r} must be 'auto' or one of {', '.join(METHODS)}.")
+        if exact == "ghost" and (why := why_not(model)):
+            raise PriorityError(why)
+        self.model, self._criterion, self._exact = model, criterion_of(loss), exact
+        self._handle: Any = None
+        self._ghost: GhostPass | None = None
+        self._checked = False
+        self._why = ""  # the hooks cannot be used
+        self._found: Any = None  # the priorities of the present step
+        self._missing = ""  # what is missing in it
+
+    @property
+    def way(self) -> str:
+        """How priorities are computed: "ghost" by hooks, "jvp", or "finite_difference"."""
+        if self._exact != "auto":
+            return self._exact
+        return "finite_difference" if self._why else "ghost"
+
+    def open(self, direction: list[Any]) -> None:
+        """Watch forward passes for priorities along ``direction``.
+
+        It may change in place.
+        """
+        self.close()
+        self._why = ""
+        if self._exact in ("ghost", "auto"):
+            self._handle = self.model.register_forward_pre_hook(lambda module, given: self._watch(direction))
+
+    def close(self) -> None:
+        """Take the hooks off the model."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = None
+        self._unwatch()
+
+    def _watch(self, direction: list[Any]) -> None:
+        """Open a pass at the first forward pass of a step. Does not raise."""
+        import torch
+
+        if self._ghost is None and not self._why and torch.is_grad_enabled():
+            try:
+                self._ghost = GhostPass(self.model, direction, check=not self._checked).__enter__()
+            except PriorityError as error:
+                self._why = str(error)
+            except Exception as error:  # it runs inside the loop's forward pass
+                self._why = f"Hooks failed: {error}"
+
+    def _unwatch(self) -> None:
+        if self._ghost is not None:
+            self._ghost.__exit__(None, None, None)
+        self._ghost = None
+
+    def step(
+        self,
+        method: Published,
+        direction: list[Any],
+        losses: Any,
+        renewed: Bools,
+        scale: float,
+        inputs: Any,
+        targets: Any,
+    ) -> PriorityStep:
+        """Set ``.grad`` as ``method`` wants it; return what else was found.
+
+        Raises only what a plain backward pass raises.
+        """
+        import torch
+
+        self._found, self._missing = None, ""
+        trained = [one for one in self.model.parameters() if one.requires_grad]
+        first, second = method.initial_pass == 0, method.initial_pass == 1
+        mask = torch.from_numpy(renewed).to(losses.device)
+        if self._ghost is None and not first:
+            self._without_hooks(direction, losses, inputs, targets)
+        before = [None if one.grad is None else one.grad.clone() for one in trained]
+        apart: Any = None
+        if not (first or second) and (method.separate or method.from_renewed):
+            part = ~mask if method.separate else mask
+            if bool(part.any()) and not bool(part.all()):
+                apart = torch.autograd.grad(losses[part].mean(), trained, retain_graph=True, allow_unused=True)
+        self._backward(losses, scale, trained, before, priorities=not first)
+        self._unwatch()
+        own: Any = [_added(one.grad, old, scale) for one, old in zip(trained, before, strict=True)]
+        if first or second:
+            own = None if second else own
+            for one in trained:
+                one.grad = None
+        elif apart is not None and method.separate:
+            for one, old, new in zip(trained, before, apart, strict=True):
+                one.grad = old if new is None else new * scale if old is None else old + new * scale
+        elif apart is not None:
+            own = apart
+        return PriorityStep(self._matched(trained, own), self._numbers(), self._missing)
+
+    # ------------------------------------------------------------ inside
+
+    def _backward(self, losses: Any, scale: float, trained: list[Any], before: list[Any], *, priorities: bool) -> None:
+        """Run the backward pass of the mean, with priorities if hooks can."""
+        ghost = self._ghost
+        if ghost is not None and priorities:
+            try:
+                ghost.backward(losses, scale=scale)
+                self._found, self._checked = ghost.priorities, True
+                return
+            except PriorityError as error:  # before the backward pass, or after it
+                self._why = self._missing = str(error)
+            if any(_added(one.grad, old, 1.0) is not None for one, old in zip(trained, before, strict=True)):
+                return
+        (losses.mean() * scale).backward()
+
+    def _without_hooks(self, direction: list[Any], losses: Any, inputs: Any, targets: Any) -> None:
+        if inputs is None or targets is None:
+            why = f"{self._why} " if self._why else ""
+            self._missing = (
+                f"{why}Priorities come by {self.way}: give inputs= and targets= to backward(). Without them, examples "
+                "come in turn."
+            )
+            return
+        try:
+            exact = ExactPriorities(self.model, self._losses, method=self.way)
+            self._found = exact(inputs, targets, direction, losses=losses.detach()).priorities
+            self._missing = ""
+        except Exception as error:  # of the model, in another forward pass than that of the loop
+            self._missing = f"Priorities by {self.way} failed: {error}"
+
+    def _losses(self, outputs: Any, targets: Any) -> Any:
+        found: Any = self._criterion(outputs, targets)
+        return found[0] if isinstance(found, tuple) else found
+
+    def _matched(self, trained: list[Any], own: Any) -> list[Any] | None:
+        """Return gradients for all parameters; None: there are none, or not finite ones."""
+        import torch
+
+        if own is None:
+            return None
+        known = [one for one in own if one is not None]
+        if known and not bool(torch.stack([*torch._foreach_norm(known)]).isfinite().all()):
+            self._missing = "Gradients that are not finite: the average gradient stays as it was."
+            return None
+        by = {id(one): gradient for one, gradient in zip(trained, own, strict=True)}
+        return [by.get(id(one)) for one in self.model.parameters()]
+
+    def _numbers(self) -> Floats | None:
+        """Return the priorities as an array; the next draw waits for them."""
+        if self._found is None:
+            return None
+        found: Floats = self._found.detach().float().cpu().numpy()
+        return found
+
+
+def _added(gradient: Any, before: Any, scale: float) -> Any:
+    """Return what a backward pass has added to a ``.grad``, without the scale.
+
+    None: nothing.
+    """
+    if gradient is None or (before is not None and gradient.equal(before)):
+        return None
+    added = gradient if before is None else gradient - before
+    return added if scale == 1.0 else added / scale
