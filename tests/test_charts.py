@@ -138,20 +138,76 @@ def test_names_that_the_query_declares_make_a_band(fields, query, value):
 
 
 def test_three_unnamed_numbers_are_a_line_in_space_with_a_note_on_the_override():
-    assert choose((1, 2, 3), ("step", "loss", "error")).kind == "line3d"
+    assert choose((1, 2, 3)).kind == choose((1, 2, 3), ("x", "y", "z")).kind == "line3d"
     assert "chart='line'" in drawn([(1, 2, 3)]).guess
-    picture = drawn([(1, 2, 3), (2, 3, 4)], "line", fields=("step", "loss", "error"))
-    assert [(line.name, line.x.tolist(), line.y.tolist()) for line in picture.marks] == [
-        ("loss", [1, 2], [2, 3]),
-        ("error", [1, 2], [3, 4]),
-    ]
+    picture = drawn([(1, 2, 3), (2, 3, 4)], "line")
+    assert [line.y.tolist() for line in picture.marks] == [[2, 3], [3, 4]]
 
 
-def test_a_pair_of_which_neither_counts_steps_says_how_to_draw_both():
-    assert choose((1, 0.5), ("step", "loss")).guess == ""
-    assert "x='event' draws both" in choose((1, 0.5), ("loss", "error")).guess
-    picture = drawn([(1, 0.5), (2, 0.25)], fields=("loss", "error"), draw={"x": "event"})
-    assert [(mark.name, mark.x.tolist()) for mark in picture.marks] == [("loss", [1, 2]), ("error", [1, 2])]
+def lines_of(picture):
+    return [(mark.name, mark.x.tolist(), mark.y.tolist()) for mark in picture.marks if isinstance(mark, Line)]
+
+
+@pytest.mark.parametrize("name", ["step", "epoch", "batch", "iteration", "time", "global_step", "seen"])
+def test_a_first_field_that_counts_is_x_and_further_numbers_are_lines(name):
+    picture = drawn([(64, 2, 3), (128, 3, 4), (192, 4, 5)], fields=(name, "val_loss", "val_acc"))
+    x = [64, 128, 192]
+    assert lines_of(picture) == [("val_loss", x, [2, 3, 4]), ("val_acc", x, [3, 4, 5])]
+    assert (picture.x.title, picture.y.title) == (name, "")
+
+
+@pytest.mark.parametrize("wrap", [tuple, lambda pair: dict(zip(("loss", "acc"), pair, strict=True))])
+def test_named_numbers_of_which_none_counts_are_lines_over_the_events(wrap):
+    values = [wrap(pair) for pair in ((0.5, 0.1), (0.25, 0.2), (0.3, 0.3))]
+    picture = drawn(values, fields=("loss", "acc") if wrap is tuple else None)
+    assert lines_of(picture) == [("loss", [1, 2, 3], [0.5, 0.25, 0.3]), ("acc", [1, 2, 3], [0.1, 0.2, 0.3])]
+    assert picture.x.title == "event"
+
+
+def test_numbers_without_names_keep_the_reading_of_the_paper():
+    assert lines_of(drawn([(3, 0.5), (1, 0.25)])) == [("loss", [3, 1], [0.5, 0.25])]
+    query = "math.sin(t), math.cos(t), t"
+    assert choose((0.1, 0.9, 7), ("v0", "v1", "t"), query=query).kind == "line3d"
+
+
+@pytest.mark.parametrize(
+    ("query", "labels"),
+    [
+        ("loss.item(), float(acc)", ["loss", "acc"]),
+        ("mean(e.loss for e in events), max(e.loss for e in events)", ["mean(loss)", "max(loss)"]),
+        ("x.mean(), x.std()", ["x.mean()", "x.std()"]),
+        ("loss, accuracy(output, target)", ["loss", "accuracy(output, target)"]),
+    ],
+)
+def test_what_a_query_makes_of_an_observable_is_a_name(query, labels):
+    stream = stream_of([(0.5, 0.1), (0.25, 0.2)], fields=("v0", "v1"))
+    stream.text = query
+    plot = Plot(stream)
+    plot.pull()
+    (picture,) = plot.pictures()
+    assert [name for name, *_ in lines_of(picture)] == labels
+    assert picture.x.title == "event"
+
+
+def test_a_number_that_starts_again_is_not_x_but_one_after_a_restart_is():
+    again = drawn([(0, 0.5), (1, 0.4), (0, 0.3), (1, 0.2)], fields=("batch", "loss"))
+    assert lines_of(again) == [("loss", [1, 2, 3, 4], [0.5, 0.4, 0.3, 0.2])]
+    assert any("starts again" in badge for badge in again.badges)
+    stream = Stream("loss", fields=("step", "loss"))
+    push(stream, [(1, 0.5), (2, 0.4)])
+    stream.feed.add_seam("one", "two")
+    push(stream, [(1, 0.3), (2, 0.2)])
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.pull()
+    assert chart.draw().x.title == "step"
+
+
+def test_lines_whose_scales_differ_by_more_than_thirty_have_an_axis_each():
+    picture = drawn([(1, 2.0, 1e-4, 0.5), (2, 1.5, 1e-4, 0.6)], fields=("step", "loss", "lr", "acc"))
+    assert {mark.name: mark.side for mark in picture.marks} == {"loss": "left", "lr": "right", "acc": "left"}
+    assert (picture.y.title, picture.right.title) == ("loss, acc", "lr")
+    assert drawn([(1, 2.0, 0.1), (2, 1.5, 0.2)], fields=("step", "loss", "acc")).right is None
 
 
 def test_the_user_comes_before_the_object_and_the_object_before_its_shape():

@@ -17,6 +17,7 @@ from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import SnapshotError
 from looptap.streams.values import snapshots
 from looptap.streams.values.device_transfer import DeviceCopy, Pending
+from looptap.streams.values.rows import MAX_NAMED_ROWS, row_of, row_type
 from looptap.streams.values.snapshots import Image, snapshot, take_item
 
 DTYPES = [
@@ -65,7 +66,7 @@ def test_a_tensor_of_any_dtype_arrives_bit_for_bit(dtype):
         ((1, [2, {"a": (3,)}]), (1, [2, {"a": (3,)}])),
         ({1: 2}, {1: 2}),
         ({1, 2}, {1, 2}),
-        (Point(1, 2), (1, 2)),
+        (Point(1, 2), row_type(("x", "y"))((1, 2))),
         (Phase.TRAIN, "train"),
         (torch.Size([2, 3]), (2, 3)),
         (torch.float16, "torch.float16"),
@@ -81,6 +82,26 @@ def test_scalars_and_containers_keep_their_kind(value, expected):
     back = roundtrip(value)
     assert back == expected
     assert type(back) is type(expected)
+
+
+def test_the_names_of_a_tuple_survive_the_wire():
+    back = roundtrip((7, Point(1, torch.tensor(2.0))))
+    assert (back, back[1].x, back[1].y) == ((7, (1, 2.0)), 1, 2.0)
+    both = roundtrip(torch.tensor([[1.0, 3.0]]).max(1))
+    assert (both.values.tolist(), both.indices.tolist()) == ([3.0], [1])
+
+
+def test_rows_with_ever_new_names_become_plain_tuples_at_some_point():
+    raw = [pack(row_type((f"a{place}",))((place,))) for place in range(MAX_NAMED_ROWS + 1)]
+    back = [unpack(one) for one in raw]
+    assert back == [(place,) for place in range(MAX_NAMED_ROWS + 1)]
+    assert type(back[-1]) is tuple
+
+
+@pytest.mark.parametrize("items", [[1, 2], [["a", "b"], 1], [[1], 1], [], [["a"]]])
+def test_a_row_whose_names_do_not_match_its_elements_is_refused(items):
+    with pytest.raises(ValueError):  # noqa: PT011  # of an empty list, Python's own
+        row_of(items)
 
 
 def test_a_dataclass_becomes_a_dict_and_its_tensors_copies():

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from looptap.streams.stream.feed import FAILED, LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.chart import Chart, IncompatibleStreams, chosen, make
-from looptap.visualizers.charts.legends import Legend, run_of
+from looptap.visualizers.charts.legends import Legend, label_of_stream, run_of
 from looptap.visualizers.charts.marks import Marks
 from looptap.visualizers.drawing.picture import Picture, Text
 
@@ -40,7 +40,7 @@ class Cell:
     @property
     def title(self) -> str:
         """The title above the chart."""
-        return str(self._options.get("title") or ", ".join(dict.fromkeys(stream.name for stream in self.streams)))
+        return str(self._options.get("title") or ", ".join(dict.fromkeys(map(label_of_stream, self.streams))))
 
     def add(self, stream: Stream, **how: Any) -> None:
         """Draw one more stream, as `Chart.add` does. Raises IncompatibleStreams."""

@@ -2,7 +2,8 @@
 
 TUPLE, SET, FROZENSET, BIG, COMPLEX, ARRAY, TENSOR, IMAGE, TEXT = range(1, 10)
 """Their codes: ``BIG`` is an integer beyond 64 bits, ``TEXT`` one with surrogates."""
-DATETIME, DATE, TIME, TIMEDELTA = range(10, 14)
+DATETIME, DATE, TIME, TIMEDELTA, ROW = range(10, 15)
+"""``ROW`` is a tuple with names: their list, and then its elements."""
 
 MAX_DEPTH = 80
 """Maximum nesting of a value; `looptap.streams.values.snapshots` allows less."""

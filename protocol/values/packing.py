@@ -21,6 +21,7 @@ from looptap.protocol.values import extensions, tensors
 from looptap.protocol.values.extensions import MAX_DEPTH, MAX_INTEGER_BITS
 from looptap.protocol.values.unpacking import check_size
 from looptap.streams.errors import SnapshotError
+from looptap.streams.values.rows import Row
 from looptap.streams.values.snapshots import Image
 from looptap.streams.values.torch_interop import is_tensor
 
@@ -163,10 +164,10 @@ def _emit_extension(code: int, body: _Parts, parts: _Parts) -> None:
     parts += body
 
 
-def _emitter_of_items(code: int) -> _Emitter:
+def _emitter_of_items(code: int, items: Callable[[Any], tuple[Any, ...]] = tuple) -> _Emitter:
     def emit(value: Any, parts: _Parts, depth: int) -> None:
         body: _Parts = []
-        _emit_items(tuple(value), body, depth)
+        _emit_items(items(value), body, depth)
         _emit_extension(code, body, parts)
 
     return emit
@@ -210,6 +211,7 @@ def _iso(value: Any) -> _Parts:
 
 # Looked up by exact type first, then tried in this order: a datetime is a date, a named tuple a tuple.
 _emitters: dict[type, _Emitter] = {
+    Row: _emitter_of_items(extensions.ROW, lambda row: (list(row._fields), *row)),
     tuple: _emitter_of_items(extensions.TUPLE),
     list: _emit_items,
     dict: _emit_dict,

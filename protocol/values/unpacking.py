@@ -13,6 +13,7 @@ from looptap.protocol.errors import MessageError, malformed
 from looptap.protocol.messages import PACKED, ROWS, SCALARS
 from looptap.protocol.values import extensions, footprint, tensors
 from looptap.protocol.values.extensions import MAX_DEPTH, MAX_INTEGER_BITS
+from looptap.streams.values.rows import row_of
 from looptap.streams.values.snapshots import Image
 
 Scalar: TypeAlias = bool | int | float | str | None
@@ -83,6 +84,7 @@ CONTAINERS: dict[int, Callable[[list[Any]], Any]] = {
     extensions.TUPLE: tuple,
     extensions.SET: set,
     extensions.FROZENSET: frozenset,
+    extensions.ROW: row_of,
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from looptap.streams.stream.buffer import Batch, Gap, RunSeam, StreamBuffer
 from looptap.streams.text import last_line
-from looptap.streams.values.rows import rows
+from looptap.streams.values.rows import Row, rows
 from looptap.streams.waiting import wait_interruptibly
 
 LIVE, ENDED, FAILED = "live", "ended", "failed"
@@ -83,6 +83,8 @@ class Feed:
             self._expected = batch.first + len(batch.values)
             good = batch.good()
             self.buffer.append(batch)
+            if not self.arrived and good and isinstance(good[0], Row) and self._rows is None:
+                self.fields = good[0]._fields
             self.arrived += len(good)
             if good:
                 self.latest = good[-1] if self._rows is None else self._rows(good[-1:])[0]

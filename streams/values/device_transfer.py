@@ -59,12 +59,11 @@ def _side_stream(torch: Any, device: Any) -> Any:
 
 
 def _resolve(tree: Any) -> Any:
-    kind = type(tree)
-    if kind is DeviceCopy:
+    if type(tree) is DeviceCopy:
         tree.wait()
         return tree.host.item() if tree.host.dim() == 0 else tree.host
-    if kind is tuple or kind is list or kind is set:
-        return kind(map(_resolve, tree))
-    if kind is dict:
+    if isinstance(tree, tuple | list | set):
+        return type(tree)(map(_resolve, tree))
+    if type(tree) is dict:
         return {k: _resolve(v) for k, v in tree.items()}
     return tree

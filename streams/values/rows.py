@@ -11,8 +11,13 @@ from typing import Any
 
 from looptap.streams.text import did_you_mean
 
+MAX_NAMED_ROWS, MAX_ROW_NAMES = 1_000, 100
+"""Types of rows that a process makes for values with names, and the most names of one."""
 _TAG = re.compile(r"[^\W_][\w/.:@%+-]*")
 """Valid field names: identifiers, and tags such as `train/loss`."""
+
+
+_known: dict[tuple[str, ...], type[Row]] = {}
 
 
 class Row(tuple[Any, ...]):
@@ -64,6 +69,36 @@ def row_type(fields: tuple[str, ...]) -> type[Row]:
     getters = {name: property(itemgetter(position)) for position, name in enumerate(names)}
     kind = Row if all(map(str.isidentifier, names)) else TaggedRow
     return type("Row", (kind,), {**getters, "__slots__": (), "_fields": tuple(names)})
+
+
+def row_like(kind: type, items: list[Any]) -> tuple[Any, ...]:
+    """Return the items as a row with the names of a named tuple, if any.
+
+    >>> import time
+    >>> row_like(time.struct_time, list(range(9))).tm_mon, row_like(tuple, [1, 2])
+    (1, (1, 2))
+    """
+    if kind is tuple:
+        return tuple(items)
+    names = getattr(kind, "_fields", ()) or kind.__dict__.get("__match_args__", ())
+    return row_of([list(names), *items]) if len(names) == len(items) else tuple(items)
+
+
+def row_of(items: list[Any]) -> tuple[Any, ...]:
+    """Return a row of a list of its names and then its elements. Raises ValueError.
+
+    A process makes at most `MAX_NAMED_ROWS` types of rows, so that a hostile peer cannot make more; rows beyond are
+    plain tuples.
+    """
+    (names, *values) = items
+    if not isinstance(names, list) or len(names) != len(values) or not all(isinstance(name, str) for name in names):
+        raise ValueError("a row whose names do not match its elements")
+    kind = _known.get(tuple(names))
+    if kind is None:
+        if len(_known) >= MAX_NAMED_ROWS or not 0 < len(names) <= MAX_ROW_NAMES:
+            return tuple(values)
+        kind = _known[tuple(names)] = row_type(tuple(names))
+    return kind(values)
 
 
 def rows(fields: Sequence[str]) -> Callable[[list[Any]], list[Any]]:

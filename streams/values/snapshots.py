@@ -19,6 +19,7 @@ import numpy as np
 from looptap.streams.errors import SnapshotError
 from looptap.streams.events import parts_of
 from looptap.streams.values.device_transfer import Pending, copy_to_host
+from looptap.streams.values.rows import row_like
 from looptap.streams.values.torch_interop import on_device
 
 DEFAULT_MAX_VALUE_BYTES = 4_000_000
@@ -83,9 +84,9 @@ def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any,
     """Return a detached copy of ``value`` and its size in bytes.
 
     Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
-    dataclasses (as dicts), named tuples (as tuples), pictures (PIL, matplotlib); 0-dimensional arrays and tensors
-    become numbers. The copy is `Pending` if a device has to deliver first. Raises SnapshotError, with type and path,
-    for anything else and above ``max_bytes``.
+    dataclasses (as dicts), named tuples (with their names), pictures (PIL, matplotlib). 0-dimensional arrays and
+    tensors become numbers. The copy is `Pending` if a device has to deliver first. Raises SnapshotError, with type
+    and path, for anything else and above ``max_bytes``.
 
     >>> snapshot((1, 2.5))
     ((1, 2.5), 128)
@@ -169,7 +170,7 @@ def _items(value: Any, walk: _Walk, depth: int) -> list[Any]:
 
 
 def _tuple(value: Any, walk: _Walk, depth: int) -> Any:
-    return tuple(_items(value, walk, depth))
+    return row_like(type(value), _items(value, walk, depth))
 
 
 def _set(value: Any, walk: _Walk, depth: int) -> Any:

@@ -34,6 +34,14 @@ class Remaining(NamedTuple):
     high: float
 
 
+class StopAt(NamedTuple):
+    """The validation after which training stops: the median, and the same band."""
+
+    median: float
+    low: float
+    high: float
+
+
 class Estimate(NamedTuple):
     """The remaining seconds (median, low, high) and where a run stops, in raw points.
 

@@ -9,7 +9,7 @@ from looptap.streams.durations import duration
 from looptap.streams.loop_observer import LoopObserver
 from looptap.training.noted import Noted
 from looptap.training.progress.clock_ledger import TRAIN, Ledger
-from looptap.training.progress.estimate import Estimate, Remaining
+from looptap.training.progress.estimate import Estimate, Remaining, StopAt
 from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
@@ -20,7 +20,7 @@ class ProgressObservables(Noted, LoopObserver):
     """The part of a `Progress` that clients read; observes commands and pauses."""
 
     __looptap_panel__ = (
-        ("seconds that remain", "{name: getattr(self.remaining, name) for name in ('low', 'median', 'high')}"),
+        ("seconds that remain", "self.remaining"),
         ("share that is done", "self.fraction"),
         ("instances a second", "{'training': self.train_speed, 'validation': self.validation_speed}"),
     )
@@ -81,10 +81,10 @@ class ProgressObservables(Noted, LoopObserver):
         return self._before + self.ledger.elapsed() - self.ledger.suspended
 
     @property
-    def stop_at(self) -> tuple[float, float, float] | None:
+    def stop_at(self) -> StopAt | None:
         """The validation after which training stops (median, low, high), or None."""
         found = self.estimate()
-        return None if found is None else (found.stop, found.stop_low, found.stop_high)
+        return None if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
 
     @property
     def train_speed(self) -> float | None:

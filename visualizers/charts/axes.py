@@ -27,17 +27,16 @@ class Over(NamedTuple):
     remark: str = ""
 
 
-def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: float, pair: bool) -> Over:
-    """Return the x axis named ``wanted``; "" picks one by the parts' ``names``.
+def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: float, part: int | None) -> Over:
+    """Return the x axis ``wanted``; "" is the ``part`` that counts, or the event.
 
-    Of a bare ``pair`` the first number is x. ``start`` is the monotonic time at which relative time begins. If the
-    values lack what is wanted, x is the event number, and a badge says so.
+    ``start`` is the monotonic time at which relative time begins. If the values lack what is wanted, x is the event
+    number, and a badge says so.
     """
     plain = [name.lower() for name in names]
     event = Over(columns[EVENT], on or "event")
     match wanted:
         case "":
-            part = 0 if pair else schemas.x_of(names)
             return event if part is None else Over(columns[MAX_LEADING_COLUMNS + part], names[part], part)
         case "event":
             return event

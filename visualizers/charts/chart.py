@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -19,16 +20,20 @@ from looptap.visualizers.charts.base import APPEND, Mode
 from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.frame_history import MAX_FRAME_BYTES, MAX_FRAMES, FrameHistory
 from looptap.visualizers.charts.marks import Marks
+from looptap.visualizers.charts.reading.scales import on_a_log_axis, on_two_axes
 from looptap.visualizers.charts.registry import find
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, SESSION, Palette, dash_for
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
-from looptap.visualizers.drawing.picture import Axis, Mark, Picture, Side
+from looptap.visualizers.drawing.picture import Axis, Line, Mark, Picture, Side
 
 __all__ = ["COLORS", "Chart", "IncompatibleStreams", "Series"]
 
 _OVERLAY = frozenset({"xy", "hist"})
 """Families that may overlay, the second with an axis of its own."""
+
+
+_MAX_NAMES_OF_AN_AXIS = 3
 
 
 class IncompatibleStreams(ValueError):
@@ -79,6 +84,7 @@ class Chart:
         """The commands drawn as vertical lines."""
         self._shown: int | None = None  # which frame is shown, counted since the first; None: the newest
         self._state: Any = None
+        self._apart = False  # lines of different scales are on two axes
 
     # ------------------------------------------------------------ what a subclass writes
 
@@ -168,8 +174,9 @@ class Chart:
             y=options["y"] or stream.drawn, by=by if by in names else "",
             dash=options["dash"] or dash_for(color, taken), points=self.points,
             noted=tuple(note for note in stream.notes if note not in stream.limits),
-            sample=stream.first(),
+            sample=stream.first(), placed=bool(options["axis"]),
         )  # fmt: skip
+        series.sample = series.plain(series.sample)
         self.series.append(series)
         self._state = None
 
@@ -270,20 +277,35 @@ class Chart:
             except Exception as error:
                 x, y, z = Axis(), Axis(), None
                 badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
-            right = next((series for series in self.series if series.side == "right"), None)
-            beside = "" if right is None else right.name
+            y, right = self._share(marks, y)
             return Picture(
                 marks=tuple(marks),
                 title=self.title,
                 x=x,
                 y=y,
                 z=z,
-                right=None if right is None else Axis(beside),
+                right=right,
                 rules=self.commands.rules(self.series),
                 badges=(*badges, *self._badges()),
                 guess=" ".join(dict.fromkeys(one.choice.guess for one in self.series if one.choice.guess)),
                 frame=frame,
             )
+
+    def _share(self, marks: list[Mark], y: Axis) -> tuple[Axis, Axis | None]:
+        """Return the axes on both sides; lines of another scale move to the right."""
+        right = next((series for series in self.series if series.side == "right"), None)
+        if right is not None:
+            return y, Axis(right.name)
+        if any(series.placed or series.choice.mode != APPEND or series.choice.family != "xy" for series in self.series):
+            return y, None
+        if on_a_log_axis(marks):
+            return replace(y, log=True), None
+        marks[:], there = on_two_axes(marks, self._apart)
+        self._apart = bool(there)
+        if not there:
+            return y, None
+        here = [mark.name for mark in marks if isinstance(mark, Line) and mark.side == "left" and mark.name]
+        return replace(y, title=_few(dict.fromkeys(here))), Axis(_few(there))
 
     def _badges(self) -> list[str]:
         found = [badge for series in self.series for badge in series.badges()]
@@ -299,6 +321,12 @@ def chosen(stream: Stream, chart: str = "") -> Choice | None:
     """Choose the chart by a stream's first value; return None before there is one."""
     value = stream.first()
     return None if value is None else choose(value, stream.fields or (), stream.on, stream.text, chart=chart)
+
+
+def _few(names: Iterable[str]) -> str:
+    """Return the names as the title of an axis; "" if they are too many for one."""
+    found = list(names)
+    return ", ".join(found) if len(found) <= _MAX_NAMES_OF_AN_AXIS else ""
 
 
 def _incompatible(first: Series, stream: Stream, choice: Choice, alone: bool) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 from looptap.streams.values.snapshots import Image
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
+from looptap.visualizers.charts.reading.flat import flattened
+from looptap.visualizers.charts.reading.points import is_row, scattered
 from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.data.numbers import as_array, describe, is_array, is_number
 
@@ -18,6 +20,8 @@ MAX_CURVE_NUMBERS = 256
 """The longest one-dimensional array drawn as a line; a longer one is a histogram."""
 MAX_CONFUSION_CLASSES = 200
 """The most rows of a square matrix of counts drawn as a confusion matrix."""
+MAX_LINES = 8
+"""The most numbers of a dict that are lines; more are a heat map of names over time."""
 _MIN_SCATTER_ROWS = 8  # a matrix of two or three columns with more rows is a scatter
 _CHANNEL_COUNTS = (1, 3, 4)
 
@@ -36,6 +40,10 @@ class Choice:
     mode: Mode
     schema: tuple[str, ...] = field(default=())
     guess: str = ""
+    others: tuple[str, ...] = ()
+    """Other kinds in which the same values can be seen, one click away."""
+    flat: bool = False
+    """True if the values are drawn as dicts of the numbers in them."""
 
 
 def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = "", *, chart: str = "") -> Choice:
@@ -48,24 +56,52 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
 
     >>> choose((1, 0.5)).kind, choose((1, 2, 3)).kind, choose((1, 0.5, "spike")).kind
     ('line', 'line3d', 'annotated')
+    >>> choose((7, 0.1, 0.2), fields=("epoch", "val_loss", "val_acc")).kind
+    'line'
     >>> choose((7, 0.1, 0.2, 0.3), fields=("step", "lo", "mid", "hi")).kind
     'band'
     """
+    names = schemas.names_of(value, fields, query)
+    if (plain := flattened(value, names)) is not None and chart not in ("table", "text"):
+        return replace(choose(plain, on=on, chart=chart), flat=True, schema=tuple(plain))
     if chart:
         return _asked(kind_named(chart), value, fields, query)
     own = _own(value, fields, query)
     if own is not None:
         return own
-    names = schemas.names_of(value, fields, query)
     for kind, entry in KINDS.items():
         if entry.fits is not None and _true(entry.fits, value):
             return _choice(kind, schema=names)
     if schemas.band_of(names) is not None:
         return _choice("band", schema=names)
-    found = _by_shape(value)
-    if found.kind == "line" and len(names) == 2 and isinstance(value, tuple) and not schemas.counts(names[0]):
-        found = replace(found, guess=f"{names[0]} is taken for x; x='event' draws both over the event.")
+    found = _of_points(value, names) or _of_names(value, names, query) or _by_shape(value, names)
     return found if found.schema else replace(found, schema=names)
+
+
+def _of_names(value: Any, names: tuple[str, ...], query: str) -> Choice | None:
+    """Return the chart for a tuple of numbers whose names say what they are."""
+    if not isinstance(value, tuple) or len(value) < 2 or not all(part is None or is_number(part) for part in value):
+        return None
+    if not schemas.tells(names, query) or tuple(name.lower() for name in names) == ("x", "y", "z"):
+        return None
+    return _lines(names)
+
+
+def _of_points(value: Any, names: tuple[str, ...]) -> Choice | None:
+    """Return a scatter for rows with x, y and label, and for points with labels."""
+    if is_row(value, names):
+        return _choice("scatter", APPEND, names)
+    if isinstance(value, list | tuple | Mapping) and (found := scattered(value, names)) is not None:
+        return _choice("scatter" if found.points.shape[1] == 2 else "scatter3d", schema=names)
+    return None
+
+
+def _lines(names: Sequence[str]) -> Choice:
+    """Return lines for numbers with names, a heat map of names over time for many."""
+    drawn = [name for name in names if name.lower() not in (*schemas.STEPS, *schemas.EPOCHS)]
+    if len(drawn) > MAX_LINES:
+        return replace(_choice("layers", schema=names), others=("line", "flow"))
+    return replace(_choice("line", schema=names), others=("layers", "flow") if len(drawn) > 2 else ())
 
 
 def _choice(kind: str, mode: Mode | None = None, schema: Sequence[str] = (), guess: str = "") -> Choice:
@@ -117,7 +153,7 @@ def _labelled(value: Any) -> bool:
 # ---------------------------------------------------------------- by the shape of the value
 
 
-def _by_shape(value: Any) -> Choice:
+def _by_shape(value: Any, names: tuple[str, ...] = ()) -> Choice:
     if is_number(value):
         guess = "Complex numbers are drawn by their magnitude." if isinstance(value, complex) else ""
         return _choice("line", guess=guess)
@@ -130,7 +166,8 @@ def _by_shape(value: Any) -> Choice:
     if isinstance(value, Mapping):
         return _of_dict(value)
     if isinstance(value, tuple):
-        return _of_tuple(value)
+        found = _of_tuple(value)
+        return _choice("table", APPEND) if found.kind == "table" and (names or is_point(value)) else found
     if isinstance(value, list):
         return _of_list(value)
     return _choice("text", guess=f"{describe(value)}: there is no chart for this type, and its repr is shown.")
@@ -216,7 +253,7 @@ def _of_dict(value: Mapping[Any, Any]) -> Choice:
     if parts and all(part is None or is_number(part) for part in parts):
         if all(isinstance(name, int) for name in value):  # classes: not the names of fields
             return _choice("bars", FRAME)
-        return _choice("line", schema=tuple(map(str, value)))
+        return _lines(tuple(map(str, value)))
     if parts and all(is_picture(part) for part in parts):
         return _choice("images")
     if parts and all(is_array(part) and _numeric(part) for part in parts):

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from looptap.streams.stream.stream import Stream
+from looptap.visualizers.charts.reading.labels import labels_of
 from looptap.visualizers.data.colors import DASHES
 
 
@@ -31,6 +32,17 @@ def run_of(stream: Stream) -> Any:
         if run is not None or seen is None:
             return run
     return None
+
+
+def label_of_stream(stream: Stream) -> str:
+    """Return the given name of a stream, or a label read from its query.
+
+    >>> label_of_stream(Stream("loss.item()", text="loss.item()")), label_of_stream(Stream("x", text="loss"))
+    ('loss', 'x')
+    """
+    if stream.name and stream.name != stream.text:
+        return stream.name
+    return ", ".join(label.text for label in labels_of(stream.text)) or stream.name or "value"
 
 
 def label_of(run: Any) -> str:

@@ -37,6 +37,8 @@ KINDS: dict[str, KindEntry] = {
     "heatmap": KindEntry("mat", (FRAME,), "matrices.HeatMapChart"),
     "image": KindEntry("img", (FRAME,), "images.ImageChart"),
     "images": KindEntry("img", (FRAME,), "images.ImagesChart"),
+    "layers": KindEntry("mat", (APPEND,), "layers.LayersChart"),
+    "flow": KindEntry("xy", (FRAME,), "layers.FlowChart"),
     "ridgeline": KindEntry("mat", (FRAME,), "ridges.RidgelineChart"),
     "text": KindEntry("text", (APPEND,), "tables.TextChart"),
     "table": KindEntry("text", (FRAME, APPEND), "tables.TableChart"),
@@ -48,7 +50,7 @@ KINDS: dict[str, KindEntry] = {
 ALIASES = {
     "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
     "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
-    "ridge": "ridgeline", "gradient flow": "curve",
+    "ridge": "ridgeline", "gradient flow": "flow", "heat map": "heatmap", "layers over time": "layers",
 }  # fmt: skip
 """Other names of kinds."""
 

@@ -7,11 +7,21 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-STEPS = ("step", "global_step", "iteration", "iter", "it", "batch", "batch_idx", "batch_index", "event_number")
+from looptap.visualizers.charts.reading.labels import labels_of
+
+STEPS = (
+    "step", "global_step", "iteration", "iter", "it", "batch", "batch_idx", "batch_index", "event_number", "steps",
+    "iterations", "iters", "batches", "step_idx", "train_step", "current_step", "num_steps", "update", "updates",
+)  # fmt: skip
 """Names of parts that count steps."""
-EPOCHS = ("epoch", "current_epoch")
+EPOCHS = ("epoch", "current_epoch", "epochs", "epoch_idx", "num_epochs")
 """Names of parts that count epochs."""
-_OVER = ("x", "time", "event_time", "seconds", "tokens", "samples", "examples")
+_OVER = (
+    "x", "t", "time", "event_time", "wall", "wall_time", "timestamp", "elapsed", "seconds", "minutes", "hours",
+    "tokens", "samples", "examples", "instances",
+)  # fmt: skip
+_PLACEHOLDER = re.compile(r"v\d+$")  # the field of an element that has no plain name
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _LOW = ("lo", "low", "lower", "min", "minimum")
 _MIDDLE = ("mid", "middle", "median", "mean", "average", "estimate", "value")
 _HIGH = ("hi", "high", "upper", "max", "maximum")
@@ -27,22 +37,47 @@ class QuantileBand(NamedTuple):
 
 
 def counts(name: str) -> bool:
-    """Return whether a part of that name is an x axis: step, epoch, time or x."""
-    return name.lower() in (*STEPS, *EPOCHS, *_OVER)
+    """Return whether a part of that name is an x axis: step, epoch, time or x.
+
+    >>> counts("Step"), counts("step * 64"), counts("loss * step")
+    (True, True, False)
+    """
+    words = _WORD.findall(name.lower())
+    return bool(words) and all(word in (*STEPS, *EPOCHS, *_OVER) for word in words) and len(words) < 4
 
 
 def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[str, ...]:
-    """Return the names of a value's parts: dict keys, fields, or quantiles."""
+    """Return the names of a value's parts: dict keys, fields, quantiles, or labels.
+
+    >>> names_of((1, 0.5), ("step", "v1"), "step, loss.item()")
+    ('step', 'loss')
+    """
     if isinstance(value, Mapping):
         return tuple(map(str, value))
     parts = len(value) if isinstance(value, tuple | list) else 0
+    if not parts:
+        return ()
+    labels = labels_of(query) if parts > 1 else ()
     if fields and len(fields) == parts:
-        return tuple(fields)
+        known = [label.text for label in labels] if len(labels) == parts else fields
+        found = [text if _PLACEHOLDER.match(name) else name for name, text in zip(fields, known, strict=True)]
+        return tuple(name if name not in found[:place] else fields[place] for place, name in enumerate(found))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return tuple(value._fields)
-    if "quantile" in query and parts and len(found := _quantiles(query)) == parts:
+    if "quantile" in query and len(found := _quantiles(query)) == parts:
         return found
-    return ()
+    texts = tuple(label.text for label in labels)
+    return texts if isinstance(value, tuple) and len(texts) == parts == len(set(texts)) else ()
+
+
+def tells(names: Sequence[str], query: str = "") -> bool:
+    """Return whether all ``names``, of `names_of`, say what the parts are.
+
+    >>> tells(("loss", "accuracy")), tells(("v0", "v1")), tells(("math.sin(t)", "t"), "math.sin(t), t")
+    (True, False, False)
+    """
+    unnamed = {label.text for label in labels_of(query) if not label.named}
+    return bool(names) and not any(name in unnamed or _PLACEHOLDER.match(name) for name in names)
 
 
 def band_of(names: Sequence[str]) -> QuantileBand | None:
@@ -85,7 +120,9 @@ def _rank(name: str) -> float | None:
 
 
 def x_of(names: Sequence[str]) -> int | None:
-    """Return the position of the step, else of the epoch; None if neither exists."""
+    """Return the position of a first part that counts, else of the step or epoch."""
+    if names and counts(names[0]):
+        return 0
     for wanted in (STEPS, EPOCHS):
         for index, name in enumerate(names):
             if name.lower() in wanted:

@@ -11,9 +11,12 @@ import numpy as np
 from looptap.streams.stream.feed import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
+from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import FRAME, ChartKind
 from looptap.visualizers.charts.choice import Choice
 from looptap.visualizers.charts.frame_history import FrameHistory
+from looptap.visualizers.charts.legends import label_of_stream
+from looptap.visualizers.charts.reading.flat import flattened
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Side
 
@@ -33,6 +36,8 @@ class Series:
     color: str
     layer: ChartKind = field(repr=False)
     side: Side = "left"
+    placed: bool = False
+    """True if the caller said which axis it has."""
     taken: int = 0
     """The number of the newest value read."""
     skipped: int = 0
@@ -68,7 +73,7 @@ class Series:
     @property
     def name(self) -> str:
         """The name of this stream in the legend."""
-        return self.label or self.stream.name or "value"
+        return self.label or label_of_stream(self.stream)
 
     @property
     def state(self) -> tuple[Any, ...]:
@@ -125,7 +130,7 @@ class Series:
             if value is None:
                 continue
             try:
-                kept = self.layer.frame(self, value)
+                kept = self.layer.frame(self, self.plain(value))
                 self.frames.append(kept, int(new.events[place]), float(new.walls[place]))
             except Exception as error:  # the next value may fit
                 self.skip(1, complaint_of(error))
@@ -137,6 +142,19 @@ class Series:
             new = Columns._make([*(column[there] for column in new[:-1]), list(compress(new.values, there))])
         if not new.values:
             return
+        if self.choice.flat:
+            new = new._replace(values=[self.plain(value) for value in new.values])
+        self._add(new)
+
+    def plain(self, value: Any) -> Any:
+        """Return a value as the chart takes it: of nested numbers one dict."""
+        if not self.choice.flat:
+            return value
+        stream = self.stream
+        found = flattened(value, schemas.names_of(value, stream.fields or (), stream.text))
+        return value if found is None else found
+
+    def _add(self, new: Columns) -> None:
         try:
             self.layer.append(self, new)
         except Exception as error:
@@ -144,8 +162,8 @@ class Series:
             if not half:
                 self.skip(1, complaint_of(error))
                 return
-            self._append(part_of(new, slice(None, half)))
-            self._append(part_of(new, slice(half, None)))
+            self._add(part_of(new, slice(None, half)))
+            self._add(part_of(new, slice(half, None)))
 
     # ------------------------------------------------------------ what is missing
 

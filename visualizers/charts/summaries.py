@@ -112,7 +112,8 @@ def _lines(stream: Stream) -> Iterator[tuple[str, Floats, Floats]]:
         width = len(first)
         keys: list[Any] = list(first) if isinstance(first, Mapping) else list(range(width))
         parts = {place: np.array([_part(value, key) for value in columns.values]) for place, key in enumerate(keys)}
-        x = 0 if width == 2 and not isinstance(first, Mapping) else schemas.x_of(names)
+        bare = width == 2 and not isinstance(first, Mapping) and not schemas.tells(names, stream.text)
+        x = 0 if bare else schemas.x_of(names)
         drawn = [place for place in parts if place != x]
         for place in drawn:
             own = names[place] if names else f"v{place}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,9 +14,9 @@ from looptap.visualizers.charts.kinds.lines import LineChart, breaks_of, broken
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import describe
 from looptap.visualizers.data.sample_buffer import thinned
+from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Band as BandMark
 from looptap.visualizers.drawing.picture import Line as LineMark
-from looptap.visualizers.drawing.picture import Mark
 
 
 class BandChart(LineChart):
@@ -53,3 +54,9 @@ class BandChart(LineChart):
             x, y = broken(picked, breaks, axis.x[picked], parts[band.middle][picked])
             yield LineMark(x, y, name=series.name, color=series.color, dash=series.dash, side=series.side)
         self.remark_length(series)
+
+    def axes(self) -> tuple[Axis, Axis, Axis | None]:
+        """Return the axes: x, and the name of what is in the band."""
+        x, y, z = super().axes()
+        mine = [one.name for one in self.series if one.layer is self]
+        return x, replace(y, title=mine[0] if len(mine) == 1 else ""), z

@@ -17,7 +17,8 @@ from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import EVENT, MAX_LEADING_COLUMNS, NUMBER, RANK, TIME, WALL, Over, over
 from looptap.visualizers.charts.base import APPEND, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.legends import run_of
+from looptap.visualizers.charts.legends import label_of_stream, run_of
+from looptap.visualizers.charts.reading.counting import XWatch
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, is_number, number, rows, scalars
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, SampleBuffer, thinned
@@ -48,7 +49,11 @@ class LineChart(Chart):
             data["names"], data["form"] = self.parts(series, new.values[0] if series.sample is None else series.sample)
             data["ring"] = SampleBuffer(MAX_LEADING_COLUMNS + len(data["names"]), series.points)
             data["start"], data["ranks"] = float(new.times[0]), set()
+            named = data["form"] == "dict" or not data.get("bare")
+            named = named and len(data["names"]) > 1 and schemas.tells(data["names"], series.stream.text)
+            data["counting"] = XWatch(schemas.x_of(data["names"]) if named else None, named=named)
         parts = self.numbers(series, new.values)
+        data["counting"].add(parts, new.numbers, new.ranks, [seam.after for seam in series.stream.seams])
         data["ring"].append(np.vstack([new.numbers, new.events, new.times, new.walls, new.ranks, parts]))
         data["ranks"].update(np.unique(new.ranks).tolist())
 
@@ -58,11 +63,12 @@ class LineChart(Chart):
         if isinstance(value, dict):
             return list(map(str, value))[:_MAX_LINES], "dict"
         if is_number(value):
-            return [series.stream.name or "value"], "number"
+            return [label_of_stream(series.stream)], "number"
         if isinstance(value, tuple | list) and value:
             width = len(value)
             bare = ("x", "y", "z")[:width] if 1 < width < 4 else tuple(f"v{place}" for place in range(width))
-            return list(schema if len(schema) == width else bare), "row"
+            series.data["bare"] = len(schema) != width
+            return list(bare if series.data["bare"] else schema), "row"
         raise TypeError(f"expected number, got {describe(value)}")
 
     def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
@@ -84,9 +90,17 @@ class LineChart(Chart):
         run = run_of(series.stream)
         starts = [one.data["start"] for one in self.series if "start" in one.data and run_of(one.stream) is run]
         start = min([*starts, data["start"]]) if run is not None else data["start"]
-        found = over(columns, data["names"], self.x, series.stream.on, start, self.pair(series))
-        _remark(series, "x", found.remark)
+        found = over(columns, data["names"], self.x, series.stream.on, start, self.x_part(series))
+        remark = found.remark
+        if data["counting"].starts_again and not self.x and (again := schemas.x_of(data["names"])) is not None:
+            remark = f"{data['names'][again]} starts again, so it is not x; x={data['names'][again]!r} makes it x"
+        _remark(series, "x", remark)
         return found
+
+    def x_part(self, series: Series) -> int | None:
+        """Return the part of the values that is x unless another is requested."""
+        part: int | None = 0 if self.pair(series) else series.data["counting"].part
+        return part
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield a line for each part and rank, and points for NaN and infinities."""
@@ -133,14 +147,16 @@ class LineChart(Chart):
             there = f"has no {', '.join(map(repr, missing))}; there are {', '.join(names)}"
             _remark(series, "y", there if missing else "")
             return wanted
-        steps = 0 if self.pair(series) else schemas.x_of(names)
-        if steps is not None and self.x and not schemas.counts(names[steps]):
-            steps = None  # over another x the first of a pair is a number like the other
-        return [i for i in range(len(names)) if i not in (axis.part, steps)] or [len(names) - 1]
+        x = schemas.x_of(names) if len(names) > 1 else None
+        counted = {i for i, name in enumerate(names) if i == x or name.lower() in (*schemas.STEPS, *schemas.EPOCHS)}
+        return [i for i in range(len(names)) if i != axis.part and i not in counted] or [len(names) - 1]
 
     def pair(self, series: Series) -> bool:
-        """Return whether the values are pairs, of which the first is x."""
-        return series.data["form"] == "row" and len(series.data["names"]) == 2 and series.choice.kind != "band"
+        """Return whether the values are pairs without names, of which the first is x."""
+        data, kind = series.data, series.choice.kind
+        if data["form"] != "row" or len(data["names"]) != 2 or kind == "band":
+            return False
+        return kind != "line" or data.get("bare", False) or not schemas.tells(data["names"], series.stream.text)
 
     def remark_length(self, series: Series) -> None:
         """Note how many values are no longer drawn."""
@@ -150,7 +166,8 @@ class LineChart(Chart):
 
     def appearance(self, series: Series, part: int, drawn: list[int], rank: int | None = None) -> tuple[str, str, str]:
         """Return name, colour and dash of a line; a line alone has the stream's."""
-        name: str = series.name if len(drawn) == 1 else series.data["names"][part]
+        own = series.label or series.stream.name not in ("", series.stream.text)
+        name: str = series.name if len(drawn) == 1 and own else series.data["names"][part]
         if len(drawn) > 1 and len(self.series) > 1:
             name = f"{series.name} {name}"
         if len(drawn) == 1 and rank is None:
@@ -170,10 +187,10 @@ class LineChart(Chart):
             return Axis(), Axis(), None
         axis = self.over(mine[0], mine[0].data["ring"].columns)
         left = [one for one in mine if one.side == mine[0].side]
-        title = left[0].name if len(left) == 1 and len(left[0].data["names"]) <= 2 else ""
-        names = [mine[0].data["names"][i] for i in self.drawn(mine[0], axis)]
-        if title and mine[0].data["form"] == "row" and len(names) == 1:
-            title = names[0]
+        drawn = [left[0].data["names"][i] for i in self.drawn(left[0], axis)] if len(left) == 1 else []
+        title = drawn[0] if len(drawn) == 1 else ""
+        if title and left[0].data["form"] == "number":
+            title = left[0].name
         return Axis(axis.title, time=axis.clock), Axis(title), None
 
     def place(self, series: Series, what: str, at: float) -> float | None:

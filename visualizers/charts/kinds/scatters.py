@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
+from looptap.visualizers.charts.reading.points import LABELS, Scattered, scattered
 from looptap.visualizers.charts.series import Series
-from looptap.visualizers.data.numbers import Floats, describe, floats
+from looptap.visualizers.data.numbers import Floats, describe, floats, rows
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
 
 MAX_DRAWN_POINTS = 5_000
 """The most points drawn of a stream, evenly chosen."""
-_TRAIL_FRAMES = 3
+MAX_CLASSES = 20
+"""The most classes with a name and a colour each."""
+_TRAIL_FRAMES, _MAX_TEXTS = 3, 1000
 
 
 class ScatterChart(LineChart):
@@ -27,22 +32,70 @@ class ScatterChart(LineChart):
     mode: ClassVar[Mode] = FRAME
     width: ClassVar[int] = 2
 
-    def frame(self, series: Series, value: Any) -> Floats:
-        """Return the points as (n, 2) or (n, 3)."""
-        found = floats(value)
-        if found.ndim != 2 or found.shape[1] not in (self.width, 3):
+    def frame(self, series: Series, value: Any) -> Scattered:
+        """Return the points as (n, 2) or (n, 3), with their labels."""
+        found = scattered(value, series.choice.schema) or Scattered(floats(value))
+        points = found.points
+        if points.ndim != 2 or points.shape[1] not in (self.width, 3):
             wanted = "(n, 3)" if self.width == 3 else "(n, 2) or (n, 3)"
             raise TypeError(f"expected an array {wanted}, got {describe(value)}")
         return found
 
+    def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
+        """Return the parts of the values; texts of a label count their classes."""
+        place = series.data["names"].index(self.label(series)) if self.label(series) else None
+        if place is None or not any(isinstance(part, str) for part in _parts_of(values[0])):
+            return super().numbers(series, values)
+        classes: dict[str, int] = series.data.setdefault("classes", {})
+        plain = []
+        for value in values:
+            parts = list(_parts_of(value))
+            if len(parts) == len(series.data["names"]) and isinstance(parts[place], str):
+                parts[place] = classes.setdefault(parts[place], len(classes)) if len(classes) < _MAX_TEXTS else None
+            plain.append(tuple(parts))
+        return rows(plain, len(series.data["names"]))
+
+    def label(self, series: Series) -> str:
+        """Return the name of the part that says of which class a point is; or ""."""
+        names: list[str] = series.data["names"]
+        return next((name for name in names if name == series.by or (not series.by and name.lower() in LABELS)), "")
+
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield the current points, and fainter ones of earlier frames."""
         if "ring" in series.data:
-            yield self._dots(series, self._parts(series), series.name, 0.8)
+            parts = self._parts(series)
+            texts = list(series.data.get("classes", ()))
+            codes = parts[2] if len(parts) > 2 and self.label(series) else np.empty(0)
+            labels = _names_of(codes, texts)
+            yield from (
+                self._classes(series, parts[:2], labels) if labels else [self._dots(series, parts, series.name, 0.8)]
+            )
             return
-        shown = series.frames.shown[-_TRAIL_FRAMES:]
-        for age, points in zip(reversed(range(len(shown))), shown, strict=True):
-            yield self._dots(series, points.T, "" if age else series.name, 0.5 * fading(age) if age else 0.8)
+        shown: list[Scattered] = series.frames.shown[-_TRAIL_FRAMES:]
+        for age, found in zip(reversed(range(len(shown))), shown, strict=True):
+            if not found.labels:
+                yield self._dots(series, found.points.T, "" if age else series.name, 0.5 * fading(age) if age else 0.8)
+            elif not age:
+                yield from self._classes(series, found.points.T, found.labels)
+
+    def _classes(self, series: Series, parts: Floats, labels: Sequence[str]) -> Iterator[Points]:
+        """Yield the points of each class in its colour; of too many, all by number."""
+        names = sorted(set(labels), key=_in_order)
+        if len(names) > MAX_CLASSES:
+            series.remarks["classes"] = f"{len(names)} classes, which are colours without names"
+            third = np.array([names.index(label) for label in labels], np.float64)
+            yield self._dots(series, np.vstack([parts[: self.width], third]), series.name, 0.8)
+            return
+        every, colors = np.array(labels), list[str]()
+        for name in names:
+            colors.append(self.palette.color(f"class {name}", but=colors))
+            dots = self._dots(series, parts[:, every == name], name, 0.8)
+            yield replace(dots, color=colors[-1], values=None)
+
+    def x_part(self, series: Series) -> int | None:
+        """Return the first part, unless another counts."""
+        names = series.data["names"]
+        return (schemas.x_of(names) or 0) if len(names) > 1 else None
 
     def _parts(self, series: Series) -> Floats:
         """Return the columns to draw: x, y, and the third for colour or height."""
@@ -70,9 +123,30 @@ class ScatterChart(LineChart):
         """Return the axes, named after the parts where they have names."""
         mine = [one for one in self.series if one.layer is self]
         if mine and "ring" in mine[0].data and self.width == 2:
-            return super().axes()
-        schema = mine[0].choice.schema if mine and len(mine[0].choice.schema) >= self.width else ("x", "y", "z")
+            x, y, _ = super().axes()
+            names = [name for name in mine[0].data["names"] if name not in (x.title, self.label(mine[0]))]
+            return x, replace(y, title=y.title or (names[0] if names else "")), None
+        schema: tuple[str, ...] = mine[0].choice.schema if mine else ()
+        if len(schema) < self.width or (mine and mine[0].frames.shown and mine[0].frames.shown[-1].labels):
+            schema = ("x", "y", "z")
         return Axis(schema[0]), Axis(schema[1]), Axis(schema[2]) if self.width == 3 else None
+
+
+def _parts_of(value: Any) -> Sequence[Any]:
+    return tuple(value.values()) if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+
+
+def _names_of(codes: Floats, texts: Sequence[str]) -> list[str]:
+    """Return the class of each point; [] if its numbers are no classes."""
+    if not len(codes) or not (np.isfinite(codes) & (codes == np.floor(codes))).all():
+        return []
+    if texts:
+        return [texts[int(code)] for code in codes]
+    return [f"{code:.0f}" for code in codes] if len(np.unique(codes)) <= MAX_CLASSES else []
+
+
+def _in_order(name: str) -> tuple[float, str]:
+    return (float(name), "") if name.lstrip("-").isdigit() else (np.inf, name)
 
 
 class ScatterChart3D(ScatterChart):

@@ -16,7 +16,7 @@ from looptap.visualizers.surfaces.notebook.frames import Column, Growing
 
 def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
     """Return the points of growing lines by mark index. The caller holds the lock."""
-    places = {(m.name, m.color, m.side): i for i, m in enumerate(picture.marks) if isinstance(m, Line) and m.z is None}
+    places = {(m.name, m.color): i for i, m in enumerate(picture.marks) if isinstance(m, Line) and m.z is None}
     found: dict[int, Growing] = {}
     if picture.x.time:  # the drawn numbers are shifted to local time
         return found
@@ -24,7 +24,7 @@ def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
         layer = series.layer
         if type(layer) is LineChart and "ring" in series.data and not (series.stream.seams or series.stream.gaps):
             for name, color, column in _lines(layer, series):
-                if (place := places.get((name, color, series.side))) is not None:
+                if (place := places.get((name, color))) is not None:
                     found[place] = column
     return found
 
@@ -39,12 +39,11 @@ def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
     origin = round(float(columns[TIME][-1] - axis.x[-1]), 6) if layer.x == "time" else 0.0
     x = Column(axis.x, total, most)
     parts = layer.drawn(series, axis)
+    key = f"{id(series)}.{layer.x}.{axis.part}.{origin}"
     return [
         (
             *layer.appearance(series, part, parts)[:2],
-            Growing(
-                f"{id(series)}.{layer.x}.{origin}.{part}", x, Column(columns[MAX_LEADING_COLUMNS + part], total, most)
-            ),
+            Growing(f"{key}.{part}", x, Column(columns[MAX_LEADING_COLUMNS + part], total, most)),
         )
         for part in parts
     ]

@@ -1,0 +1,1 @@
+"""What names, texts and numbers say about a value: labels and scales."""

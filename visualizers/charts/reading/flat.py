@@ -1,0 +1,56 @@
+"""`flattened`: a nested value of named numbers as one dict, as in `step, norms`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from looptap.visualizers.data.numbers import is_number
+
+_MAX_DEPTH = 4
+
+
+def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Return a dict of the numbers in a tuple or dict that has others in it, by name.
+
+    The numbers of a dict inside a dict, or of one of several inside a tuple, have both names: ``train.loss``. Returns
+    None for a value that is flat already, and for one that has something else than named numbers in it.
+
+    >>> flattened((3, {"fc": 0.5, "out": 0.25}), ("step", "v1"))
+    {'step': 3, 'fc': 0.5, 'out': 0.25}
+    >>> flattened({"train": {"loss": 1}, "val": {"loss": 2}}), flattened({"loss": 1})
+    ({'train.loss': 1, 'val.loss': 2}, None)
+    """
+    if isinstance(value, Mapping):
+        parts = [(str(name), part) for name, part in value.items()]
+    elif isinstance(value, tuple) and len(names) == len(value):
+        parts = list(zip(names, value, strict=True))
+    else:
+        return None
+    nested = [part for _, part in parts if _named(part)]
+    if not nested:
+        return None
+    alone = isinstance(value, tuple) and len(nested) == 1
+    found: dict[str, Any] = {}
+    for name, part in parts:
+        for inner, number in _numbers(part, 0):
+            if number is not None and not is_number(number):
+                return None
+            key = inner if alone and inner else f"{name}.{inner}" if inner else name
+            found[key if key not in found else f"{name}.{inner}"] = number
+    return found
+
+
+def _named(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, tuple) and bool(getattr(value, "_fields", ())))
+
+
+def _numbers(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers of a value by their path; "" for a number itself."""
+    if not _named(value) or depth == _MAX_DEPTH:
+        yield "", value
+        return
+    items = value.items() if isinstance(value, Mapping) else zip(value._fields, value, strict=True)
+    for name, part in items:
+        for inner, number in _numbers(part, depth + 1):
+            yield f"{name}.{inner}" if inner else str(name), number

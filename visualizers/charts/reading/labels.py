@@ -1,0 +1,113 @@
+"""`labels_of`: the labels of a query's parts, read from its text.
+
+A part has a name if it is an observable, an attribute, or what a function or method makes of one; a constant has none,
+and neither has a sine or cosine, which draws a figure in the plane or in space.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from typing import NamedTuple
+
+MAX_LABEL_CHARACTERS = 40
+"""The longest label; more of an expression is cut off."""
+_CASTS = ("float", "int", "round", "bool")
+_READINGS = ("item", "detach", "cpu", "numpy", "tolist", "float", "double", "clone")
+_FIGURES = ("sin", "cos", "tan", "sinh", "cosh", "atan2", "hypot")
+
+
+class Label(NamedTuple):
+    """The label of a part of a value, and whether it names what the part is."""
+
+    text: str
+    named: bool
+
+
+@lru_cache(maxsize=512)
+def labels_of(query: str) -> tuple[Label, ...]:
+    """Return a label for each part of what a query yields, or ().
+
+    >>> [label.text for label in labels_of("lambda e: (e.step, e.loss.item(), mean(e.x))")]
+    ['step', 'loss', 'mean(x)']
+    >>> labels_of("mean(e.loss for e in events)"), labels_of("math.sin(step)")
+    ((Label(text='mean(loss)', named=True),), (Label(text='math.sin(step)', named=False),))
+    """
+    try:
+        body = _yielded(ast.parse(query.strip()))
+        if body is None:
+            return ()
+        body = _Short().visit(body)
+        return tuple(map(_label, body.elts if isinstance(body, ast.Tuple | ast.List) else [body]))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+
+
+def _yielded(tree: ast.Module) -> ast.expr | None:
+    """Return the expression for one value: of a lambda, a generator, or a function."""
+    if len(tree.body) != 1:
+        return None
+    (only,) = tree.body
+    if isinstance(only, ast.FunctionDef):
+        returns = [node.value for node in ast.walk(only) if isinstance(node, ast.Return) and node.value]
+        aliases = {argument.arg for argument in only.args.args}
+        return _without(returns[0], aliases) if len(returns) == 1 else None
+    if not isinstance(only, ast.Expr):
+        return None
+    body = only.value
+    if isinstance(body, ast.GeneratorExp):
+        targets = ast.walk(body.generators[0].target)
+        body = _without(body.elt, {node.id for node in targets if isinstance(node, ast.Name)})
+    if isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id == "map" and body.args:
+        body = body.args[0]
+    if isinstance(body, ast.Lambda):
+        body = _without(body.body, {argument.arg for argument in body.args.args})
+    return body
+
+
+def _without(body: ast.expr, aliases: set[str]) -> ast.expr:
+    """Return an expression in which ``e.loss`` is ``loss``, where ``e`` is an alias."""
+    found: ast.expr = _Unaliased(aliases).visit(body)
+    return found
+
+
+class _Unaliased(ast.NodeTransformer):
+    def __init__(self, aliases: set[str]) -> None:
+        self._aliases = aliases
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if isinstance(node.value, ast.Name) and node.value.id in self._aliases:
+            return ast.copy_location(ast.Name(node.attr, ast.Load()), node)
+        self.generic_visit(node)
+        return node
+
+
+class _Short(ast.NodeTransformer):
+    """Writes ``mean(e.loss for e in events)`` as ``mean(loss)``."""
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
+        self.generic_visit(node)
+        (first, *more) = node.generators
+        if more or first.ifs or not isinstance(first.target, ast.Name):
+            return node
+        return _without(node.elt, {first.target.id})
+
+
+def _label(node: ast.expr) -> Label:
+    match node:
+        case ast.Name(id=name):
+            return Label(name, True)
+        case ast.Subscript(slice=ast.Constant(value=str(name))):
+            return Label(name, True)
+        case ast.Call(func=ast.Name(id=cast), args=[one]) if cast in _CASTS:
+            return _label(one)
+        case ast.Call(func=ast.Attribute(value=one, attr=reading), args=[]) if reading in _READINGS:
+            return _label(one)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _FIGURES:
+            return Label(_text(node), False)
+    return Label(_text(node), any(isinstance(one, ast.Name) for one in ast.walk(node)))
+
+
+def _text(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= MAX_LABEL_CHARACTERS else text[: MAX_LABEL_CHARACTERS - 1] + "…"
