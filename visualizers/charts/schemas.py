@@ -60,8 +60,8 @@ def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[s
     labels = labels_of(query) if parts > 1 else ()
     if fields and len(fields) == parts:
         known = [label.text for label in labels] if len(labels) == parts else fields
-        found = [text if _PLACEHOLDER.match(name) else name for name, text in zip(fields, known, strict=True)]
-        return tuple(name if name not in found[:place] else fields[place] for place, name in enumerate(found))
+        whole = [text if _PLACEHOLDER.match(name) else name for name, text in zip(fields, known, strict=True)]
+        return tuple(name if name not in whole[:place] else fields[place] for place, name in enumerate(whole))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return tuple(value._fields)
     if "quantile" in query and len(found := _quantiles(query)) == parts:

@@ -36,10 +36,10 @@ def scattered(value: Any, names: Sequence[str] = ()) -> Scattered | None:
     ('7', '3')
     """
     if isinstance(value, list):
-        rows = [_fields(row) for row in value]
-        if not rows or any(row is None or row.keys() != rows[0].keys() for row in rows):
+        rows = [fields for row in value if (fields := _fields(row))]
+        if not rows or len(rows) < len(value) or any(row.keys() != rows[0].keys() for row in rows):
             return None
-        return _of_columns({name: [row[name] for row in rows if row] for name in rows[0] or {}})
+        return _of_columns({name: [row[name] for row in rows] for name in rows[0]})
     if (fields := _fields(value)) is None and isinstance(value, tuple) and len(names) == len(value):
         fields = {name.lower(): part for name, part in zip(names, value, strict=True)}
     if fields and (found := _of_columns(fields)):
