@@ -32,7 +32,7 @@ class LayersChart(LineChart):
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield the map, of logarithms where positive numbers span three decades."""
-        if "ring" not in series.data or not len(series.data["ring"]):
+        if "ring" not in series.data or not len(series.data["ring"]) or not series.data["names"]:
             return
         columns = series.data["ring"].columns
         axis = self.over(series, columns)
