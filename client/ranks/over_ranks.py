@@ -12,7 +12,8 @@ import msgspec
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.clock_sync import Offset, between
 from looptap.client.ranks.combiners import MERGE, combination
-from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, Combined, RankPart, RankStream
+from looptap.client.ranks.rank_part import RankPart
+from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, Combined, RankStream
 from looptap.client.ranks.ranks import ALL, RankHandle
 from looptap.client.ranks.window_assembler import AssembledWindow
 from looptap.protocol import messages as m

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from array import array
@@ -11,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from looptap.client.rank_numbers import numbered
+from looptap.client.ranks.gathering import Gathering
+from looptap.client.ranks.rank_part import RankPart
 from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
 from looptap.client.session.run_handle import RunHandle
-from looptap.client.streams.live import LiveFeed, LiveStream
+from looptap.client.streams.live import LiveStream
 from looptap.protocol import messages as m
-from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, PARTIAL
@@ -25,8 +25,6 @@ from looptap.streams.stream.stream import Cost
 
 DEFAULT_LATE_TIMEOUT_SECONDS = 2.0
 """Seconds that a value waits for the ranks that have not reached it, unless ``patience=`` says otherwise."""
-_MAX_INBOX_VALUES, _MAX_INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wait for the thread
-_RANK_CHECK_INTERVAL_SECONDS = 1.0  # seconds between two checks of the ranks
 _MAX_ABSENCES = 1000
 
 Combined = Callable[[AssembledWindow], Any]
@@ -155,7 +153,7 @@ class RankStream(LiveStream):
 
     # ------------------------------------------------------------ on the thread of the gathering
 
-    def _deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, int, RankContribution]]) -> None:
+    def deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, int, RankContribution]]) -> None:
         """Append complete windows; without combine, late values too."""
         events, times, flags, ranks = array("q"), array("d"), bytearray(), array("q")
         values: list[Any] = []
@@ -197,12 +195,14 @@ class RankStream(LiveStream):
         ))  # fmt: skip
         self._next += len(values)
 
-    def _ended(self, ranks: Sequence[int]) -> None:
+    def on_ended(self, ranks: Sequence[int]) -> None:
+        """Note that ranks have ended, and how."""
         for rank in ranks:
             if rank not in self.gone:
                 self.gone[rank] = f"{self.parts[rank].state}: {self.parts[rank].reason}"
 
-    def _moved(self, seams: Sequence[tuple[int, RunSeam]]) -> None:
+    def on_moved(self, seams: Sequence[tuple[int, RunSeam]]) -> None:
+        """Mark where the lowest rank continues with the next run."""
         for rank, seam in seams:
             if rank == self.ranks[0]:
                 self.feed.add_seam(seam.old, seam.new, after=self._next - 1)
@@ -238,7 +238,7 @@ class RankStream(LiveStream):
         self.thinned = self.thinned or any(part.thinned for part in self.parts.values())
         self.limits[:] = [text for note, text in found.items() if note in limits]
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """End the stream: no rank will send anything more."""
         self.refresh()
         failed = {rank: part for rank, part in self.parts.items() if part.state == FAILED}
@@ -246,148 +246,3 @@ class RankStream(LiveStream):
         if len(reasons) > 1:
             reasons = [f"rank {rank}: {part.reason}" for rank, part in (failed or self.parts).items()]
         self.feed.finish(FAILED if failed else ENDED, "; ".join(reasons[:3]))
-
-
-class RankFeed(LiveFeed):
-    """The feed of one rank for the merging thread; ``names`` are those of rows."""
-
-    names: tuple[str, ...] = ()
-    rank: int
-    gathering: Gathering
-
-    def set_fields(self, fields: Sequence[str] | None) -> None:
-        """Keep the names: rows get them where the ranks are merged."""
-        self.names = tuple(fields or ())
-
-    def publish(self, batch: Batch) -> None:
-        """Append a batch, and pass new values to the merging thread."""
-        fresh = batch if batch.first > self.newest else batch.part(self.newest + 1 - batch.first)
-        super().publish(batch)
-        if fresh.values:
-            self.gathering.post(self.rank, fresh)
-
-    def finish(self, state: str, reason: str = "", last: int = 0) -> None:
-        """End the stream, also for the merging thread."""
-        super().finish(state, reason, last)
-        self.gathering.post(self.rank, None)
-
-
-class RankPart(LiveStream):
-    """The stream of one rank, which passes its values to the merging thread."""
-
-    feed: RankFeed
-    feed_type = RankFeed
-    functions: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the elements of rows."""
-        return self.feed.names
-
-    def attached(self, info: SubscriptionInfo) -> None:
-        """Handle the reply to the attach, with the functions that the merge needs."""
-        super().attached(info)
-        self.functions = info.functions
-
-    def reattach(self, request: int, moved: tuple[str, str] | None) -> m.Attach:
-        """Return the request that reattaches the query; post a move to another run."""
-        again = super().reattach(request, moved)
-        if moved is not None:
-            self.feed.gathering.post(self.feed.rank, RunSeam(0, *moved))
-        return again
-
-
-class Gathering:
-    """The merging thread of a stream, which does not keep it alive and ends with it."""
-
-    def __init__(self, assembly: WindowAssembler, stream: weakref.ref[RankStream]) -> None:
-        self.assembly, self._stream = assembly, stream
-        self.dropped = dict.fromkeys(assembly.ranks, 0)
-        self._changed = threading.Condition()
-        self._inbox: deque[tuple[int, Batch | RunSeam | None]] = deque()
-        self._inbox_values = self._inbox_bytes = 0
-        self._stopped = self._running = False
-        self._awaited: tuple[dict[int, float], float] = {}, 0.0
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._running = True
-        threading.Thread(target=self._run, name="looptap-ranks", daemon=True).start()
-
-    def post(self, rank: int, what: Batch | RunSeam | None) -> None:
-        """Pass on a rank's values, move to another run, or end. Any thread."""
-        with self._changed:
-            if type(what) is Batch:
-                if self._inbox_values >= _MAX_INBOX_VALUES or self._inbox_bytes >= _MAX_INBOX_BYTES:
-                    self.dropped[rank] += len(what.values)
-                    return
-                self._inbox_values += len(what.values)
-                self._inbox_bytes += what.nbytes
-            self._inbox.append((rank, what))
-            self._changed.notify()
-
-    def stop(self) -> None:
-        """End the thread. Any thread, any number of times."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
-
-    def stop_waiting(self) -> None:
-        """Stop waiting for late ranks."""
-        with self._changed:
-            self.assembly.patience = 0.0
-            self._changed.notify()
-
-    def awaited(self) -> dict[int, float]:
-        """Return the awaited ranks, and for how many seconds each."""
-        waiting, since = self._awaited
-        more = time.monotonic() - since
-        return {rank: seconds + more for rank, seconds in waiting.items()}
-
-    def _run(self) -> None:
-        looked = 0.0
-        while True:
-            with self._changed:
-                deadline = self.assembly.deadline()
-                now = time.monotonic()
-                wait = (
-                    _RANK_CHECK_INTERVAL_SECONDS
-                    if deadline is None
-                    else min(_RANK_CHECK_INTERVAL_SECONDS, max(0.0, deadline - now))
-                )
-                if not self._inbox and not self._stopped and wait:
-                    self._changed.wait(wait)
-                if self._stopped:
-                    return
-                inbox, self._inbox = self._inbox, deque()
-                self._inbox_values = self._inbox_bytes = 0
-            now = time.monotonic()
-            late, seams = [], []
-            for rank, what in inbox:
-                if what is None:
-                    self.assembly.over(rank)
-                elif type(what) is RunSeam:
-                    self.assembly.moved(rank)
-                    seams.append((rank, what))
-                else:
-                    assert type(what) is Batch
-                    late += [(rank, *one) for one in self.assembly.take(rank, what, now)]
-            wholes = list(self.assembly.ready(now))
-            self._awaited = self.assembly.awaited(now), now
-            stream = self._stream()
-            if stream is None:
-                return
-            try:
-                stream._ended([rank for rank, what in inbox if what is None])
-                stream._moved(seams)
-                stream._deliver(wholes, late)
-                if now - looked > _RANK_CHECK_INTERVAL_SECONDS:
-                    looked = now
-                    stream.refresh()
-                if not self.assembly.live and self.assembly.deadline() is None:
-                    stream._finish()
-                    return
-            except Exception as error:
-                stream.feed.finish(FAILED, format_error(error))
-                return
-            del stream

@@ -1,0 +1,135 @@
+"""The thread that merges the values of several ranks into one stream."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
+from looptap.streams.expressions import format_error
+from looptap.streams.stream.buffer import Batch, RunSeam
+from looptap.streams.stream.feed import FAILED, Feed
+
+_MAX_INBOX_VALUES, _MAX_INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wait for the thread
+_RANK_CHECK_INTERVAL_SECONDS = 1.0  # seconds between two checks of the ranks
+
+
+class MergedStream(Protocol):
+    """A `RankStream`, as its merging thread sees it."""
+
+    feed: Feed
+
+    def deliver(self, wholes: Sequence[AssembledWindow], late: Sequence[tuple[int, int, RankContribution]]) -> None:
+        """Append complete windows, and values that came late."""
+
+    def on_ended(self, ranks: Sequence[int]) -> None:
+        """Note that ranks have ended."""
+
+    def on_moved(self, seams: Sequence[tuple[int, RunSeam]]) -> None:
+        """Note that ranks continue with the next run."""
+
+    def refresh(self) -> None:
+        """Copy the costs, counts and notes of the ranks."""
+
+    def finish(self) -> None:
+        """End the stream: no rank will send anything more."""
+
+
+class Gathering:
+    """The merging thread of a stream, which does not keep it alive and ends with it."""
+
+    def __init__(self, assembly: WindowAssembler, stream: weakref.ref[MergedStream]) -> None:
+        self.assembly, self._stream = assembly, stream
+        self.dropped = dict.fromkeys(assembly.ranks, 0)
+        self._changed = threading.Condition()
+        self._inbox: deque[tuple[int, Batch | RunSeam | None]] = deque()
+        self._inbox_values = self._inbox_bytes = 0
+        self._stopped = self._running = False
+        self._awaited: tuple[dict[int, float], float] = {}, 0.0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._running = True
+        threading.Thread(target=self._run, name="looptap-ranks", daemon=True).start()
+
+    def post(self, rank: int, what: Batch | RunSeam | None) -> None:
+        """Pass on a rank's values, move to another run, or end. Any thread."""
+        with self._changed:
+            if type(what) is Batch:
+                if self._inbox_values >= _MAX_INBOX_VALUES or self._inbox_bytes >= _MAX_INBOX_BYTES:
+                    self.dropped[rank] += len(what.values)
+                    return
+                self._inbox_values += len(what.values)
+                self._inbox_bytes += what.nbytes
+            self._inbox.append((rank, what))
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread. Any thread, any number of times."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def stop_waiting(self) -> None:
+        """Stop waiting for late ranks."""
+        with self._changed:
+            self.assembly.patience = 0.0
+            self._changed.notify()
+
+    def awaited(self) -> dict[int, float]:
+        """Return the awaited ranks, and for how many seconds each."""
+        waiting, since = self._awaited
+        more = time.monotonic() - since
+        return {rank: seconds + more for rank, seconds in waiting.items()}
+
+    def _run(self) -> None:
+        looked = 0.0
+        while True:
+            with self._changed:
+                deadline = self.assembly.deadline()
+                now = time.monotonic()
+                wait = (
+                    _RANK_CHECK_INTERVAL_SECONDS
+                    if deadline is None
+                    else min(_RANK_CHECK_INTERVAL_SECONDS, max(0.0, deadline - now))
+                )
+                if not self._inbox and not self._stopped and wait:
+                    self._changed.wait(wait)
+                if self._stopped:
+                    return
+                inbox, self._inbox = self._inbox, deque()
+                self._inbox_values = self._inbox_bytes = 0
+            now = time.monotonic()
+            late, seams = [], []
+            for rank, what in inbox:
+                if what is None:
+                    self.assembly.over(rank)
+                elif type(what) is RunSeam:
+                    self.assembly.moved(rank)
+                    seams.append((rank, what))
+                else:
+                    assert type(what) is Batch
+                    late += [(rank, *one) for one in self.assembly.take(rank, what, now)]
+            wholes = list(self.assembly.ready(now))
+            self._awaited = self.assembly.awaited(now), now
+            stream = self._stream()
+            if stream is None:
+                return
+            try:
+                stream.on_ended([rank for rank, what in inbox if what is None])
+                stream.on_moved(seams)
+                stream.deliver(wholes, late)
+                if now - looked > _RANK_CHECK_INTERVAL_SECONDS:
+                    looked = now
+                    stream.refresh()
+                if not self.assembly.live and self.assembly.deadline() is None:
+                    stream.finish()
+                    return
+            except Exception as error:
+                stream.feed.finish(FAILED, format_error(error))
+                return
+            del stream
