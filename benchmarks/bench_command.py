@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from emitting import steps_until
 from harness import Row, in_units, main
 from loops import Mlp
 from reader import reader, run
@@ -15,7 +16,6 @@ from reader import reader, run
 def rows() -> Iterator[Row]:
     mlp, stop = Mlp(), threading.Event()
     took: list[float] = []
-    steps: list[float] = []
     with run() as agent, reader() as client:
         agent.expose(optimizer=mlp.optimizer)
 
@@ -27,13 +27,7 @@ def rows() -> Iterator[Row]:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        step = 0
-        while not stop.is_set():
-            start = time.perf_counter()
-            loss = mlp.step()
-            steps.append(time.perf_counter() - start)
-            agent.emit("batch", step=step, loss=loss)
-            step += 1
+        steps = steps_until(stop, agent, mlp)
         thread.join()
     gap, median = statistics.median(steps), statistics.median(took)
     worst = statistics.quantiles(took, n=100)[98]

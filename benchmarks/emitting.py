@@ -8,6 +8,7 @@ after a training step of a millisecond, which has filled the caches with its own
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -103,3 +104,14 @@ def compare(queries: dict[str, tuple[str, bool]], promise: float, rounds: int = 
             "",
             figures={"wall": seen.seconds[f"{name}, loop"]},
         )
+
+
+def steps_until(stop: threading.Event, agent: looptap.Agent, mlp: Mlp) -> list[float]:
+    """Train and emit until ``stop``; return the seconds of each step."""
+    steps: list[float] = []
+    while not stop.is_set():
+        start = time.perf_counter()
+        loss = mlp.step()
+        steps.append(time.perf_counter() - start)
+        agent.emit("batch", step=len(steps) - 1, loss=loss)
+    return steps

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
+from training_loop import training
 from waiting import soon
 
 import looptap
@@ -24,18 +24,8 @@ def job(directory):
         agent.checkpoint(lambda: "step.pt")
         agent.trigger("evaluate", lambda: {"error": 0.25})
         agent.trigger("fail", lambda: 1 / 0)
-        over = threading.Event()
-
-        def train():
-            while not over.wait(0.003):
-                agent.emit("batch", step=1)
-
-        thread = threading.Thread(target=train)
-        thread.start()
-        yield agent
-        over.set()
-        parts_of(agent).dispatcher.commands.job.pause.resume()
-        thread.join(60)
+        with training(agent, step=1):
+            yield agent
 
 
 def test_controls_are_listed_set_and_logged_from_the_shell(job, here, tmp_path):

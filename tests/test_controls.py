@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler as schedulers
+from training_loop import training
 from waiting import soon
 
 import looptap
@@ -404,22 +405,9 @@ def loop(directory):
     """Run a job with sockets and an I/O thread, and its loop on another thread."""
     agent = looptap.Agent("loop", may_pause=600.0, limits=looptap.Limits(heartbeat=0.05))
     agent.expose(echo=Loader())
-    over = threading.Event()
-
-    def train():
-        step = 0
-        while not over.wait(0.002):
-            agent.emit("batch", step=step)
-            step += 1
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    with looptap.attach("loop") as run:
+    with training(agent, 0.002), looptap.attach("loop") as run:
         yield agent, run
-    over.set()
     agent.close()
-    thread.join(60)
-    assert not thread.is_alive()
 
 
 def test_a_paused_loop_waits_while_its_agent_answers_and_the_pause_is_no_step(loop):

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import warm
 from relays import Proxy
+from training_loop import training
 from waiting import soon
 
 import looptap
@@ -146,22 +147,11 @@ def test_a_stalled_loop_is_detected_and_a_pause_is_not_a_stall(directory):
     rule = looptap.Rule.stalled(minutes=1.5 / 60)
     with looptap.Agent("still", may_pause=60.0) as agent, looptap.guard("still", [rule]) as guard:
         under_guard(guard, agent)
-        over = threading.Event()
-
-        def train():
-            while not over.wait(0.001):
-                agent.emit("batch", step=1)
-
-        thread = threading.Thread(target=train)
-        thread.start()
-        with looptap.attach("still") as run:
+        with training(agent, 0.001), looptap.attach("still") as run:
             run.pause(60.0)
             soon(lambda: run.paused > 2.5)
             assert run.idle > 1.5
             assert guard.firings == []
-            over.set()
-            run.resume()
-        thread.join()
         soon(lambda: guard.firings)
         (firing,) = guard.firings
         assert firing.value >= 1.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -95,13 +95,15 @@ class Job:
         assert not sources.evaluator.turn.thread
 
 
-def points(run: Callable[[int], tuple[int, Any]], fraction: int) -> Iterator[int]:
-    """Yield each ``fraction``-th instruction of ``run``, from a random one on."""
+def interrupt_everywhere(run: Callable[[int], tuple[int, Any]], fraction: int) -> None:
+    """Press Ctrl-C at each ``fraction``-th instruction of ``run``, from a random one on."""
     count, pressed = run(0)
     assert pressed is None
     start = random.randrange(fraction)
     print(f"{count} instructions, each {fraction}th from {start + 1} on")
-    yield from range(start + 1, count + 1, fraction)
+    for at in range(start + 1, count + 1, fraction):
+        reached, pressed = run(at)
+        assert type(pressed) is KeyboardInterrupt or reached < at, at
 
 
 def sweep(fraction: int) -> pytest.MarkDecorator:
@@ -186,9 +188,7 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_intact(kind, enough
         check_stream(job, stream, kind, steps)
         return reported
 
-    for at in points(once, fraction):
-        count, pressed = once(at)
-        assert type(pressed) is KeyboardInterrupt or count < at, at
+    interrupt_everywhere(once, fraction)
 
 
 @sweep(47)
@@ -220,9 +220,7 @@ def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enoug
                 assert record.value == sum(windows[record.number - 1])
         return reported
 
-    for at in points(once, fraction):
-        count, pressed = once(at)
-        assert type(pressed) is KeyboardInterrupt or count < at, at
+    interrupt_everywhere(once, fraction)
 
 
 class Enough(Exception):
@@ -277,9 +275,7 @@ def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_refus
         agent.close()
         return reported
 
-    for at in points(once, fraction):
-        count, pressed = once(at)
-        assert type(pressed) is KeyboardInterrupt or count < at, at
+    interrupt_everywhere(once, fraction)
 
 
 @sweep(47)
@@ -315,9 +311,7 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_intact(fraction):
         assert streams["steps"].arrived + streams["steps"].dropped in (1 + AFTER, 2 + AFTER)
         return reported
 
-    for at in points(once, fraction):
-        count, pressed = once(at)
-        assert type(pressed) is KeyboardInterrupt or count < at, at
+    interrupt_everywhere(once, fraction)
 
 
 @sweep(47)
@@ -354,9 +348,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
         job.agent.close()
         return reported
 
-    for at in points(once, fraction):
-        count, pressed = once(at)
-        assert type(pressed) is KeyboardInterrupt or count < at, at
+    interrupt_everywhere(once, fraction)
 
 
 @sweep(47)
@@ -381,9 +373,7 @@ def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_re
         job.agent.close()
         return reported
 
-    for at in points(once, fraction):
-        count, pressed = once(at)
-        assert type(pressed) is KeyboardInterrupt or count < at, at
+    interrupt_everywhere(once, fraction)
 
 
 @sweep(47)
@@ -413,6 +403,4 @@ def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fr
         job.agent.close()
         return reported
 
-    for at in points(once, fraction):
-        count, pressed = once(at)
-        assert type(pressed) is KeyboardInterrupt or count < at, at
+    interrupt_everywhere(once, fraction)

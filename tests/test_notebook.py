@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from training_loop import training
 from waiting import soon
 
 import looptap
@@ -260,17 +261,8 @@ def steered():
     echo = Echo()
     agent.expose(echo=echo)
     agent.trigger("evaluate", lambda: 3)
-    over = threading.Event()
-
-    def loop():
-        while not over.wait(0.002):
-            agent.emit("batch", loss=1.0)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    yield echo, run
-    over.set()
-    thread.join()
+    with training(agent, 0.002, loss=1.0):
+        yield echo, run
     agent.close()
 
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import warm
 from rank_jobs import environment, started
+from training_loop import training
 from waiting import soon
 
 import looptap
@@ -37,20 +38,8 @@ BRIDGE = f"command:{LOOPTAP} bridge digits"
 @pytest.fixture
 def agent(place):
     """Run a loop with an agent until the test is over."""
-    over = threading.Event()
-    with looptap.Agent("digits") as agent:
-
-        def loop():
-            step = 0
-            while not over.wait(0.005):
-                agent.emit("batch", step=step, loss=1.0 / (step + 1))
-                step += 1
-
-        thread = threading.Thread(target=loop)
-        thread.start()
+    with looptap.Agent("digits") as agent, training(agent, 0.005, loss=0.5):
         yield agent
-        over.set()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import pytest
 import torch
 import warm
 from torch import nn
+from training_loop import training
 
 import looptap
 from looptap.cli import main
@@ -129,23 +130,13 @@ def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, ca
     with looptap.Agent("first", store=directory) as agent:
         agent.control("count", lambda: held["count"], lambda value: held.update(count=value // 2), type=int)
         agent.control("flag", lambda: held["flag"], lambda value: held.update(flag=value), type=bool)
-        over = threading.Event()
-
-        def train():
-            while not over.wait(0.001):
-                agent.emit("batch", step=1)
-
-        loop = threading.Thread(target=train)
-        loop.start()
-        with looptap.attach("first") as run:
+        with training(agent, 0.001, step=1), looptap.attach("first") as run:
             run.set("count", 9)
             run.set("flag", False)
             run.call("step + 1")
             with pytest.raises(ControlError):
                 run.set("count", "many")
             live = run.commands.save(directory / "live.yaml").read_text()
-        over.set()
-        loop.join(60)
     (path,) = directory.glob("*.looptap")
     with looptap.open(path) as stored:
         assert stored.commands.save(directory / "stored.yaml").read_text() == live

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from array import array
 from dataclasses import replace
@@ -16,13 +15,13 @@ from dataclasses import replace
 import pytest
 import warm
 from relays import Proxy
+from training_loop import training
 from waiting import soon
 
 import looptap
 from looptap.client.run import Run
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.files.connection import read
-from looptap.testing import parts_of
 
 pytest.importorskip("textual", reason="looptap top is not tested: it needs textual (pip install 'looptap[terminal]')")
 from looptap.cli import main
@@ -71,20 +70,8 @@ def job(directory):
     with looptap.Agent("small", may_pause=20.0) as agent:
         agent.expose(echo=Echo())
         agent.stream("loss", "step, 1 / (step + 1)", unit="nats")
-        over = threading.Event()
-
-        def train():
-            step = 0
-            while not over.wait(0.003):
-                agent.emit("batch", step=step, evil=EVIL)
-                step += 1
-
-        thread = threading.Thread(target=train)
-        thread.start()
-        yield agent
-        over.set()
-        parts_of(agent).dispatcher.commands.job.pause.resume()
-        thread.join(60)
+        with training(agent, evil=EVIL):
+            yield agent
 
 
 def shown(app):
