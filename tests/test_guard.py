@@ -170,7 +170,7 @@ def test_a_run_is_judged_by_its_siblings_when_they_get_there_and_nan_is_worst():
     # the siblings of "ahead" have the median 1.2, and its bound is 1.8
     assert table.new_judgements("ahead") == []
     assert {news.event for news in table.new_judgements("nan")} == {2}
-    assert table.new_judgements("a") == table.news("b") == table.news("c") == []
+    assert table.new_judgements("a") == table.new_judgements("b") == table.new_judgements("c") == []
     for step in (3.0, 4.0):
         for run in "abc":
             table.add(run, step, 1.0, int(step))
@@ -179,7 +179,7 @@ def test_a_run_is_judged_by_its_siblings_when_they_get_there_and_nan_is_worst():
     accuracy = SiblingComparison(looptap.Rule.worse_than_siblings("right", by=1.5, at_least=2, higher_is_better=True))
     for run, right in (("a", 0.9), ("b", 0.8), ("low", 0.2)):
         accuracy.add(run, 1.0, right, 1)
-    assert [bool(accuracy.news(run)) for run in ("a", "b", "low")] == [False, False, True]
+    assert [bool(accuracy.new_judgements(run)) for run in ("a", "b", "low")] == [False, False, True]
 
 
 def test_a_later_run_is_guarded_and_a_killed_one_ends(directory):

@@ -102,7 +102,7 @@ class BoundControls:
     def named(self) -> dict[str, BoundControl]:
         """Return the named controls; a declared one hides a found one."""
         exposed = self._exposed()
-        found = {knob.name: knob for name, thing in list(exposed.items()) for knob in _of(name, thing, exposed)}
+        found = {bound.name: bound for name, thing in list(exposed.items()) for bound in _of(name, thing, exposed)}
         return found | self._declared
 
     def saved(self) -> dict[str, Any]:
@@ -110,15 +110,15 @@ class BoundControls:
 
         These are all named controls but those of optimizers, and the attributes that were set by path.
         """
-        found = {name: knob for name, knob in self.named().items() if not knob.of_optimizer}
+        found = {name: bound for name, bound in self.named().items() if not bound.of_optimizer}
         for name in self.changes.names():
             if name not in found and name not in self.named():
                 with contextlib.suppress(ControlError):
                     found[name] = self.find(name)
         values = {}
-        for name, knob in found.items():
+        for name, bound in found.items():
             with contextlib.suppress(Exception):  # what cannot be read is not there
-                values[name] = knob.value()
+                values[name] = bound.value()
         return {name: value for name, value in values.items() if type(value) in KINDS}
 
     def find(self, name: str) -> BoundControl:
@@ -126,27 +126,27 @@ class BoundControls:
         named = self.named()
         if name in named:
             return named[name]
-        knob = self._at_path(name)
-        if knob is None:
+        bound = self._at_path(name)
+        if bound is None:
             near = nearest(name, list(named))
             there = ", ".join(named) or "none"
             raise ControlError(f"there is no control {name!r:.120}; there are: {there}.{' ' * bool(near)}{near}")
-        return knob
+        return bound
 
     def describe(self) -> tuple[ControlInfo, ...]:
         """Describe every named control: its value, bounds and version."""
-        return tuple(self._info(knob) for knob in self.named().values())
+        return tuple(self._info(bound) for bound in self.named().values())
 
-    def _info(self, knob: BoundControl) -> ControlInfo:
-        value, problem, control = None, "", knob.control
+    def _info(self, bound: BoundControl) -> ControlInfo:
+        value, problem, control = None, "", bound.control
         try:
-            value = knob.value()
+            value = bound.value()
         except Exception as error:
             problem = f"it cannot be read: {type(error).__name__}: {error}"
         return ControlInfo(
-            name=knob.name, value=value, type=control.type.__name__, minimum=control.minimum, maximum=control.maximum,
-            choices=control.choices, unit=control.unit, doc=control.doc, at=control.at, driven=knob.schedules or "",
-            version=self.changes.version(knob.name), problem=problem,
+            name=bound.name, value=value, type=control.type.__name__, minimum=control.minimum, maximum=control.maximum,
+            choices=control.choices, unit=control.unit, doc=control.doc, at=control.at, driven=bound.schedules or "",
+            version=self.changes.version(bound.name), problem=problem,
         )  # fmt: skip
 
     def _at_path(self, path: str) -> BoundControl | None:
@@ -194,9 +194,9 @@ def _of(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[BoundControl
                 yield BoundControl(f"{name}.{attribute}", control, *_accessors(thing, attribute))
             seen.add(attribute)
     for found in controls_of_optimizer(name, thing, exposed):
-        knob = BoundControl(*found)
-        knob.of_optimizer = True
-        yield knob
+        bound = BoundControl(*found)
+        bound.of_optimizer = True
+        yield bound
 
 
 def _accessors(thing: Any, attribute: str) -> tuple[Callable[[], Any], Callable[[Any, str], object]]:
