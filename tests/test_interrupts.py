@@ -96,7 +96,7 @@ class Job:
 
 
 def interrupt_everywhere(run: Callable[[int], tuple[int, Any]], fraction: int) -> None:
-    """Press Ctrl-C at each ``fraction``-th instruction of ``run``, from a random one on."""
+    """Press Ctrl-C at each ``fraction``-th instruction, from a random one on."""
     count, pressed = run(0)
     assert pressed is None
     start = random.randrange(fraction)

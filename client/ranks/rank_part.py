@@ -1,4 +1,4 @@
-"""The stream of one rank, whose values go to the merging thread of a `RankStream`."""
+"""The stream of one rank, which passes its values on to be merged."""
 
 from __future__ import annotations
 

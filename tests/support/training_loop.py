@@ -15,7 +15,7 @@ JOIN_TIMEOUT_SECONDS = 60.0
 
 @contextlib.contextmanager
 def training(agent: Agent, pause: float = 0.003, **observables: Any) -> Iterator[None]:
-    """Emit batches with a rising ``step`` until the block ends, which also ends a pause."""
+    """Emit batches with a rising ``step``, until the block ends; then end a pause."""
     over = threading.Event()
 
     def train() -> None:
