@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from single_gradients import error, gradients_of, norms_of, products, rank_correlation
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -160,22 +161,6 @@ def single_gradients(model, x, y, loss):
         return list(torch.func.vmap(torch.func.grad(of), (None, 0, 0))(parameters, x, y).values())
 
 
-def products(gradients, direction):
-    return sum((g * along).sum(tuple(range(1, g.ndim))) for g, along in zip(gradients, direction, strict=True))
-
-
-def norms_of(gradients):
-    return sum(g.flatten(1).square().sum(1) for g in gradients).sqrt()
-
-
-def error(found, true):
-    return float(((found - true).norm() / true.norm()).detach())
-
-
-def rank_correlation(a, b):
-    return float(torch.corrcoef(torch.stack([one.argsort().argsort().double() for one in (a, b)]))[0, 1])
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_hooks_find_the_priorities_norms_and_gradient_of_single_examples(case):
     model, x, y, loss, gbar = made(case)
@@ -247,22 +232,20 @@ def test_dropout_is_the_same_in_each_method():
     assert rank_correlation(found["finite_difference"], found["ghost"]) >= 0.99
 
 
-def test_batch_norm_in_training_mode_takes_a_finite_difference():
+def test_batch_norm_in_training_mode_takes_forward_mode():
     model, x, y, loss, gbar = made("cnn")
     model.train()
     before = copy.deepcopy(model.state_dict())
     exact = ExactPriorities(model, loss)
-    assert exact.method == "finite_difference"
+    assert exact.method == "jvp"
     trained = copy.deepcopy(model)
-    losses = loss(trained(x), y)
-    true = [products([one[None] for one in torch.autograd.grad(each, [*trained.parameters()], retain_graph=True)], gbar)
-            for each in losses]  # fmt: skip
-    assert rank_correlation(exact(x, y, gbar).priorities, torch.cat(true)) >= 0.995
+    true = products(gradients_of(loss(trained(x), y), [*trained.parameters()]), gbar)
+    assert error(exact(x, y, gbar).priorities, true) <= 1e-4
+    found = ExactPriorities(model, loss, method="finite_difference")(x, y, gbar)
+    assert rank_correlation(found.priorities, true) >= 0.995
     assert all(torch.equal(model.state_dict()[name], one) for name, one in before.items())
-    with pytest.raises(PriorityError, match=r"training mode.*method='finite_difference'"):
+    with pytest.raises(PriorityError, match=r"training mode.*method='jvp' or 'finite_difference'"):
         ExactPriorities(model, loss, method="ghost")
-    with pytest.raises(PriorityError, match=r"take method='finite_difference'"):
-        ExactPriorities(model, loss, method="jvp")(x, y, gbar)
     model.eval()
     assert exact.method == "ghost"
 
@@ -319,7 +302,7 @@ def test_a_reentrant_checkpoint_is_refused_with_the_way_out_or_runs_in_backward(
     model, (x, y, loss) = Reentrant(), vectors(6)
     gbar = [torch.randn_like(one) for one in model.parameters()]
     with pytest.raises(PriorityError, match=r"give use_reentrant=False"):
-        ExactPriorities(model, loss)(x, y, gbar)
+        ExactPriorities(model, loss, method="ghost")(x, y, gbar)
     with GhostPass(model, gbar, norms=True) as ghost:
         ghost.backward(loss(model(x), y))
     model.reentrant = False
@@ -333,10 +316,12 @@ def test_what_hooks_cannot_see_is_found_at_the_first_batch(build, shape):
     torch.manual_seed(0)
     model, (x, y, loss) = build(), vectors(*shape)
     gbar = [torch.randn_like(one) for one in model.parameters()]
-    with pytest.raises(PriorityError, match=r"by its own gradient.*method='jvp'"):
-        ExactPriorities(model, loss)(x, y, gbar)
-    true = products(single_gradients(model, x, y, loss), gbar)
-    assert error(ExactPriorities(model, loss, method="jvp")(x, y, gbar).priorities, true) <= 1e-4
+    with pytest.raises(PriorityError, match=r"hooks account for.*method='jvp'"):
+        ExactPriorities(model, loss, method="ghost")(x, y, gbar)
+    exact, true = ExactPriorities(model, loss), products(single_gradients(model, x, y, loss), gbar)
+    assert error(exact(x, y, gbar).priorities, true) <= 1e-4
+    assert exact.method == "jvp"
+    assert "used outside of their layers" in exact.refused["ghost"]
 
 
 def test_frozen_parameters_and_missing_directions_count_as_zero():
@@ -403,10 +388,10 @@ def test_the_gradient_is_whole_though_priorities_cannot_be_computed():
     class Reshaping(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.second = nn.Linear(4, 6), nn.Linear(3, 2)
+            self.first, self.second = nn.Linear(4, 6), nn.Linear(4, 2)
 
         def forward(self, x):
-            return self.second(self.first(x).view(-1, 3)).view(len(x), -1).sum(1)
+            return self.second(self.first(x).view(-1, 4)).view(len(x), -1).sum(1)
 
     torch.manual_seed(0)
     model, x = Reshaping(), torch.randn(N, 4)

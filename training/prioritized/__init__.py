@@ -7,8 +7,19 @@
 'norm'
 """
 
-from looptap.training.prioritized.exact_priorities import METHODS, ExactPriorities, PriorityError
+from looptap.training.prioritized.exact_priorities import METHODS, BatchPriorities, ExactPriorities
 from looptap.training.prioritized.ghost_products import GhostPass
+from looptap.training.prioritized.gradient_norms import output_gradient_norms, validation_gradient
+from looptap.training.prioritized.layer_plan import PriorityError
 from looptap.training.prioritized.prioritized import Prioritized
 
-__all__ = ["METHODS", "ExactPriorities", "GhostPass", "Prioritized", "PriorityError"]
+__all__ = [
+    "METHODS",
+    "BatchPriorities",
+    "ExactPriorities",
+    "GhostPass",
+    "Prioritized",
+    "PriorityError",
+    "output_gradient_norms",
+    "validation_gradient",
+]

@@ -15,23 +15,28 @@ STEP_FACTOR = 1e-3
 """The length of a finite difference's step, of the parameters' norm."""
 
 
-def along_by_jvp(losses: Losses, parameters: dict[str, Any], direction: Sequence[Any]) -> Any:
-    """Return the derivatives (n,) by forward-mode differentiation.
+def along_by_jvp(
+    losses: Losses, parameters: dict[str, Any], direction: Sequence[Any], buffers: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Return the derivatives and losses (n,) by forward-mode differentiation.
 
-    Attention runs by torch's plain kernel: the fused ones have no forward mode.
+    ``buffers`` are those that the model changes. Attention runs by torch's plain kernel: the fused ones have no forward
+    mode.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def of(*values: Any) -> Any:
-        return losses(dict(zip(parameters, values, strict=True)))
+        changing = {name: one.clone() for name, one in buffers.items()}  # what is made here may be changed in place
+        return losses({**dict(zip(parameters, values, strict=True)), **changing})
 
     _load_forward_mode()
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), _whole_precision(direction), sdpa_kernel(SDPBackend.MATH):
-            return torch.func.jvp(of, tuple(parameters.values()), tuple(direction))[1].detach()
+            found, along = torch.func.jvp(of, tuple(parameters.values()), tuple(direction))
+            return along.detach(), found.detach()
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
@@ -53,8 +58,10 @@ def _load_forward_mode() -> None:
         torch.func.jvp(torch.square, (torch.ones(1),), (torch.ones(1),))
 
 
-def along_by_difference(losses: Losses, parameters: dict[str, Any], direction: Sequence[Any], now: Any) -> Any:
-    """Return the derivatives (n,) by the difference of two forward passes.
+def along_by_difference(
+    losses: Losses, parameters: dict[str, Any], direction: Sequence[Any], now: Any
+) -> tuple[Any, Any]:
+    """Return the derivatives and losses (n,) by the difference of two forward passes.
 
     ``now`` are the losses of the first of them, None: it is made here. Both passes draw the same random numbers.
     """
@@ -65,7 +72,10 @@ def along_by_difference(losses: Losses, parameters: dict[str, Any], direction: S
             before = RandomState()
             now = losses(parameters)
             before.put_back()
-        size, length = (torch.stack(torch._foreach_norm(list(one))).norm() for one in (parameters.values(), direction))
+        values, along = list(parameters.values()), list(direction)
+        size, length = (torch.stack(torch._foreach_norm(one)).norm() for one in (values, along))
         step = STEP_FACTOR * size / length.clamp(min=torch.finfo(length.dtype).tiny)
-        moved = {name: one + step * along for (name, one), along in zip(parameters.items(), direction, strict=True)}
-        return (losses(moved) - now.detach()) / step
+        moved = torch._foreach_mul(along, step)
+        torch._foreach_add_(moved, values)
+        now = now.detach()
+        return (losses(dict(zip(parameters, moved, strict=True))) - now) / step, now

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from looptap.streams.preserving.probing import untouched
+from looptap.streams.preserving.random_state import RandomState
 from looptap.training.prioritized.directional import Losses, along_by_difference, along_by_jvp
-from looptap.training.prioritized.ghost_products import (
-    GhostPass,
+from looptap.training.prioritized.ghost_products import GhostPass
+from looptap.training.prioritized.layer_plan import (
+    LayerPlan,
     PriorityError,
     checked_losses,
-    matched,
-    why_not,
+    checked_model,
+    why_compiled,
 )
-from looptap.training.prioritized.layer_rules import mixes_examples
+
+__all__ = ["METHODS", "BatchPriorities", "ExactPriorities", "PriorityError"]
 
 METHODS = ("ghost", "jvp", "finite_difference")
 """The ways to compute priorities."""
-
-__all__ = ["METHODS", "BatchPriorities", "ExactPriorities", "PriorityError"]
 
 
 class BatchPriorities(NamedTuple):
@@ -28,11 +31,23 @@ class BatchPriorities(NamedTuple):
     priorities: Any
     """gbar · g_i: how fast the example's loss grows along gbar, and falls against it."""
     losses: Any
-    """The losses of single examples; None: not known."""
+    """The losses of single examples."""
     norms: Any
     """The norms of g_i over all trained parameters; None: not asked for."""
     gradients: Any
-    """The gradient of the mean loss, by parameter; None: not computed by this method."""
+    """The gradient of the mean loss, by trained parameter; None: not computed by this method."""
+
+    def cosines(self, direction: Sequence[Any]) -> Any:
+        """Return the cosines (n,) of g_i and the direction; ``norms`` must be known.
+
+        Along the gradient of a validation set: how well an example's gradient is aligned with it. 0 where one is 0.
+        """
+        import torch
+
+        if self.norms is None:
+            raise PriorityError("cosines need the norms of the gradients: call with norms=True.")
+        length = torch.stack(torch._foreach_norm([one for one in direction if one is not None])).norm()
+        return (self.priorities / (self.norms * length)).nan_to_num(0.0)
 
 
 class ExactPriorities:
@@ -43,19 +58,19 @@ class ExactPriorities:
     ``torch.nn.CrossEntropyLoss(reduction="none")``. ``method``:
 
     - ``"ghost"``: inner products in hooks of the layers, with the gradient of the batch in the same backward pass; the
-      only one with ``norms``. See `GhostPass`, which is the same for a loop's own backward pass.
-    - ``"jvp"``: forward-mode differentiation, for any layer that has it. Neither BatchNorm in training mode nor
-      `torch.utils.checkpoint`.
+      only one with ``norms``. `ghost_pass` is the same for a loop's own backward pass.
+    - ``"jvp"``: forward-mode differentiation, for any layer that has it.
     - ``"finite_difference"``: one more forward pass, for any model; ranks are right (0.995 and more), digits are not.
-      With BatchNorm in training mode a priority is the change of an example's loss as the whole batch moves.
-    - ``"auto"``: the first of these that the model's layers allow.
+    - ``"auto"``: the first of these that the model's layers allow; `refused` says why not those before it.
 
-    Under autocast ``"ghost"`` computes in its precision, the others in that of the parameters.
+    With BatchNorm in training mode a priority is the change of an example's loss as the whole batch moves. Under
+    autocast ``"ghost"`` computes in its precision, the others in that of the parameters.
 
     Parameters, gradients, buffers, modes and random numbers of the job stay as they are. The priorities of prioritized
     gradient descent (PGD) are these, with gbar an average of recent gradients; its paper has the opposite sign.
 
-    Raises PriorityError for a model that the method cannot treat; the text says which can.
+    ``model`` may be wrapped by DistributedDataParallel or torch.compile; the module inside runs. Raises PriorityError
+    for a model that the method cannot treat; the text says which can.
 
     >>> import torch
     >>> _ = torch.manual_seed(0)
@@ -70,27 +85,49 @@ class ExactPriorities:
     """
 
     def __init__(self, model: Any, loss: Callable[[Any, Any], Any], *, method: str = "auto") -> None:
-        import torch
-
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model is a torch.nn.Module, not {type(model).__name__}.")
+        self.model, self.loss, self._asked = checked_model(model), loss, method
+        """The module inside all wrappers."""
         if not callable(loss):
             raise TypeError(f"loss={loss!r:.80} must be a function of outputs and targets.")
         if method not in (*METHODS, "auto"):
             raise ValueError(f"method={method!r} must be 'auto' or one of {', '.join(METHODS)}.")
-        if method == "ghost" and (why := why_not(model)):
-            raise PriorityError(why)
-        self.model, self.loss, self._asked = model, loss, method
-        self._unchecked = True
+        self._compiled = why_compiled(model)
+        self._plan = LayerPlan(self.model)
+        self._failed: dict[str, str] = {}
+        """Methods that have failed with this plan."""
+        if method == "ghost" and self._plan.why:
+            raise PriorityError(self._plan.why)
 
     @property
     def method(self) -> str:
         """The method that a batch takes with the model in its present modes."""
         if self._asked != "auto":
             return self._asked
-        if not why_not(self.model):
-            return "ghost"
-        return "finite_difference" if any(map(mixes_examples, self.model.modules())) else "jvp"
+        return self._first_but(self.refused)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """The methods that the model does not allow, and why."""
+        plan = self._current()
+        return {**({"ghost": plan.why} if plan.why else {}), **self._failed}
+
+    def ghost_pass(self, direction: Sequence[Any], *, norms: bool = False) -> GhostPass:
+        """Return the context for a loop's own forward and backward pass.
+
+        The layers are looked for once, and the first batch is checked. Raises PriorityError where `method` is not
+        ``"ghost"``, and for what torch.compile makes.
+
+        >>> import torch
+        >>> model, loss = torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(reduction="none")
+        >>> exact, x, y = ExactPriorities(model, loss), torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+        >>> with exact.ghost_pass([torch.ones(3, 4), torch.ones(3)]) as ghost:
+        ...     ghost.backward(loss(model(x), y))
+        >>> ghost.priorities.shape, model.weight.grad.shape
+        (torch.Size([5]), torch.Size([3, 4]))
+        """
+        if why := self.refused.get("ghost", self._compiled):
+            raise PriorityError(why)
+        return self._ghost_pass(direction, norms)
 
     def __call__(
         self, inputs: Any, targets: Any, direction: Sequence[Any], *, norms: bool = False, losses: Any = None
@@ -101,10 +138,7 @@ class ExactPriorities:
         ``model.parameters()`` (None: zero). ``losses`` (n,) of the same model, batch and random numbers save a finite
         difference one of its passes.
         """
-        method, along = self.method, matched(self.model, direction)
-        if norms and method != "ghost":
-            raise PriorityError(f"norms need method='ghost'; here it is {method!r}. {why_not(self.model)}".rstrip())
-        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        along, given = self._current().matched(direction), inputs if isinstance(inputs, tuple) else (inputs,)
 
         def of(parameters: dict[str, Any]) -> Any:
             from torch.func import functional_call
@@ -112,25 +146,51 @@ class ExactPriorities:
             outputs = functional_call(self.model, parameters, given) if parameters else self.model(*given)
             return checked_losses(self.loss(outputs, targets))
 
-        with untouched(self.model):
-            if method == "ghost":
-                return self._ghost(of, along, norms)
-            parameters = {name: one.detach() for name, one in self.model.named_parameters()}
-            along = _without_padding(self.model, along)
-            if method == "finite_difference":
-                found = along_by_difference(of, parameters, along, losses)
-            else:
-                found = _forward_mode(of, parameters, along)
-        return BatchPriorities(found, losses, None, None)
+        failed: dict[str, str] = {}
+        before = RandomState()
+        with untouched(self.model), _eagerly():
+            while True:
+                method = self._asked if self._asked in METHODS else self._first_but({**self.refused, **failed})
+                try:
+                    found = self._by(method, of, along, norms, losses)
+                except PriorityError as error:
+                    if self._asked != "auto" or method == METHODS[-1] or norms:
+                        raise
+                    failed[method] = str(error)
+                    before.put_back()
+                    continue
+                self._failed.update(failed)
+                return found
 
-    def _ghost(self, of: Losses, along: list[Any], norms: bool) -> BatchPriorities:
+    def _by(self, method: str, of: Losses, along: list[Any], norms: bool, losses: Any) -> BatchPriorities:
         import torch
 
-        with torch.enable_grad(), GhostPass(self.model, along, norms=norms, check=self._unchecked) as ghost:
-            losses = of({})
-            gradients = ghost.gradients(losses)
-        self._unchecked = False
-        return BatchPriorities(ghost.priorities, losses.detach(), ghost.norms, gradients)
+        if method == "ghost":
+            with torch.enable_grad(), self._ghost_pass(along, norms) as ghost:
+                losses = of({})
+                gradients = ghost.gradients(losses)
+            return BatchPriorities(ghost.priorities, losses.detach(), ghost.norms, gradients)
+        if norms:
+            raise PriorityError(f"norms need method='ghost', not {method!r}. {self.refused.get('ghost', '')}".rstrip())
+        parameters = {name: one.detach() for name, one in self.model.named_parameters()}
+        along = _without_padding(self.model, along)
+        if method == "finite_difference":
+            found, losses = along_by_difference(of, parameters, along, losses)
+        else:
+            found, losses = _forward_mode(of, parameters, along, self._plan.changing_buffers())
+        return BatchPriorities(found, losses, None, None)
+
+    def _ghost_pass(self, direction: Sequence[Any], norms: bool) -> GhostPass:
+        return GhostPass(self.model, direction, norms=norms, check=not self._plan.checked, plan=self._plan)
+
+    def _first_but(self, refused: dict[str, str]) -> str:
+        return next(one for one in METHODS if one not in refused)
+
+    def _current(self) -> LayerPlan:
+        """Return the plan of the model as it is now."""
+        if not self._plan.is_current():
+            self._plan, self._failed = LayerPlan(self.model), {}
+        return self._plan
 
 
 def _without_padding(model: Any, along: list[Any]) -> list[Any]:
@@ -149,9 +209,21 @@ def _without_padding(model: Any, along: list[Any]) -> list[Any]:
     return found
 
 
-def _forward_mode(of: Losses, parameters: dict[str, Any], along: list[Any]) -> Any:
+@contextmanager
+def _eagerly() -> Iterator[None]:
+    """Run what torch.compile has made without it: parameters are replaced, and layers have hooks."""
+    if "torch._dynamo.eval_frame" not in sys.modules:
+        yield
+        return
+    import torch
+
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _forward_mode(of: Losses, parameters: dict[str, Any], along: list[Any], buffers: dict[str, Any]) -> tuple[Any, Any]:
     try:
-        return along_by_jvp(of, parameters, along)
+        return along_by_jvp(of, parameters, along, buffers)
     except PriorityError:
         raise
     except RuntimeError as error:  # NotImplementedError is one

@@ -6,26 +6,31 @@ Gradients of single examples are not formed, as in Goodfellow 2015 (arXiv:1510.0
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache, partial
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from looptap.training.prioritized.gradient_norms import squares_of
-from looptap.training.prioritized.layer_rules import LayerRule, mixes_examples, rule_of, trained
+from looptap.training.prioritized.layer_plan import (
+    LayerPlan,
+    PlannedLayer,
+    PriorityError,
+    checked_losses,
+    checked_model,
+    why_compiled,
+    why_not,
+)
 
-
-class PriorityError(ValueError):
-    """Priorities that cannot be computed in this way; the text says in which."""
-
+__all__ = ["GhostPass", "PriorityError", "why_not"]
 
 CHECK_FACTOR = 1e-3
 """Of the norm of direction times gradient: how far a checked priority may be off in float32."""
 HALF_CHECK_FACTOR = 0.1
 """The same where layers run in 16 bits."""
-
 
 _REENTRANT = (
     "{} ran without gradients, as in a reentrant checkpoint: give use_reentrant=False to torch.utils.checkpoint; if it "
@@ -33,18 +38,52 @@ _REENTRANT = (
 )
 
 
+class _Call:
+    """One call of a layer."""
+
+    __slots__ = ("__weakref__", "place", "planned", "shape", "version", "x")
+
+    def __init__(self, planned: PlannedLayer, x: Any, output: Any, place: int) -> None:
+        import torch
+
+        self.planned, self.shape = planned, output.shape
+        self.place = place
+        """Of the output among those of its node."""
+        self.x = x
+        """The layer's input; under hooks of saved tensors, as of a checkpoint: the node that holds it."""
+        self.version: int | None = None
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            self.x = _holder().apply(x, _one_that_requires_grad()).grad_fn
+        elif not x.is_inference():
+            self.version = x._version
+
+    def input(self) -> Any:
+        """Return the layer's input as it was."""
+        import torch
+
+        if not isinstance(self.x, torch.Tensor):
+            return self.x.saved_tensors[0]
+        if self.version is not None and self.x._version != self.version:
+            name = type(self.planned.layer).__name__
+            raise PriorityError(f"the input of a {name} was changed in place after its call: take method='jvp'.")
+        return self.x
+
+
 class GhostPass:
     """A context around a batch's forward and backward pass, on the layers' hooks.
 
     ``model`` is the module inside all wrappers. ``direction`` has one tensor for each of ``model.parameters()``, of its
     shape (None: zero). Forward and `backward` both belong into the context, a model may be called several times in it
-    (its layers, too), and the first dimension of all layers' inputs is the batch. The context may stay open over many
-    steps, and follows a direction that changes in place; other backward passes in it are none of its concern.
+    (its layers, too), and the first dimension of all layers' inputs is the batch, or a multiple of it in its order. The
+    context may stay open over many steps, and follows a direction that changes in place; other backward passes in it
+    are none of its concern.
 
-    Supported are Linear, Conv1d, Conv2d, Embedding, LayerNorm, GroupNorm, and BatchNorm in evaluation mode, in any
-    model; dropout, shared weights, autocast, and `torch.utils.checkpoint`.
+    Supported are Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, PReLU, and BatchNorm in evaluation
+    mode, in any model; dropout, shared weights, autocast, a GradScaler, DistributedDataParallel, and
+    `torch.utils.checkpoint`. In a loop take `ExactPriorities.ghost_pass`, which looks for the layers once.
 
-    Raises PriorityError at construction for a model with other layers, or with BatchNorm in training mode.
+    Raises PriorityError at construction for a model with other layers, or with BatchNorm in training mode. One that is
+    raised after a backward pass leaves the gradients as they are without.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -57,226 +96,265 @@ class GhostPass:
     tensor([2., 8.]) tensor([2., 8.]) tensor([[1., 4.]])
     """
 
-    def __init__(self, model: Any, direction: Sequence[Any], *, norms: bool = False, check: bool = False) -> None:
-        if why := why_not(model):
+    def __init__(
+        self,
+        model: Any,
+        direction: Sequence[Any],
+        *,
+        norms: bool = False,
+        check: bool = False,
+        plan: LayerPlan | None = None,
+    ) -> None:
+        if plan is None and (why := why_compiled(model)):
             raise PriorityError(why)
+        self._plan = plan = plan or LayerPlan(checked_model(model))
+        if plan.why:
+            raise PriorityError(plan.why)
         self.priorities: Any = None
         """(n,) gbar · g_i, in units of loss times gbar / parameter, after `backward`."""
         self.norms: Any = None
         """(n,) norms of g_i over all parameters that are trained, after `backward`, if asked for."""
-        self._check = check
-        self._wants_norms = norms
-        parameters = list(model.parameters())
-        self._along = {id(p): along for p, along in zip(parameters, matched(model, direction), strict=True)}
-        self._parameters = [p for p in parameters if p.requires_grad]
-        self._layers = [(layer, rule) for layer in model.modules() if trained(layer) and (rule := rule_of(layer))]
-        owners = Counter(id(one) for layer, _ in self._layers for one in trained(layer).values())
-        self._shared = {each for each, count in owners.items() if count > 1}
-        self._calls: Counter[int] = Counter()
+        self._along = plan.matched(direction)
+        self._wants_norms, self._check = norms, check
         self._handles: list[Any] = []
-        self._acts = False  # in its own backward passes only: any other is the loop's
-        self._failure: Exception | None = None  # of a hook, raised once the gradient is complete
+        self._calls: WeakSet[_Call] = WeakSet()
+        """Those whose gradients have not come; each lives as long as its graph."""
+        self._uses_of: Counter[int] = Counter()
+        """How many calls use a parameter, by its place."""
         self._tapped: set[Any] = set()
         self._silent: set[Any] = set()
         """Layers that ran without gradients."""
-        self._n = 0
-        self._products: Any = 0.0
-        self._squares: Any = 0.0
-        self._uses: dict[int, list[Any]] = defaultdict(list)
-        self._half = False
+        self._clear()
 
     def __enter__(self) -> Self:
-        for layer, rule in self._layers:
-            self._handles.append(layer.register_forward_hook(partial(self._tap, rule), with_kwargs=True))
+        for one in self._plan.layers:
+            self._handles.append(
+                one.layer.register_forward_hook(partial(self._tap, one), with_kwargs=True, prepend=True)
+            )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for call in [*self._calls]:
+            self._drop(call)
+        self._clear()
 
-    def backward(self, losses: Any, *, scale: float = 1.0) -> None:
-        """Run ``(losses.mean() * scale).backward()``, and set `priorities` and `norms`.
+    def backward(self, losses: Any, *, weights: Any = None, scale: float = 1.0) -> None:
+        """Run ``(losses * weights).mean().backward()``, and set `priorities` and `norms`.
 
-        ``losses`` are those of single examples, (n,), of a forward pass in this context; ``scale`` is for a
-        GradScaler's. Gradients accumulate in ``.grad`` as ever.
+        ``losses`` are those of single examples, (n,), of a forward pass in this context. ``weights`` (n,), such as
+        importance weights, change the gradient and not the priorities and norms, which are those of the losses: nan
+        where a weight is 0. ``scale`` is a GradScaler's. Gradients accumulate in ``.grad`` as ever.
         """
-        weight = scale / len(checked_losses(losses))
-        expected = self._expected(losses) if self._check else None
-        with self._acting():
-            (losses.sum() * weight).backward()
-        self._finish(len(losses), weight, expected)
+        mean = self.mean(losses, weights)
+        (mean if scale == 1.0 else mean * scale).backward()
+        self.finish(scale)
+
+    def mean(self, losses: Any, weights: Any = None) -> Any:
+        """Return ``(losses * weights).mean()``, for a loop that calls backward itself.
+
+        `finish` follows on that: ``scaler.scale(ghost.mean(losses)).backward(); ghost.finish(scaler.get_scale())``.
+        """
+        n = len(checked_losses(losses))
+        if not self._tapped:
+            raise PriorityError(
+                f"the layers saw 0 examples, the losses are of {n}. Call the model inside this context, and itself "
+                "rather than what torch.compile makes of it; or take method='jvp'."
+            )
+        if weights is not None and weights.shape != losses.shape:
+            raise PriorityError(f"weights of shape {tuple(weights.shape)} for losses of {tuple(losses.shape)}.")
+        self._clear()
+        self._n = n
+        if self._check:
+            self._compare(losses)
+        if self._wants_norms:
+            self._uses_of = Counter(place for call in self._calls for place in call.planned.trained.values())
+        self._acts = True
+        self._factor = n if weights is None else n / weights.detach()
+        return (losses if weights is None else losses * weights.detach()).mean()
+
+    def finish(self, scale: float = 1.0) -> None:
+        """Set `priorities` and `norms`, after a backward pass of the `mean` times ``scale``."""
+        import torch
+
+        products, squares, failure, n = self._products, self._squares, self._failure, self._n
+        squares.extend(map(squares_of, self._uses.values()))
+        self._clear()
+        if failure is not None:
+            raise _as_priority_error(failure)
+        if not products:
+            raise PriorityError(f"the layers saw 0 examples, the losses are of {n}. Take method='jvp'.")
+        with torch.no_grad():
+            factor = self._factor / scale
+            self.priorities = _total(products) * factor
+            self.norms = _total(squares).sqrt() * abs(factor) if self._wants_norms else None
 
     def gradients(self, losses: Any) -> list[Any]:
-        """Return the gradients of the mean loss by parameter, None where there is none.
+        """Return the gradients of the mean loss by trained parameter, None where there is none.
 
         Like `backward`, without a change of any ``.grad``.
         """
         import torch
 
-        weight = 1.0 / len(checked_losses(losses))
         self._refuse_reentrant()
-        expected = self._expected(losses) if self._check else None
-        with self._acting():
-            found = torch.autograd.grad(losses.sum() * weight, self._parameters, allow_unused=True)
-        self._finish(len(losses), weight, expected)
+        found = torch.autograd.grad(self.mean(losses), self._plan.trained, allow_unused=True)
+        self.finish()
         return list(found)
 
     # ------------------------------------------------------------ hooks
 
-    @contextmanager
-    def _acting(self) -> Iterator[None]:
-        self._products = self._squares = 0.0
-        self._n, self._failure, self._half = 0, None, False
-        self._uses.clear()
-        self._acts = True
-        try:
-            yield
-        finally:
-            self._acts = False
+    def _tap(self, planned: PlannedLayer, layer: Any, args: Any, named: Any, output: Any) -> None:
+        """Note a call of a layer."""
+        if not output.requires_grad:
+            self._silent.add(layer)
+            return
+        self._tapped.add(layer)
+        # An in-place layer that follows gives a view a new node; that of its base stays.
+        made = output if output._base is None else output._base
+        call = _Call(planned, args[0] if args else named["input"], output, made.output_nr)
+        self._calls.add(call)
+        made.grad_fn.register_prehook(partial(self._add, call))
 
-    def _tap(self, rule: LayerRule, layer: Any, args: Any, named: Any, output: Any) -> None:
-        for one in trained(layer).values():
-            self._calls[id(one)] += 1
-        (self._tapped if output.requires_grad else self._silent).add(layer)
-        if output.requires_grad:
-            held = _holder().apply(args[0] if args else named["input"], _one_that_requires_grad())
-            # An in-place layer that follows gives a view a new node; that of its base stays.
-            base = getattr(output, "_base", None)
-            made = output if base is None else base
-            add = partial(self._add, rule, layer, held.grad_fn, made.output_nr, output.shape)
-            made.grad_fn.register_prehook(add)
-
-    def _add(self, rule: LayerRule, layer: Any, held: Any, place: int, shape: Any, gradients: Any) -> None:
-        """Add a layer's share; called in the backward pass, which it does not end."""
-        if self._acts and gradients[place] is not None and self._failure is None:
-            try:
-                self._add_share(rule, layer, held, gradients[place].reshape(shape))
-            except Exception as error:
-                self._failure = error
-
-    def _add_share(self, rule: LayerRule, layer: Any, held: Any, g: Any) -> None:
+    def _add(self, call: _Call, gradients: Any) -> None:
+        """Add a layer's share; called in the backward pass, into which it never raises."""
         import torch
 
-        (x,) = held.saved_tensors
-        with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
-            self._n = self._n or len(g)
-            if len(g) != self._n:
-                raise PriorityError(
-                    f"the first dimension of a {type(layer).__name__} is {len(g)}, of another layer {self._n}: it must "
-                    "be the batch in all of them. Take method='jvp'."
-                )
-            if x.is_floating_point() and x.dtype != g.dtype:
-                x = x.to(g.dtype)
-            weight = None if layer.weight is None else self._along[id(layer.weight)].to(g.dtype)
-            bias = None if getattr(layer, "bias", None) is None else self._along[id(layer.bias)].to(g.dtype)
-            self._half |= g.element_size() < 4
-            self._products = self._products + rule.products(layer, x, g, weight, bias)
-            if self._wants_norms:
-                self._add_norms(rule, layer, x, g)
-
-    def _add_norms(self, rule: LayerRule, layer: Any, x: Any, g: Any) -> None:
-        for name, found in rule.gradients(layer, x, g):
-            parameter = getattr(layer, name)
-            if not parameter.requires_grad:
-                continue
-            if self._calls[id(parameter)] == 1 and id(parameter) not in self._shared:
-                self._squares = self._squares + squares_of([found])
+        g = gradients[call.place]
+        if not self._acts or g is None or call.x is None or self._failure is not None:
+            return
+        try:
+            if torch.is_grad_enabled() or torch.is_autocast_enabled(g.device.type):
+                with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
+                    self._share(call, g)
             else:
-                self._uses[id(parameter)].append(found)
+                self._share(call, g)
+        except Exception as error:
+            self._failure = error
+        if not self._retained:
+            self._drop(call)
 
-    def _finish(self, n: int, weight: float, expected: Any) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._n != n:
-            raise PriorityError(
-                f"the layers saw {self._n} examples, the losses are of {n}. Call the model inside this context, and "
-                "itself rather than what torch.compile or a wrapper makes of it; or take method='jvp'."
-            )
-        self.priorities = self._products / weight
+    def _drop(self, call: _Call) -> None:
+        """Let a layer's input go, although the graph lives on."""
+        call.x = None
+        self._calls.discard(call)
+
+    def _share(self, call: _Call, g: Any) -> None:
+        import torch
+
+        planned = call.planned
+        x, g = call.input(), g if g.shape == call.shape else g.reshape(call.shape)
+        if g.element_size() < 4:
+            self._half = True
+            g = g.float() if g.dtype == torch.float16 else g  # products with gbar leave the range of float16
+        if x.dtype != g.dtype and x.is_floating_point():
+            x = x.to(g.dtype)
+        weight, bias = (
+            None if place is None else self._along[place].to(g.dtype) for place in (planned.weight, planned.bias)
+        )
+        found = planned.rule.products(planned.layer, x, g, weight, bias)
+        if len(found) != self._n:
+            if not self._n or len(found) % self._n or self._wants_norms:
+                raise PriorityError(
+                    f"the first dimension of a {type(planned.layer).__name__} is {len(found)}, the losses are of "
+                    f"{self._n} examples: it must be the batch in all of them. Take method='jvp'."
+                )
+            found = found.view(self._n, -1).sum(1)
+        self._products.append(found)
         if self._wants_norms:
-            for uses in self._uses.values():
-                self._squares = self._squares + squares_of(uses)
-            self._uses.clear()
-            self.norms = self._squares.sqrt() / abs(weight)
-        if expected is not None:
-            self._compare(*expected)
+            self._add_norms(planned, x, g)
+
+    def _add_norms(self, planned: PlannedLayer, x: Any, g: Any) -> None:
+        for name, found in planned.rule.gradients(planned.layer, x, g):
+            place = planned.trained.get(name)
+            if place is None:
+                continue
+            if self._uses_of[place] == 1 and place not in self._plan.shared:
+                self._squares.append(squares_of([found]))
+            else:
+                self._uses[place].append(found)
+
+    def _clear(self) -> None:
+        """Forget all shares."""
+        self._products: list[Any] = []
+        self._squares: list[Any] = []
+        self._uses: dict[int, list[Any]] = defaultdict(list)
+        self._failure: Exception | None = None
+        self._n = 0
+        self._acts = self._retained = self._half = False
 
     # ------------------------------------------------------------ check
 
-    def _expected(self, losses: Any) -> tuple[Any, Any]:
-        """Return the first example's priority by its own gradient, and its scale."""
+    def _compare(self, losses: Any) -> None:
+        """Compare the layers' products along a random direction with true gradients.
+
+        Two more backward passes, of the sum of the losses for the products and of a sum with different weights for the
+        gradient: a parameter that no layer accounts for shows, and so does a share of the wrong example. Random numbers
+        and each ``.grad`` of the job stay as they are.
+        """
         import torch
 
         self._refuse_reentrant()
+        along, self._along = self._along, self._plan.random_direction()
+        self._acts = self._retained = True
+        n = self._n
         try:
-            found = torch.autograd.grad(losses[0], self._parameters, retain_graph=True, allow_unused=True)
+            torch.autograd.grad(losses.sum(), self._plan.trained, retain_graph=True, allow_unused=True)
+            self._acts = False
+            weights = torch.linspace(-1, 1, n, dtype=losses.dtype, device=losses.device)
+            found = torch.autograd.grad(losses @ weights, self._plan.trained, retain_graph=True, allow_unused=True)
         except RuntimeError as error:
             if "use_reentrant" not in str(error):
                 raise
             raise PriorityError(_REENTRANT.format("A layer")) from error
-        pairs = [(g, self._along[id(p)]) for p, g in zip(self._parameters, found, strict=True) if g is not None]
-        product = sum(float((g.float() * along).sum()) for g, along in pairs)
-        square = sum(float(g.float().square().sum()) for g, _ in pairs)
-        length = sum(float(along.float().square().sum()) for _, along in pairs)
-        return product, (square * length) ** 0.5
+        finally:
+            direction, self._along = self._along, along
+        products, failure, half = self._products, self._failure, self._half
+        self._clear()
+        self._n = n
+        if failure is not None:
+            raise _as_priority_error(failure)
+        pairs = [
+            (g.float(), direction[place].float())
+            for g, place in zip(found, self._plan.places, strict=True)
+            if g is not None
+        ]
+        true = sum(float((g * along).sum()) for g, along in pairs)
+        shares = _total(products) * weights if products else losses.new_zeros(n)
+        size = float(shares.norm()) + sum(float(g.square().sum()) for g, _ in pairs) ** 0.5
+        total = float(shares.sum())
+        if not math.isfinite(total - true):
+            return  # an overflow, as at the start of a GradScaler: the next batch shows it
+        if abs(total - true) > (HALF_CHECK_FACTOR if half else CHECK_FACTOR) * size:
+            raise PriorityError(
+                f"the layers' hooks account for {total:.4g} of a change of the losses by {true:.4g}: parameters are "
+                "used outside of their layers, examples are mixed, or the batch is not the first dimension of each "
+                "layer. Take method='jvp'."
+            )
+        self._check, self._plan.checked = False, True
 
     def _refuse_reentrant(self) -> None:
         """Raise for layers in a nested backward pass, which only `backward` starts."""
         for layer in self._silent - self._tapped:
             raise PriorityError(_REENTRANT.format(type(layer).__name__))
 
-    def _compare(self, product: float, size: float) -> None:
-        found = float(self.priorities[0])
-        if not abs(found - product) <= (HALF_CHECK_FACTOR if self._half else CHECK_FACTOR) * size:
-            raise PriorityError(
-                f"the first example's priority is {found:.4g} by the layers' hooks, {product:.4g} by its own gradient: "
-                "parameters are used outside of their layers, examples are mixed, or the batch is not the first "
-                "dimension of each layer. Take method='jvp'."
-            )
+
+def _as_priority_error(failure: Exception) -> PriorityError:
+    if isinstance(failure, PriorityError):
+        return failure
+    found = PriorityError(f"the hook of a layer failed ({type(failure).__name__}: {failure}): take method='jvp'.")
+    found.__cause__ = failure
+    return found
 
 
-def why_not(model: Any) -> str:
-    """Return why hooks cannot compute a model's priorities; "": they can."""
-    for path, layer in model.named_modules():
-        name = f"{type(layer).__name__} {path!r}"
-        if mixes_examples(layer):
-            return (
-                f"{name} is in training mode, where an example's loss depends on the others: take "
-                "method='finite_difference', or call model.eval()."
-            )
-        if trained(layer) and rule_of(layer) is None:
-            return f"{name} has parameters that no hook knows: take method='jvp' or 'finite_difference'."
-    return ""
-
-
-def matched(model: Any, direction: Sequence[Any]) -> list[Any]:
-    """Return a direction as one detached tensor for each of the model's parameters.
-
-    Raises PriorityError for another number or shape of tensors.
-    """
+def _total(shares: list[Any]) -> Any:
+    """Return the sum of tensors (n,), which may be on several devices."""
     import torch
 
-    named, given = list(model.named_parameters()), list(direction)
-    if len(named) != len(given):
-        raise PriorityError(f"direction has {len(given)} tensors; the model has {len(named)} parameters.")
-    for (name, parameter), along in zip(named, given, strict=True):
-        if along is not None and along.shape != parameter.shape:
-            raise PriorityError(f"direction is of {tuple(along.shape)} for {name!r} of {tuple(parameter.shape)}.")
-    return [
-        torch.zeros_like(parameter) if along is None or not parameter.requires_grad else along.detach()
-        for (_, parameter), along in zip(named, given, strict=True)
-    ]
-
-
-def checked_losses(losses: Any) -> Any:
-    """Return losses that are one for each example; raises PriorityError."""
-    if losses.ndim != 1:
-        raise PriorityError(
-            f"losses of shape {tuple(losses.shape)} must be (n,), one for each example: take reduction='none', and the "
-            "mean over other dimensions."
-        )
-    return losses
+    if len(shares) == 1:
+        return shares[0]
+    return torch.stack([one.to(shares[0].device) for one in shares]).sum(0)
 
 
 @cache

@@ -1,8 +1,11 @@
-"""Norms of single examples' gradients, from factors of large ones."""
+"""Norms of single examples' gradients, and gradients to compare them with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+
+from looptap.streams.preserving.probing import probing, untouched
 
 
 class OuterProduct(NamedTuple):
@@ -62,3 +65,51 @@ def squares_of(uses: list[Any]) -> Any:
         return total.clamp_(min=0)
     found = sum((one.gradients() if isinstance(one, OuterProduct) else one).float().flatten(1) for one in uses)
     return found.square().sum(1)
+
+
+def output_gradient_norms(loss: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> Any:
+    """Return the norms (n,) of the gradients of single losses at a model's outputs.
+
+    In units of loss / output. For classes it is ``|softmax(z) - onehot(y)|``, which ranks examples nearly as the norms
+    of their whole gradients do, and costs no backward pass of the model. From the outputs of a training step it is
+    free, and stale as soon as the step is done; a forward pass of the present model gives fresh ones.
+
+    >>> import torch
+    >>> loss = torch.nn.CrossEntropyLoss(reduction="none")
+    >>> print(output_gradient_norms(loss, torch.zeros(2, 2), torch.tensor([0, 1])))
+    tensor([0.7071, 0.7071])
+    """
+    import torch
+
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        losses = loss(leaf, targets)
+        if losses.ndim != 1:
+            raise ValueError(f"losses of shape {tuple(losses.shape)} must be (n,): take reduction='none'.")
+        (found,) = torch.autograd.grad(losses.sum(), leaf)
+    return torch.linalg.vector_norm(found.flatten(1), dim=1, dtype=torch.promote_types(found.dtype, torch.float32))
+
+
+def validation_gradient(model: Any, loss: Callable[[Any, Any], Any], batches: Iterable[tuple[Any, Any]]) -> list[Any]:
+    """Return the gradient of the mean loss over batches, by parameter of the model.
+
+    As a direction of `ExactPriorities` it gives the alignment of each example with a validation set,
+    ``g_val · g_i``: how fast a step along the example lowers the validation loss. ``loss`` returns those of single
+    examples. The model runs in its present modes and keeps its state; parameters without a gradient have zeros.
+    """
+    import torch
+
+    model = probing(model).model  # no rank waits for another
+    parameters, total, count = list(model.parameters()), None, 0
+    trained = [one for one in parameters if one.requires_grad]
+    with untouched(model), torch.enable_grad():
+        for inputs, targets in batches:
+            losses = loss(model(*inputs) if isinstance(inputs, tuple) else model(inputs), targets)
+            found = torch.autograd.grad(losses.sum(), trained, allow_unused=True)
+            found = [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
+            total = found if total is None else torch._foreach_add(total, found)
+            count += len(losses)
+    if total is None:
+        raise ValueError("batches is empty: give at least one pair of inputs and targets.")
+    mean = iter(torch._foreach_div(total, count))
+    return [next(mean) if one.requires_grad else torch.zeros_like(one) for one in parameters]

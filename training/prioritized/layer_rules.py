@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from looptap.training.prioritized.gradient_norms import OuterProduct
 
+MUCH_WIDER = 2
+"""How many times its input a Linear's output must be for the product with its input to be the cheaper one."""
+
 
 class LayerRule(NamedTuple):
     """How a kind of layer takes part. Shapes are the layer's own, n examples first."""
@@ -53,11 +56,14 @@ def _rules() -> dict[Any, LayerRule]:
         nn.Embedding: LayerRule(_embedding, _embedding_gradients),
         nn.Conv1d: convolution,
         nn.Conv2d: convolution,
+        nn.Conv3d: convolution,
         nn.LayerNorm: LayerRule(_after(_layer_norm), _feature_gradients),
+        nn.RMSNorm: LayerRule(_after(_rms_norm), _feature_gradients),
         nn.GroupNorm: LayerRule(_after(_group_norm), _channel_gradients),
         nn.BatchNorm1d: batch,
         nn.BatchNorm2d: batch,
         nn.BatchNorm3d: batch,
+        nn.PReLU: LayerRule(_prelu, _prelu_gradients),
     }
 
 
@@ -69,11 +75,11 @@ def mixes_examples(layer: Any) -> bool:
     return batch_norm and (layer.training or layer.running_mean is None)
 
 
-def _dot(change: Any, g: Any) -> Any:
-    """Return the products (n,) of an output's gradient and change (overwritten)."""
-    if change.dtype != g.dtype or g.element_size() < 4:
-        change = change.float()
-    return change.mul_(g).flatten(1).sum(1)
+def _dot(a: Any, b: Any) -> Any:
+    """Return the inner products (n,) of the examples of two tensors of one shape."""
+    if a.element_size() < 4 or a.dtype != b.dtype:
+        a, b = a.float(), b.float()
+    return a.mul(b).flatten(1).sum(1)
 
 
 # ---------------------------------------------------------------- linear, embedding
@@ -82,16 +88,21 @@ def _dot(change: Any, g: Any) -> Any:
 def _linear(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
-    if g.ndim == 2:
+    if g.shape[-1] > MUCH_WIDER * x.shape[-1] or (g.ndim > 2 and g.shape[-1] > x.shape[-1]):
+        found = _dot(g @ weight, x)  # the same product from its other side, which is smaller
+    elif g.ndim == 2:
         return _dot(functional.linear(x, weight, bias), g)
-    found = _dot(functional.linear(x, weight), g)
-    return found if bias is None else found + _positions(g, -1) @ bias.to(found.dtype)
+    else:
+        found = _dot(functional.linear(x, weight), g)
+    return found if bias is None else found + _positions(g, -1).to(found.dtype) @ bias.to(found.dtype)
 
 
 def _positions(g: Any, channels: int) -> Any:
     """Return the sums (n, channels) of a gradient over all positions."""
     import torch
 
+    if g.ndim == 2:
+        return g
     others = [place for place in range(1, g.ndim) if place != channels % g.ndim]
     return g.sum(others, dtype=torch.float32 if g.element_size() < 4 else None)
 
@@ -131,10 +142,18 @@ def _convolution(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
 
 
 def _convolution_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
+    import torch
     from torch.nn import functional
 
     n, groups = len(x), layer.groups
     x, kernel, dilation, stride = _padded(layer, x), layer.kernel_size, layer.dilation, layer.stride
+    if x.ndim == 5:
+        how = {"stride": stride, "dilation": dilation, "groups": groups}
+        single = [torch.nn.grad.conv3d_weight(x[i : i + 1], layer.weight.shape, g[i : i + 1], **how) for i in range(n)]
+        yield "weight", torch.stack(single)
+        if layer.bias is not None:
+            yield "bias", _positions(g, 1)
+        return
     if x.ndim == 3:
         x, kernel, dilation, stride = x.unsqueeze(2), (1, *kernel), (1, *dilation), (1, *stride)
     patches = functional.unfold(x, kernel, dilation=dilation, stride=stride)
@@ -166,6 +185,13 @@ def _layer_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
     return functional.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)
 
 
+def _rms_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
+    from torch.nn import functional
+
+    x, weight = _wide(x, weight)
+    return functional.rms_norm(x, layer.normalized_shape, weight, layer.eps)
+
+
 def _group_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
@@ -181,11 +207,11 @@ def _batch_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _feature_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
-    """Yield those of a `LayerNorm`, whose parameters are of the last dimensions."""
+    """Yield those of a LayerNorm or RMSNorm, whose parameters are of the last dimensions."""
     shape = (len(g), -1, *layer.normalized_shape)
-    normal = _layer_norm(layer, x, None, None)
+    normal = (_layer_norm if hasattr(layer, "bias") else _rms_norm)(layer, x, None, None)
     yield "weight", (g * normal).reshape(shape).sum(1)
-    if layer.bias is not None:
+    if getattr(layer, "bias", None) is not None:
         yield "bias", g.reshape(shape).sum(1)
 
 
@@ -196,3 +222,17 @@ def _channel_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
     yield "weight", (g * normalize(layer, x, None, None)).reshape(shape).sum(2)
     if layer.bias is not None:
         yield "bias", g.reshape(shape).sum(2)
+
+
+# ---------------------------------------------------------------- activation
+
+
+def _prelu(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
+    if len(weight) > 1:
+        weight = weight.view(-1, *[1] * (x.ndim - 2))
+    return _dot(x.clamp(max=0) * weight, g)
+
+
+def _prelu_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
+    found = (x.clamp(max=0) * g).float().flatten(2) if x.ndim > 2 else (x.clamp(max=0) * g).float().unsqueeze(-1)
+    yield "weight", found.sum(2) if len(layer.weight) > 1 else found.sum((1, 2)).unsqueeze(1)

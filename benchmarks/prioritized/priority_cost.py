@@ -1,0 +1,177 @@
+"""What exact priorities cost in a step, and how exact they are, by path.
+
+A step is that of a plain loop: zero_grad, forward, mean loss, backward, SGD. Each path takes the same step with the
+priorities of its batch: "ghost" in the step's own backward pass, the others in a pass of their own before it. Steps of
+all paths run interleaved; the cost is the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from harness import Block, Row, interleave, main
+from priority_models import CASES, Case
+
+from looptap.training.prioritized import ExactPriorities, output_gradient_norms
+
+SECONDS_OF_A_BLOCK = 0.15
+ROUNDS = {"ghost": 21, "jvp": 11, "finite_difference": 11, "vmap(grad)": 5}
+PROMISED = {"MLP": 1.6, "CNN": 1.2, "transformer": 1.2}
+"""Most steps that a step with exact priorities may take."""
+PROMISED_ERROR, PROMISED_RANK_CORRELATION = 1e-4, 0.995
+THREADS = (1, 2)
+
+
+def single_gradients(case: Case) -> list[Any]:
+    """Return the gradients of single examples, (n, ...), by `vmap(grad)`."""
+    parameters = {name: one.detach() for name, one in case.model.named_parameters()}
+
+    def of(values: Any, one: Any, target: Any) -> Any:
+        return case.loss(torch.func.functional_call(case.model, values, (one[None],)), target[None])[0]
+
+    with sdpa_kernel(SDPBackend.MATH):  # the others have no batching rule
+        return list(torch.func.vmap(torch.func.grad(of), (None, 0, 0))(parameters, case.inputs, case.targets).values())
+
+
+def products(gradients: list[Any], direction: list[Any]) -> Any:
+    return sum((g * along).flatten(1).sum(1) for g, along in zip(gradients, direction, strict=True))
+
+
+class Loop:
+    """A training loop on one batch, with a direction as an average gradient is."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.optimizer = torch.optim.SGD(case.model.parameters(), 1e-3)
+        self.exact = {
+            m: ExactPriorities(case.model, case.loss, method=m) for m in ("ghost", "jvp", "finite_difference")
+        }
+        case.loss(case.model(case.inputs), case.targets).mean().backward()
+        self.direction = [one.grad + 0.1 * one.grad.std() * torch.randn_like(one) for one in case.model.parameters()]
+
+    def plain(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.case.loss(self.case.model(self.case.inputs), self.case.targets).mean().backward()
+        self.optimizer.step()
+
+    def ghost(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.exact["ghost"].ghost_pass(self.direction) as ghost:
+            ghost.backward(self.case.loss(self.case.model(self.case.inputs), self.case.targets))
+        self.optimizer.step()
+
+    def before(self, method: str) -> None:
+        self.exact[method](self.case.inputs, self.case.targets, self.direction)
+        self.plain()
+
+    def by_single_gradients(self) -> None:
+        products(single_gradients(self.case), self.direction)
+        self.plain()
+
+    def steps(self) -> dict[str, Callable[[], None]]:
+        """Return a step by path."""
+        return {
+            "ghost": self.ghost,
+            "jvp": lambda: self.before("jvp"),
+            "finite_difference": lambda: self.before("finite_difference"),
+            "vmap(grad)": self.by_single_gradients,
+        }
+
+
+def block(step: Callable[[], None]) -> Block:
+    """Return a block of as many steps as fill its time."""
+    step()
+    start = perf_counter()
+    step()
+    count = max(1, round(SECONDS_OF_A_BLOCK / (perf_counter() - start)))
+
+    def run() -> float:
+        start = perf_counter()
+        for _ in range(count):
+            step()
+        return (perf_counter() - start) / count
+
+    return run
+
+
+def costs(name: str) -> Iterator[Row]:
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        loop = Loop(CASES[name]())
+        for path, step in loop.steps().items():
+            found = interleave({"plain": block(loop.plain), path: block(step)}, ROUNDS[path])
+            ratio, most = found.ratio(path, "plain"), PROMISED[name] if path == "ghost" else None
+            yield Row(
+                f"{name}, {path}, {threads} thread{'s' if threads > 1 else ''}: a step with priorities",
+                f"{1e3 * found.median('plain'):.3g} ms",
+                f"{1e3 * found.median(path):.3g} ms",
+                f"{ratio} steps",
+                "" if most is None else f"≤ {most}",
+                None if most is None else ratio.value <= most,
+                {
+                    "steps": ratio.value,
+                    "low": ratio.low,
+                    "high": ratio.high,
+                    "model": name,
+                    "path": path,
+                    "threads": threads,
+                },
+            )
+
+
+def errors(name: str) -> Iterator[Row]:
+    torch.manual_seed(0)
+    loop = Loop(CASES[name]())
+    case, single = loop.case, single_gradients(loop.case)
+    true = products(single, loop.direction)
+    for method, exact in loop.exact.items():
+        found = exact(case.inputs, case.targets, loop.direction).priorities
+        error, rank = float((found - true).norm() / true.norm()), rank_correlation(found, true)
+        exactly = method != "finite_difference"
+        yield Row(
+            f"{name}, {method}: priorities against vmap(grad)", "",
+            f"relative error {error:.1e}, rank correlation {rank:.4f}", "",
+            f"error ≤ {PROMISED_ERROR:g}" if exactly else f"rank correlation ≥ {PROMISED_RANK_CORRELATION}",
+            error <= PROMISED_ERROR if exactly else rank >= PROMISED_RANK_CORRELATION,
+            {"error": error, "rank_correlation": rank, "model": name, "path": method},
+        )  # fmt: skip
+    norms = loop.exact["ghost"](case.inputs, case.targets, loop.direction, norms=True).norms
+    true = sum(g.flatten(1).square().sum(1) for g in single).sqrt()
+    stand_in = output_gradient_norms(case.loss, case.model(case.inputs), case.targets)
+    error, rank = float((norms - true).norm() / true.norm()), rank_correlation(stand_in, true)
+    yield Row(
+        f"{name}, ghost: gradient norms against vmap(grad)", "", f"relative error {error:.1e}", "",
+        f"error ≤ {PROMISED_ERROR:g}", error <= PROMISED_ERROR, {"error": error, "model": name},
+    )  # fmt: skip
+    yield Row(
+        f"{name}: norms at the output against gradient norms", "", f"rank correlation {rank:.3f}",
+        figures={"rank_correlation": rank, "model": name},
+    )  # fmt: skip
+
+
+def rank_correlation(a: Any, b: Any) -> float:
+    return float(torch.corrcoef(torch.stack([one.argsort().argsort().double() for one in (a, b)]))[0, 1])
+
+
+def rows() -> Iterator[Row]:
+    before = torch.get_num_threads()
+    try:
+        for name in CASES:
+            yield from errors(name)
+            yield from costs(name)
+    finally:
+        torch.set_num_threads(before)
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

@@ -1,0 +1,181 @@
+"""Which layers of a model take part, found once and looked over at each use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from looptap.streams.preserving.probing import probing
+from looptap.training.prioritized.layer_rules import LayerRule, mixes_examples, rule_of, trained
+
+_COMPILED = (
+    "{} is compiled, and what torch.compile makes runs no hooks: compute the priorities in a pass of their own, "
+    "ExactPriorities(model, loss)(inputs, targets, direction), which runs the module inside."
+)
+
+
+class PriorityError(ValueError):
+    """Priorities that cannot be computed in this way; the text says in which."""
+
+
+class PlannedLayer(NamedTuple):
+    """A layer with trained parameters."""
+
+    layer: Any
+    rule: LayerRule
+    weight: int | None
+    """The place of its weight among the model's parameters; None: it has none."""
+    bias: int | None
+    trained: dict[str, int]
+    """The places of those that are trained, by their names in the layer."""
+
+
+class LayerPlan:
+    """The layers of a model that take part, and why hooks cannot do it.
+
+    Holds for as long as `is_current`: modules, parameters, which of them are trained, and modes of BatchNorm.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.why, self._modules = "", list(model.modules())
+        """Why hooks cannot compute the priorities; "": they can."""
+        self.parameters: list[Any] = list(model.parameters())
+        """All of the model's parameters, in its order."""
+        self.names = [name for name, _ in model.named_parameters()]
+        self.layers: list[PlannedLayer] = []
+        self.checked = False
+        """Whether a batch has shown that the layers account for all of the gradient."""
+        self._normalizing = {path: one for path, one in model.named_modules() if _is_batch_norm(one)}
+        place = {id(one): number for number, one in enumerate(self.parameters)}
+        for path, layer in model.named_modules():
+            self.why = self.why or _why_not(path, layer)
+            if not self.why and (own := trained(layer)) and (rule := rule_of(layer)):
+                weight, bias = (getattr(layer, name, None) for name in ("weight", "bias"))
+                self.layers.append(
+                    PlannedLayer(
+                        layer, rule, place.get(id(weight)), place.get(id(bias)),
+                        {name: place[id(one)] for name, one in own.items()},
+                    )
+                )  # fmt: skip
+        owners = Counter(one for layer in self.layers for one in layer.trained.values())
+        self.shared = {one for one, count in owners.items() if count > 1}
+        """The places of parameters that several layers use."""
+        self.places = [place for place, one in enumerate(self.parameters) if one.requires_grad]
+        self.trained = [self.parameters[place] for place in self.places]
+        """The parameters that are trained, and their places among all."""
+        self._signature = self._seen()
+
+    def is_current(self) -> bool:
+        """Return True if the model is still what it was."""
+        return self._seen() == self._signature
+
+    def changing_buffers(self) -> dict[str, Any]:
+        """Return the buffers that a forward pass changes: those of BatchNorm in training mode."""
+        found = [one.named_buffers(path) for path, one in self._normalizing.items() if one.training]
+        return {name: buffer for each in found for name, buffer in each}
+
+    def _seen(self) -> list[Any]:
+        return [
+            *[id(one) for m in self._modules for part in (m._modules, m._parameters) for one in part.values()],
+            *[one.requires_grad for one in self.parameters],
+            *[(one.training, one.running_mean is None) for one in self._normalizing.values()],
+        ]
+
+    def random_direction(self) -> list[Any]:
+        """Return a direction that is random and always the same, without a random number of the job."""
+        import torch
+
+        source = torch.Generator().manual_seed(1)
+        return self.matched([
+            torch.randn(one.shape, generator=source, dtype=torch.float32, device="cpu").to(one.device, one.dtype)
+            for one in self.parameters
+        ])  # fmt: skip
+
+    def matched(self, direction: Sequence[Any]) -> list[Any]:
+        """Return a direction as one detached tensor for each parameter.
+
+        Raises PriorityError for another number or shape of tensors.
+        """
+        given = list(direction)
+        if len(given) != len(self.parameters):
+            raise PriorityError(f"direction has {len(given)} tensors; the model has {len(self.parameters)} parameters.")
+        for place, (parameter, along) in enumerate(zip(self.parameters, given, strict=True)):
+            if along is None or not parameter.requires_grad:
+                given[place] = parameter.detach().new_zeros(parameter.shape)
+            elif along.shape != parameter.shape:
+                raise PriorityError(
+                    f"direction is of {tuple(along.shape)} for {self.names[place]!r} of {tuple(parameter.shape)}."
+                )
+            elif along.requires_grad:
+                given[place] = along.detach()
+        return given
+
+
+def why_compiled(model: Any) -> str:
+    """Return why a loop's own passes cannot run hooks; "": they can."""
+    for path, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            return _COMPILED.format(f"{type(module).__name__} {path!r}" if path else "the model")
+    return ""
+
+
+def _is_batch_norm(layer: Any) -> bool:
+    from torch import nn
+
+    return isinstance(layer, nn.modules.batchnorm._BatchNorm)
+
+
+def _why_not(path: str, layer: Any) -> str:
+    """Return why hooks cannot treat a layer; "": they can."""
+    name = f"{type(layer).__name__} {path!r}"
+    if mixes_examples(layer):
+        return (
+            f"{name} is in training mode, where an example's loss depends on the others: take "
+            "method='jvp' or 'finite_difference', or call model.eval()."
+        )
+    if trained(layer) and rule_of(layer) is None:
+        return f"{name} has parameters that no hook knows: take method='jvp' or 'finite_difference'."
+    return ""
+
+
+def why_not(model: Any) -> str:
+    """Return why hooks cannot compute a model's priorities; "": they can."""
+    return LayerPlan(checked_model(model)).why
+
+
+def checked_model(model: Any) -> Any:
+    """Return the module inside the wrappers, of which priorities can be computed.
+
+    Raises TypeError for what is not a module, PriorityError for one that allows no method.
+    """
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is a torch.nn.Module, not {type(model).__name__}.")
+    inner = probing(model).model
+    for path, module in inner.named_modules():
+        name = f"{type(module).__name__} {path!r}" if path else f"{type(module).__name__}"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise PriorityError(f"{name} is compiled by torch.jit: give the module it was made from.")
+        if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+            raise PriorityError(f"{name} has no shape yet: run the model on a batch first.")
+    for name, one in inner.named_parameters():
+        if type(one.data).__name__ == "DTensor" or type(one).__name__ == "FlatParameter":
+            raise PriorityError(
+                f"{name!r} is sharded over ranks (FSDP or DTensor), and no rank has a whole gradient to compare with: "
+                "take the norms of the gradients at the outputs, `output_gradient_norms`, or DistributedDataParallel."
+            )
+    if not any(one.requires_grad for one in inner.parameters()):
+        raise PriorityError("model has no parameter that is trained: call requires_grad_(True) on those that are.")
+    return inner
+
+
+def checked_losses(losses: Any) -> Any:
+    """Return losses that are one for each example; raises PriorityError."""
+    if losses.ndim != 1:
+        raise PriorityError(
+            f"losses of shape {tuple(losses.shape)} must be (n,), one for each example: take reduction='none', and the "
+            "mean over other dimensions."
+        )
+    return losses
