@@ -73,10 +73,10 @@ class GhostPass:
     """A context around a batch's forward and backward pass, on the layers' hooks.
 
     ``model`` is the module inside all wrappers. ``direction`` has one tensor for each of ``model.parameters()``, of its
-    shape (None: zero). Forward and `backward` both belong into the context, a model may be called several times in it
-    (its layers, too), and the first dimension of all layers' inputs is the batch, or a multiple of it in its order. The
-    context may stay open over many steps, and follows a direction that changes in place; other backward passes in it
-    are none of its concern.
+    shape (None: zero). Forward and `backward` both belong into the context, and a model may be called several times in
+    it (its layers, too). The first dimension of all layers' inputs is the batch, or a multiple of it in the same order
+    if the first batch is checked. The context may stay open over many steps, and follows a direction that changes in
+    place; other backward passes in it are none of its concern.
 
     Supported are Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, PReLU, and BatchNorm in evaluation
     mode, in any model; dropout, shared weights, autocast, a GradScaler, DistributedDataParallel, and
@@ -255,7 +255,9 @@ class GhostPass:
         )
         found = planned.rule.products(planned.layer, x, g, weight, bias)
         if len(found) != self._n:
-            if not self._n or len(found) % self._n or self._wants_norms:
+            if self._retained:
+                self._plan.folded.add(planned.layer)
+            if planned.layer not in self._plan.folded or len(found) % self._n or self._wants_norms:
                 raise PriorityError(
                     f"the first dimension of a {type(planned.layer).__name__} is {len(found)}, the losses are of "
                     f"{self._n} examples: it must be the batch in all of them. Take method='jvp'."

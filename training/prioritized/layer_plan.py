@@ -46,6 +46,8 @@ class LayerPlan:
         self.layers: list[PlannedLayer] = []
         self.checked = False
         """Whether a batch has shown that the layers account for all of the gradient."""
+        self.folded: set[Any] = set()
+        """Layers whose first dimension is a multiple of the batch, as a check has allowed."""
         self._normalizing = {path: one for path, one in model.named_modules() if _is_batch_norm(one)}
         place = {id(one): number for number, one in enumerate(self.parameters)}
         for path, layer in model.named_modules():

@@ -75,11 +75,11 @@ def mixes_examples(layer: Any) -> bool:
     return batch_norm and (layer.training or layer.running_mean is None)
 
 
-def _dot(a: Any, b: Any) -> Any:
-    """Return the inner products (n,) of the examples of two tensors of one shape."""
-    if a.element_size() < 4 or a.dtype != b.dtype:
-        a, b = a.float(), b.float()
-    return a.mul(b).flatten(1).sum(1)
+def _dot(change: Any, b: Any) -> Any:
+    """Return the inner products (n,) of two tensors' examples; overwrites the first."""
+    if change.element_size() < 4 or change.dtype != b.dtype:
+        change, b = change.float(), b.float()
+    return change.mul_(b).flatten(1).sum(1)
 
 
 # ---------------------------------------------------------------- linear, embedding
@@ -137,8 +137,7 @@ def _padded(layer: Any, x: Any) -> Any:
 
 
 def _convolution(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
-    found = _dot(layer._conv_forward(x, weight, None), g)
-    return found if bias is None else found + _positions(g, 1) @ bias.to(found.dtype)
+    return _dot(layer._conv_forward(x, weight, bias), g)
 
 
 def _convolution_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
