@@ -124,7 +124,19 @@ class GhostPass:
         self._tapped: set[Any] = set()
         self._silent: set[Any] = set()
         """Layers that ran without gradients."""
-        self._clear()
+        self._products: list[Any] = []
+        self._squares: list[Any] = []
+        self._uses: dict[int, list[Any]] = defaultdict(list)
+        self._failure: Exception | None = None
+        self._n = 0
+        self._factor: Any = 1.0
+        self._acts = self._retained = self._half = False
+
+    def _clear(self) -> None:
+        """Forget all shares."""
+        self._products, self._squares, self._uses = [], [], defaultdict(list)
+        self._failure, self._n = None, 0
+        self._acts = self._retained = self._half = False
 
     def __enter__(self) -> Self:
         for one in self._plan.layers:
@@ -276,15 +288,6 @@ class GhostPass:
                 self._squares.append(squares_of([found]))
             else:
                 self._uses[place].append(found)
-
-    def _clear(self) -> None:
-        """Forget all shares."""
-        self._products: list[Any] = []
-        self._squares: list[Any] = []
-        self._uses: dict[int, list[Any]] = defaultdict(list)
-        self._failure: Exception | None = None
-        self._n = 0
-        self._acts = self._retained = self._half = False
 
     # ------------------------------------------------------------ check
 
