@@ -224,7 +224,7 @@ def made(case: str):
 
 
 def true_gradients(model, x, y):
-    """Return the gradients of single examples in the whole batch, without a random number of the job."""
+    """Return the gradients of single examples in the whole batch; draws nothing."""
     state, parameters = torch.get_rng_state(), [*model.parameters()]
     buffers = copy.deepcopy(dict(model.named_buffers()))
     found = []

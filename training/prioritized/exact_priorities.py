@@ -211,7 +211,7 @@ def _without_padding(model: Any, along: list[Any]) -> list[Any]:
 
 @contextmanager
 def _eagerly() -> Iterator[None]:
-    """Run what torch.compile has made without it: parameters are replaced, and layers have hooks."""
+    """Run what torch.compile has made without it: what it made knows no hooks."""
     if "torch._dynamo.eval_frame" not in sys.modules:
         yield
         return

@@ -188,7 +188,7 @@ class GhostPass:
         return (losses if weights is None else losses * weights.detach()).mean()
 
     def finish(self, scale: float = 1.0) -> None:
-        """Set `priorities` and `norms`, after a backward pass of the `mean` times ``scale``."""
+        """Set `priorities` and `norms` after a backward pass of `mean` times ``scale``."""
         import torch
 
         products, squares, failure, n = self._products, self._squares, self._failure, self._n
@@ -204,9 +204,9 @@ class GhostPass:
             self.norms = _total(squares).sqrt() * abs(factor) if self._wants_norms else None
 
     def gradients(self, losses: Any) -> list[Any]:
-        """Return the gradients of the mean loss by trained parameter, None where there is none.
+        """Return the gradients of the mean loss, by trained parameter.
 
-        Like `backward`, without a change of any ``.grad``.
+        None where there is none. Like `backward`, without a change of any ``.grad``.
         """
         import torch
 
@@ -224,7 +224,8 @@ class GhostPass:
             return
         self._tapped.add(layer)
         # An in-place layer that follows gives a view a new node; that of its base stays.
-        made = output if output._base is None else output._base
+        base = getattr(output, "_base", None)
+        made = output if base is None else base
         call = _Call(planned, args[0] if args else named["input"], output, made.output_nr)
         self._calls.add(call)
         made.grad_fn.register_prehook(partial(self._add, call))

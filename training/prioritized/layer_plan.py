@@ -73,7 +73,7 @@ class LayerPlan:
         return self._seen() == self._signature
 
     def changing_buffers(self) -> dict[str, Any]:
-        """Return the buffers that a forward pass changes: those of BatchNorm in training mode."""
+        """Return the buffers that a forward pass changes: BatchNorm's in training mode."""
         found = [one.named_buffers(path) for path, one in self._normalizing.items() if one.training]
         return {name: buffer for each in found for name, buffer in each}
 
@@ -85,7 +85,7 @@ class LayerPlan:
         ]
 
     def random_direction(self) -> list[Any]:
-        """Return a direction that is random and always the same, without a random number of the job."""
+        """Return a random direction, always the same; draws no number of the job."""
         import torch
 
         source = torch.Generator().manual_seed(1)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from looptap.training.prioritized.gradient_norms import OuterProduct
 
-MUCH_WIDER = 2
+WIDE_OUTPUT_FACTOR = 2
 """How many times its input a Linear's output must be for the product with its input to be the cheaper one."""
 
 
@@ -88,7 +88,7 @@ def _dot(change: Any, b: Any) -> Any:
 def _linear(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
-    if g.shape[-1] > MUCH_WIDER * x.shape[-1] or (g.ndim > 2 and g.shape[-1] > x.shape[-1]):
+    if g.shape[-1] > WIDE_OUTPUT_FACTOR * x.shape[-1] or (g.ndim > 2 and g.shape[-1] > x.shape[-1]):
         found = _dot(g @ weight, x)  # the same product from its other side, which is smaller
     elif g.ndim == 2:
         return _dot(functional.linear(x, weight, bias), g)
@@ -206,7 +206,7 @@ def _batch_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _feature_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
-    """Yield those of a LayerNorm or RMSNorm, whose parameters are of the last dimensions."""
+    """Yield those of a LayerNorm or RMSNorm: their parameters are of the last sizes."""
     shape = (len(g), -1, *layer.normalized_shape)
     normal = (_layer_norm if hasattr(layer, "bias") else _rms_norm)(layer, x, None, None)
     yield "weight", (g * normal).reshape(shape).sum(1)
