@@ -25,12 +25,12 @@ from looptap.visualizers.surfaces.notebook.browser_pages import (
     BrowserPages,
 )
 from looptap.visualizers.surfaces.notebook.driver import Driver
-from looptap.visualizers.surfaces.notebook.frames import Column, Growing, SentFrame, frame_of
 from looptap.visualizers.surfaces.notebook.growing import growing
 from looptap.visualizers.surfaces.notebook.live_canvas import Live
 from looptap.visualizers.surfaces.notebook.overview import overview, table
 from looptap.visualizers.surfaces.notebook.panel import panel
 from looptap.visualizers.surfaces.notebook.stills import png
+from looptap.visualizers.surfaces.pages.frames import Column, Growing, SentFrame, frame_of
 
 # ------------------------------------------------------------ pages
 

@@ -110,7 +110,7 @@ def test_the_sdist_holds_all_that_the_wheel_is_made_of(built, wheel):
 
 
 def test_the_wheel_holds_the_notebook_page_and_third_party_licences(wheel):
-    static = {Path(name).name for name in wheel.namelist() if "/notebook/static/" in name}
+    static = {Path(name).name for name in wheel.namelist() if "/pages/static/" in name}
     assert static >= {"stub.js", "chart.js", "chart.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"}
 
 

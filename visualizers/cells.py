@@ -84,12 +84,15 @@ class Cell:
             changed, self._said = said != self._said, said
             return changed
 
-    def draw(self) -> Picture:
-        """Return the current picture; before the first value, what the chart waits for."""
+    def draw(self, *, raw: bool = False) -> Picture:
+        """Return the current picture; before the first value, what the chart waits for.
+
+        ``raw`` leaves smoothing to the surface.
+        """
         with self.lock:
             if self.chart is None:
                 return Picture((Text(self._waits()),), title=self.title)
-            picture = self.chart.draw()
+            picture = self.chart.draw(raw=raw)
             return replace(picture, badges=(*picture.badges, "paused")) if self.paused else picture
 
     def _begin(self, strict: bool = False) -> bool:
@@ -156,8 +159,8 @@ class ChartGrid(Protocol):
     def pull(self) -> bool:
         """Read new values; return whether any picture changed."""
 
-    def pictures(self) -> list[Picture]:
-        """Return the current picture of each chart."""
+    def pictures(self, *, raw: bool = False) -> list[Picture]:
+        """Return the picture of each chart; ``raw`` leaves smoothing to the surface."""
 
     def pause(self) -> None:
         """Pause all pictures."""

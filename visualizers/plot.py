@@ -23,6 +23,7 @@ from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.charts.summaries import Summary, summary
 from looptap.visualizers.data.colors import SESSION
 from looptap.visualizers.drawing.picture import Picture
+from looptap.visualizers.drawing.view import Ends, View
 
 Streams: TypeAlias = Stream | Sequence[Stream]
 """One stream, or several that share a chart."""
@@ -34,6 +35,9 @@ class Plot:
     ``chart`` is the kind for all of them, by default chosen by the first values; ``x`` is what is drawn over: "step",
     "epoch", "event", "time" (seconds since the start of the run), "wall", or a field; ``y`` names the fields that are
     drawn, ``color`` is a colour, or the field that colours points. ``keep`` bounds the frames to look back at.
+    ``log`` names the logarithmic axes, as in "y"; by default y is if a positive series spans more than 3 decades.
+    ``smooth=0.9`` draws a moving average over the faint line, ``clip`` leaves outliers out of the limits, ``xlim`` and
+    ``ylim`` are (low, high).
     Raises TypeError for what is not a stream, ValueError for an unknown ``chart``, IncompatibleStreams for streams
     that do not share axes.
 
@@ -55,12 +59,17 @@ class Plot:
         color: str = "",
         title: str = "",
         keep: int = MAX_FRAMES,
+        log: str | None = None,
+        smooth: float = 0.0,
+        clip: bool = False,
+        xlim: Ends = (None, None),
+        ylim: Ends = (None, None),
     ) -> None:
         if chart:
             kind_named(chart)
         self.rows = rows
         self.palette = SESSION
-        self._options = {"x": x, "title": title, "keep": keep}
+        self._options = {"x": x, "title": title, "keep": keep, "view": View(log, smooth, clip, xlim, ylim)}
         self._how = {"chart": chart, "y": (y,) if isinstance(y, str) else tuple(y), "color": color}
         groups = [part for group in streams for part in _parts(group, chart)]
         self._legends = legends([group for group, _ in groups])
@@ -124,9 +133,9 @@ class Plot:
         """Read new values; return whether any picture changed."""
         return any([cell.pull() for cell in self.cells])
 
-    def pictures(self) -> list[Picture]:
-        """Return the current picture of each chart."""
-        return [cell.draw() for cell in self.cells]
+    def pictures(self, *, raw: bool = False) -> list[Picture]:
+        """Return the picture of each chart; ``raw`` leaves smoothing to the surface."""
+        return [cell.draw(raw=raw) for cell in self.cells]
 
     @property
     def live(self) -> bool:
@@ -147,10 +156,10 @@ class Plot:
         charts = [cell.chart for cell in self.cells if cell.chart is not None]
         settle(chart.commands for chart in charts)
         self.pull()
-        if os.fspath(path).lower().endswith(".gif"):
-            pictures = max(charts, key=lambda chart: chart.frames).film() if charts else self.pictures()
-        else:
-            pictures = self.pictures()
+        suffix = os.path.splitext(path)[1].lower()
+        pictures = self.pictures(raw=suffix == ".html")
+        if suffix == ".gif" and charts:
+            pictures = max(charts, key=lambda chart: chart.frames).film()
         saving.save(pictures, path, self.rows or None)
 
     def summary(self) -> Summary:

@@ -124,6 +124,23 @@ def test_streams_come_and_go_while_a_chart_lives(opened):
     assert book.errors == []
 
 
+def test_what_a_chart_is_drawn_over_is_switched_live(opened):
+    book = opened(ATTACH, "run.stream('step, loss', on='batch')")
+    book.run(0)
+    book.run(1)
+    book.charts(1)
+    book.page.get_by_role("button", name="⋯").click()
+    choice = book.page.locator(".looptap .sheet select").first
+    assert [text for text in choice.locator("option").all_inner_texts() if text != "as the values say"] == [
+        "step", "event", "seconds", "time of day",
+    ]  # fmt: skip
+    for x, title in (("time", "seconds"), ("event", "batch"), ("wall", "time"), ("", "step")):
+        choice.select_option(x)
+        book.wait(f"document.querySelector('.looptap').looptap.layout.x.title === '{title}'")
+    book.grows()
+    assert book.errors == []
+
+
 def test_a_chart_comes_back_after_a_reload_and_on_a_second_page(lab, opened):
     book = opened(ATTACH, "run.stream('loss')", "1 + 1")
     book.run(0)

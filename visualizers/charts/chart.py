@@ -26,6 +26,7 @@ from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, SESSION, Palette, dash_for
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Axis, Line, Mark, Picture, Side
+from looptap.visualizers.drawing.view import View
 
 __all__ = ["COLORS", "Chart", "IncompatibleStreams", "Series"]
 
@@ -70,8 +71,13 @@ class Chart:
         keep_bytes: int = MAX_FRAME_BYTES,
         palette: Palette | None = None,
         commands: Marks | None = None,
+        view: View | None = None,
     ) -> None:
         self.title, self.x = title, x
+        self.view = View() if view is None else replace(view)
+        """How it is looked at: logarithmic axes, smoothing, limits."""
+        self.weight = 0.0
+        """The smoothing of the picture that is being drawn."""
         self.points, self.keep, self.keep_bytes = points, keep, keep_bytes
         self.series: list[Series] = []
         self.lock = threading.RLock()
@@ -103,6 +109,11 @@ class Chart:
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes x, y and z; None for z means a chart in the plane."""
         return Axis(), Axis(), None
+
+    @property
+    def xs(self) -> tuple[str, ...]:
+        """What ``x`` may be set to for these values."""
+        return ()
 
     def place(self, series: Series, what: str, at: float) -> float | None:
         """Return the x of a number, event or wall time; None if x is something else."""
@@ -196,7 +207,7 @@ class Chart:
             for series in self.series:
                 changed = series.take() or changed
             changed = self.commands.pull() or changed
-            state = [self.x, self._shown, *(series.state for series in self.series)]
+            state = [self.x, self.view.state, self._shown, *(series.state for series in self.series)]
             changed, self._state = changed or state != self._state, state
             return changed
 
@@ -257,14 +268,15 @@ class Chart:
                 series.frames.aim_at(leader.frames, newest=self._shown is None)
         return index, len(leader.frames)
 
-    def draw(self) -> Picture:
-        """Return the picture of the values read so far."""
+    def draw(self, *, raw: bool = False) -> Picture:
+        """Return the picture of the values so far; ``raw`` leaves smoothing out."""
         with self.lock:
             frame = self._aim()
+            self.weight = 0.0 if raw else self.view.smooth
             marks: list[Mark] = []
             badges: list[str] = []
             for layer in self._layers.values():
-                layer.x = self.x
+                layer.x, layer.weight = self.x, self.weight
             for series in self.series:
                 try:
                     with np.errstate(all="ignore"):
@@ -278,6 +290,7 @@ class Chart:
                 x, y, z = Axis(), Axis(), None
                 badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
             y, right = self._share(marks, y)
+            x, y, right = self.view.axes(x, y, right, marks)
             return Picture(
                 marks=tuple(marks),
                 title=self.title,
@@ -289,6 +302,7 @@ class Chart:
                 badges=(*badges, *self._badges()),
                 guess=" ".join(dict.fromkeys(one.choice.guess for one in self.series if one.choice.guess)),
                 frame=frame,
+                offers=self._offers(),
             )
 
     def _share(self, marks: list[Mark], y: Axis) -> tuple[Axis, Axis | None]:
@@ -298,7 +312,7 @@ class Chart:
             return y, Axis(right.name)
         if any(series.placed or series.choice.mode != APPEND or series.choice.family != "xy" for series in self.series):
             return y, None
-        if on_a_log_axis(marks):
+        if self.view.log is None and on_a_log_axis(marks):
             return replace(y, log=True), None
         marks[:], there = on_two_axes(marks, self._apart)
         self._apart = bool(there)
@@ -306,6 +320,17 @@ class Chart:
             return y, None
         here = [mark.name for mark in marks if isinstance(mark, Line) and mark.side == "left" and mark.name]
         return replace(y, title=_few(dict.fromkeys(here))), Axis(_few(there))
+
+    def _offers(self) -> dict[str, Any]:
+        """Return what a page may let its reader choose."""
+        xs = self.xs
+        return {
+            "smooth": self.view.smooth if xs else None,
+            "clip": self.view.clip,
+            "over": self.x,
+            "xs": xs,
+            "queries": list(dict.fromkeys(one.stream.text for one in self.series if one.stream.text)),
+        }
 
     def _badges(self) -> list[str]:
         found = [badge for series in self.series for badge in series.badges()]

@@ -6,6 +6,7 @@ has to update. Arrays are float64 and decimated by the maker of the picture; NaN
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -159,3 +160,5 @@ class Picture:
     badges: tuple[str, ...] = ()
     guess: str = ""
     frame: tuple[int, int] | None = None
+    offers: Mapping[str, Any] = field(default_factory=dict)
+    """What a page that draws the picture may let its reader choose: smoothing, x, queries to copy."""

@@ -110,7 +110,7 @@ def sanitize(picture: Picture, theme: Theme = LIGHT) -> Picture:
     return Picture(
         marks=marks, title=clean(picture.title), x=x, y=y, z=space if picture.z else None, right=right,
         rules=tuple(rules[-MAX_VERTICAL_LINES:]), badges=tuple(badges), guess=clean(picture.guess, 300),
-        frame=picture.frame,
+        frame=picture.frame, offers=picture.offers,
     )  # fmt: skip
 
 

@@ -6,14 +6,13 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from looptap.visualizers.drawing.layouts import arrange
 from looptap.visualizers.drawing.picture import Picture
 
 WRITTEN = (".png", ".svg", ".pdf", ".html", ".txt", ".gif")
 """Suffixes that `save` writes; a .gif shows the pictures one after the other."""
-_EXTRAS = {".html": "html", ".txt": "terminal"}
+_EXTRAS = {".txt": "terminal"}
 """The extras of looptap that install the library, if not "window"."""
 
 
@@ -22,15 +21,14 @@ def save(
     path: str | os.PathLike[str],
     rows: int | None = None,
     *,
-    script: Literal["inline", "cdn"] = "inline",
     seconds: float = 0.2,
 ) -> Path:
     """Write one or several pictures to ``path`` by its suffix; return the path.
 
-    .png, .svg and .pdf are drawn by matplotlib, .txt is text of 100 columns without colours, .html is a page by plotly
-    that opens offline (4.8 MB; with ``script="cdn"`` some kB, and the browser downloads plotly). In a .gif each picture
-    is a frame of ``seconds``. ``rows`` says in how many rows several pictures are. Raises ValueError for any other
-    suffix and for no pictures, FileNotFoundError for a missing directory, ImportError for a missing library.
+    .png, .svg and .pdf are drawn by matplotlib, .txt is text of 100 columns without colours, .html is a page that opens
+    offline and can be zoomed, as in a notebook. In a .gif each picture is a frame of ``seconds``. ``rows`` says in how
+    many rows several pictures are. Raises ValueError for any other suffix and for no pictures, FileNotFoundError for a
+    missing directory, ImportError for a missing library.
     """
     path, several = Path(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
     suffix = path.suffix.lower()
@@ -41,24 +39,23 @@ def save(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The directory {path.parent} does not exist; make it first, or name another one.")
     try:
-        _write(several, path, suffix, rows, script, seconds)
+        _write(several, path, suffix, rows, seconds)
     except ModuleNotFoundError as error:
         package, extra = str(error.name).partition(".")[0], _EXTRAS.get(suffix, "window")
         raise ImportError(f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'", name=package) from None
     return path
 
 
-def _write(several: list[Picture], path: Path, suffix: str, rows: int | None, script: str, seconds: float) -> None:
+def _write(several: list[Picture], path: Path, suffix: str, rows: int | None, seconds: float) -> None:
     if suffix == ".txt":
         from looptap.visualizers.drawing.backends.with_text import draw_all as text_of_all
 
         text = text_of_all(several, width=100, color=False, rows=rows)
         path.write_text(text + "\n", encoding="utf-8")
     elif suffix == ".html":
-        from looptap.visualizers.drawing.backends.with_plotly import figure_of
+        from looptap.visualizers.surfaces.pages.html_page import html_of
 
-        figure = figure_of(*several, rows=rows)
-        figure.write_html(path, include_plotlyjs=True if script == "inline" else "cdn", include_mathjax=False)
+        path.write_text(html_of(several, rows, title=several[0].title or path.stem), encoding="utf-8")
     elif suffix == ".gif":
         _animate(several, path, seconds)
     else:

@@ -22,9 +22,12 @@ from looptap.visualizers.charts.reading.counting import XWatch
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, is_number, number, rows, scalars
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, SampleBuffer, thinned
+from looptap.visualizers.data.smoothing import smoothed
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
 from looptap.visualizers.drawing.picture import Line as LineMark
 
+RAW_OPACITY_SHARE = 0.25
+"""The opacity of a line behind its smoothed form."""
 _MAX_POINTS_PER_STREAM = 40_000  # points of one stream that are drawn, of all its lines together
 _MAX_LINES = 200  # lines that a stream may have
 _MAX_MARKED_NANS = 200  # of which places are marked
@@ -132,7 +135,13 @@ class LineChart(Chart):
             x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
             x, shown = broken(picked, breaks, x, shown)
             name, color, dash = self.appearance(series, part, drawn, rank)
-            yield LineMark(x, shown, name=name, color=color, dash=dash, side=series.side)
+            line = LineMark(x, shown, name=name, color=color, dash=dash, side=series.side)
+            yield replace(line, name="", opacity=RAW_OPACITY_SHARE) if self.weight else line
+            if self.weight:
+                average = smoothed(y, self.weight)
+                picked = thinned(average, most)
+                x, shown = broken(picked, breaks, axis.x[picked], average[picked])
+                yield replace(line, x=x, y=shown)
             if len(breaks) and (alone := _alone(shown)).any():  # a line of one point is invisible
                 yield Points(x[alone], shown[alone], color=color, side=series.side)
             if gaps:
@@ -193,6 +202,15 @@ class LineChart(Chart):
             title = left[0].name
         return Axis(axis.title, time=axis.clock), Axis(title), None
 
+    @property
+    def xs(self) -> tuple[str, ...]:
+        """What ``x`` may be set to: counts that the values have, their number, times."""
+        if not any("ring" in one.data for one in self.series):
+            return ()
+        plain = {name.lower() for one in self.series for name in one.data.get("names", ())}
+        counts = [what for what, names in (("step", schemas.STEPS), ("epoch", schemas.EPOCHS)) if plain & {*names}]
+        return *counts, "event", "time", "wall"
+
     def place(self, series: Series, what: str, at: float) -> float | None:
         """Return the x of a number, event or wall time; None if it is not kept."""
         if "ring" not in series.data:
@@ -233,9 +251,10 @@ class AnnotatedLineChart(LineChart):
         return found
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the line, with the newest of its texts."""
+        """Yield the line, with the newest of its texts; it is not smoothed."""
         if "ring" not in series.data:
             return
+        self.weight = 0.0
         for mark in super().sketch(series):
             yield self.noted(mark, series) if isinstance(mark, LineMark) else mark
 

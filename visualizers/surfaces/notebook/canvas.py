@@ -5,25 +5,20 @@ The code of the page is held once, by a model of its own; a canvas carries some 
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
-from looptap.visualizers.data.colors import COLORS, DARK
 from looptap.visualizers.surfaces.notebook.browser_pages import BrowserPages
-from looptap.visualizers.surfaces.notebook.frames import CanvasFrame, SentFrame
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, pulse, quietly
-
-STATIC = Path(__file__).parent / "static"
-_CODE = ("uPlot.iife.min.js", "columns.js", "paint.js", "plane.js", "panels.js", "chart.js")
+from looptap.visualizers.surfaces.pages.frames import CanvasFrame, SentFrame
+from looptap.visualizers.surfaces.pages.script import STATIC, script
 
 
 class Library(anywidget.AnyWidget):
@@ -36,11 +31,7 @@ class Library(anywidget.AnyWidget):
 @cache
 def library() -> Library:
     """Return the library of this process."""
-    style = (STATIC / "uPlot.min.css").read_text() + (STATIC / "chart.css").read_text()
-    parts = [(STATIC / name).read_text() for name in _CODE]
-    tables = {"STYLE": style, "COLORS": COLORS, "DARK_FORMS": dict(zip(COLORS, DARK.colors, strict=True))}
-    named = [f"const {name} = {json.dumps(table)};" for name, table in tables.items()]
-    return Library(code="\n".join([*named, *parts]))
+    return Library(code=script())
 
 
 class Canvas(anywidget.AnyWidget):

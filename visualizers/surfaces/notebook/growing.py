@@ -11,7 +11,7 @@ from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.drawing.picture import Line, Picture
-from looptap.visualizers.surfaces.notebook.frames import Column, Growing
+from looptap.visualizers.surfaces.pages.frames import Column, Growing
 
 
 def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:

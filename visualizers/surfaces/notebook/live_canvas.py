@@ -9,9 +9,9 @@ from typing import Any
 from looptap.visualizers.cells import Cell
 from looptap.visualizers.surfaces.notebook.canvas import Canvas
 from looptap.visualizers.surfaces.notebook.driver import driver
-from looptap.visualizers.surfaces.notebook.frames import frame_of
 from looptap.visualizers.surfaces.notebook.growing import growing
 from looptap.visualizers.surfaces.notebook.kernels import pulse
+from looptap.visualizers.surfaces.pages.frames import frame_of
 
 MIN_FRAME_SECONDS = 1 / 60
 """Seconds between two frames, at least."""
@@ -82,7 +82,7 @@ class Live:
         with self.cell.lock:
             chart = self.cell.chart
             with contextlib.nullcontext() if chart is None else chart.lock:  # growing columns are views of its buffer
-                picture = self.cell.draw()
+                picture = self.cell.draw(raw=True)  # a page smooths by itself
                 frame = frame_of(picture, {} if chart is None else growing(chart, picture))
                 frame.layout["playing"] = not self.cell.paused
                 message = self.canvas.made(frame, blind=blind, made=self._made)
@@ -93,6 +93,8 @@ class Live:
         kind, chart = message.get("t"), self.cell.chart
         if kind == "seek" and isinstance(index := message.get("frame"), int) and chart is not None:
             chart.show(index)
+        elif kind == "x" and isinstance(x := message.get("x"), str) and chart is not None and x in ("", *chart.xs):
+            chart.x = x
         elif kind == "play" and message.get("on"):
             if chart is not None:
                 chart.show(None)

@@ -27,7 +27,7 @@ const CORNERS = [0, 1, 2, 3, 4, 5, 6, 7].map((i) => [i & 1 ? 1 : -1, i & 2 ? 1 :
 class Space extends Sheet {
   constructor(view, el) {
     super(view, el);
-    this.turn = [-0.9, 0.45];
+    this.reset();
     el.style.cursor = "grab";
     el.style.touchAction = "none";
     el.onpointerdown = (event) => el.setPointerCapture(event.pointerId);
@@ -37,9 +37,12 @@ class Space extends Sheet {
       this.view.draw();
     };
   }
+  reset() {
+    this.turn = [-0.9, 0.45];
+  }
   draw(panel, layout, width) {
     const { store, view } = this, ratio = devicePixelRatio, ctx = sheet(this, width, view.height);
-    const marks = panel.marks.filter((mark) => !view.hidden.has(mark.name) || !mark.name);
+    const marks = panel.marks.filter((mark) => !mark.name || !view.hides(mark.name));
     const limits = ["x", "y", "z"].map((name) => {
       const ends = marks.map((mark) => extent(store.column(mark[name])));
       const low = Math.min(...ends.map(([a]) => a)), high = Math.max(...ends.map(([, b]) => b));
@@ -111,6 +114,21 @@ class Space extends Sheet {
   }
 }
 
+// A canvas with the pixels of an image.
+const pictured = (pixels, [height, width, channels]) => {
+  const canvas = document.createElement("canvas"), image = new ImageData(width, height);
+  for (let p = 0, q = 0; p < image.data.length; p += 4, q += channels) {
+    image.data[p] = pixels[q];
+    image.data[p + 1] = pixels[q + 1];
+    image.data[p + 2] = pixels[q + 2];
+    image.data[p + 3] = channels === 4 ? pixels[q + 3] : 255;
+  }
+  canvas.width = width;
+  canvas.height = height;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+};
+
 class Pictures extends Sheet {
   draw(panel) {
     const [mark] = panel.marks, count = mark.images.length;
@@ -118,17 +136,9 @@ class Pictures extends Sheet {
     const box = make(null, "div", "images");
     box.style.gridTemplateColumns = `repeat(${Math.min(columns, count) || 1}, auto)`;
     mark.images.forEach(([height, width, channels], i) => {
-      const figure = make(box, "figure"), canvas = make(figure, "canvas");
-      const from = this.store.column(`${mark.key}.image${i}`), image = new ImageData(width, height);
-      for (let p = 0, q = 0; p < image.data.length; p += 4, q += channels) {
-        image.data[p] = from[q];
-        image.data[p + 1] = from[q + 1];
-        image.data[p + 2] = from[q + 2];
-        image.data[p + 3] = channels === 4 ? from[q + 3] : 255;
-      }
-      canvas.width = width;
-      canvas.height = height;
-      canvas.getContext("2d").putImageData(image, 0, 0);
+      const figure = make(box, "figure");
+      const canvas = pictured(this.store.column(`${mark.key}.image${i}`), [height, width, channels]);
+      figure.append(canvas);
       const zoom = Math.max(1, Math.floor((count > 1 ? 96 : 256) / Math.max(width, height)));
       canvas.style.width = `${Math.min(800, width * zoom)}px`;
       make(figure, "figcaption", "", mark.captions[i] ?? "");

@@ -19,6 +19,9 @@ MAX_COARSE_NUMBERS = 4_000
 """The most numbers of a column in a frame that may have no receiver."""
 
 
+_NO_OFFERS = {"smooth": None, "clip": False, "over": "", "xs": (), "queries": ()}
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """Numbers; ``total`` counts all there have been if the column only grows."""
@@ -63,6 +66,8 @@ def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> 
         "badges": found.badges,
         "guess": found.guess,
         "frame": found.frame,
+        **_NO_OFFERS,
+        **found.offers,
     }
     return CanvasFrame(layout, columns)
 

@@ -1,26 +1,28 @@
 // A chart on the page: what stands above and below its panels, and when they are drawn.
 
+const LEGEND_SHARE = 0.25; // of the height of a plot, the most that its legend takes
+const KEYS = { l: "log", c: "clip", s: "smooth" };
+
 class View {
   constructor(store, el) {
     this.store = store;
     this.panels = [];
+    this.options = {}; // what is looked at otherwise than the job says
     this.hidden = new Set(); // names that were clicked away
     this.changed = this.visible = true;
     this.el = make(el, "div", "looptap");
     this.el.looptap = store;
-    this.el.onkeydown = (event) => event.stopPropagation(); // keys pressed here are not the notebook's
+    this.el.view = this;
+    this.el.tabIndex = 0;
+    this.el.onkeydown = (event) => this.pressed(event);
     make(this.el, "style").textContent = STYLE;
     const head = make(this.el, "div", "head");
     this.title = make(head, "span", "title");
-    this.legend = make(head, "span", "legend");
-    const buttons = make(head, "span", "buttons");
-    this.hold = this.button(buttons, "Pause", "Hold the picture; what arrives meanwhile is shown when it goes on", () =>
-      store.pause(!store.paused),
-    );
-    this.button(buttons, "PNG", "Save the picture as a file", () => this.save());
-    this.note = make(this.el, "div");
+    this.tools = new Tools(this, make(head, "span", "buttons"));
+    this.legend = new Legend(this, make(this.el, "div", "names"));
     this.plot = make(this.el, "div", "plot");
     this.frames = make(this.el, "div", "frames");
+    this.note = make(this.el, "div", "notes");
     this.room = this.el.clientWidth; // asked for once: it costs a layout
     this.resized = new ResizeObserver(() => this.resize());
     this.resized.observe(this.el);
@@ -39,12 +41,6 @@ class View {
     store.views.add(this);
     this.draw();
   }
-  button(parent, text, title, press) {
-    const node = make(parent, "button", "", text);
-    node.title = title;
-    node.onclick = press;
-    return node;
-  }
   remove() {
     clearTimeout(this.telling);
     clearTimeout(this.counted);
@@ -54,6 +50,50 @@ class View {
     this.seen.disconnect();
     this.attributes.disconnect();
     for (const panel of this.panels) panel.destroy();
+  }
+  // ------------------------------------------------------------ what is looked at
+  look(what) {
+    return this.options[what] ?? this.store.layout[what];
+  }
+  set(what, value) {
+    this.options[what] = value;
+    for (const panel of this.panels) panel.fences = null;
+    this.tools.show();
+    this.draw();
+  }
+  // An upright axis as this page looks at it.
+  looked(axis) {
+    const { log = axis.log, low = axis.low, high = axis.high } = this.options;
+    return axis === this.store.layout.y ? { ...axis, log, low, high } : { ...axis, log };
+  }
+  get log() {
+    return this.options.log ?? this.store.layout.y.log;
+  }
+  hides(name) {
+    return this.only ? this.only !== name : this.hidden.has(name);
+  }
+  reset() {
+    if (this.options.x !== undefined) this.store.send({ t: "x", x: this.initial });
+    this.options = {};
+    this.hidden.clear();
+    this.only = null;
+    for (const panel of this.panels) panel.reset?.();
+    this.tools.show();
+    this.tell();
+    this.draw();
+  }
+  // Keys pressed here are not the notebook's.
+  pressed(event) {
+    event.stopPropagation();
+    if (event.target !== this.el || event.ctrlKey || event.metaKey || event.altKey) return;
+    const what = KEYS[event.key];
+    if (what === "log") this.set("log", !this.log);
+    else if (what === "clip") this.set("clip", !this.look("clip"));
+    else if (what === "smooth") this.set("smooth", { 0: 0.6, 0.6: 0.9, 0.9: 0.97 }[this.look("smooth") ?? 0] ?? 0);
+    else if (event.key === "r") this.reset();
+    else if (event.key === " " && !this.store.still) this.store.pause(!this.store.paused);
+    else return;
+    event.preventDefault();
   }
   // The width of one panel: they stand side by side while there is room for each.
   get width() {
@@ -69,8 +109,10 @@ class View {
     const { width } = this;
     if (width === this.wide) return;
     for (const panel of this.panels) panel.resize(width);
+    this.changed = true;
     this.draw();
   }
+  // ------------------------------------------------------------ drawing
   draw() {
     const { layout } = this.store;
     if (!layout) return;
@@ -97,43 +139,28 @@ class View {
   }
   // Everything but the plot: title, legend, badges, the slider of the frames.
   tell() {
-    const { layout, paused } = this.store;
+    const { layout } = this.store;
     clearTimeout(this.telling);
     this.telling = null;
     this.told = performance.now();
     this.changed = false;
-    this.hold.textContent = paused ? "Go on" : "Pause";
-    this.hold.classList.toggle("on", paused);
+    this.tools.show();
     if (!layout) return;
-    this.title.textContent = layout.title;
+    this.title.textContent = this.title.title = layout.title;
     this.title.hidden = !layout.title;
-    this.legend.textContent = "";
-    this.shown = new Map();
-    for (const { name, color } of layout.panels.flatMap((panel) => panel.marks)) {
-      if (!name || !color || this.shown.has(name)) continue;
-      const entry = make(this.legend, "span", this.hidden.has(name) ? "off" : "");
-      entry.title = "Click to hide or show";
-      make(entry, "i").style.background = this.theme.of(color);
-      entry.append(name);
-      this.shown.set(name, make(entry, "b"));
-      entry.onclick = () => {
-        if (!this.hidden.delete(name)) this.hidden.add(name);
-        this.tell();
-        this.draw();
-      };
-    }
-    this.legend.classList.toggle("many", this.shown.size > 2);
-    if (this.shown.size === 1 && this.shown.has(layout.title)) this.title.hidden = true; // the legend has the same words
+    this.legend.show(layout);
+    const { names } = this.legend;
+    if (names.size === 1 && names.has(layout.title)) this.title.hidden = true; // the legend has the same words
     this.note.textContent = "";
-    for (const badge of layout.badges) make(this.note, "div", "badge", badge);
-    if (layout.guess) make(this.note, "div", "guess", layout.guess);
+    for (const badge of layout.badges) make(this.note, "div", "badge", badge).title = badge;
+    if (layout.guess) make(this.note, "div", "guess", layout.guess).title = layout.guess;
     this.turn(layout);
   }
   turn({ frame, playing }) {
-    this.frames.hidden = !frame || frame[1] < 2;
+    this.frames.hidden = !frame || frame[1] < 2 || this.store.still;
     if (!frame) return;
     if (!this.slider) {
-      this.play = this.button(this.frames, "", "Show each frame as it comes, or hold one", () =>
+      this.play = this.tools.button(this.frames, "", "Show each frame as it comes, or hold one", () =>
         this.store.send({ t: "play", on: !this.playing }),
       );
       this.slider = make(this.frames, "input");
@@ -153,57 +180,15 @@ class View {
   values() {
     this.counted ??= setTimeout(() => {
       this.counted = null;
-      this.count();
+      const plane = this.panels.find((panel) => panel instanceof Plane);
+      if (plane) this.legend.count(plane);
     }, 100);
   }
-  count() {
-    const { store } = this, index = store.layout.panels.findIndex((panel) => panel.kind === "plane");
-    if (index < 0 || !this.shown || !this.panels[index]) return;
-    const x = this.panels[index].cursor, told = new Set();
-    for (const mark of store.layout.panels[index].marks) {
-      const node = this.shown.get(mark.name);
-      if (mark.m !== "line" || !node || told.has(mark.name)) continue;
-      told.add(mark.name);
-      const xs = store.column(mark.x), ys = store.column(mark.y);
-      let i = xs.length - 1;
-      if (x !== null && store.sorted(mark.x)) {
-        i = Math.min(i, lower(xs, x));
-        if (i > 0 && x - xs[i - 1] < xs[i] - x) i -= 1;
-      }
-      const text = i < 0 ? "" : x === null ? short(ys[i]) : `${short(ys[i])} at ${short(xs[i])}`;
-      if (node.textContent !== text) node.textContent = text;
-    }
-  }
-  save() {
-    const sources = this.panels.map((panel) => panel.canvas).filter(Boolean);
-    if (!sources.length) return;
-    const ratio = devicePixelRatio, head = 22 * ratio, canvas = document.createElement("canvas");
-    canvas.width = sources.reduce((sum, source) => sum + source.width, 0);
-    canvas.height = Math.max(...sources.map((source) => source.height)) + head;
-    const ctx = canvas.getContext("2d"), { ink, ground } = this.theme;
-    ctx.fillStyle = ground;
-    ctx.fillRect(0, 0, canvas.width, canvas.height);
-    let left = 0;
-    for (const source of sources) {
-      ctx.drawImage(source, left, head);
-      left += source.width;
-    }
-    ctx.font = `${12 * ratio}px system-ui`;
-    left = 8 * ratio;
-    const marks = this.store.layout.panels.flatMap((panel) => panel.marks);
-    const colors = new Map(marks.map((mark) => [mark.name, mark.color && this.theme.of(mark.color)]));
-    for (const [text, color] of [[this.store.layout.title, ink], ...[...this.shown.keys()].map((n) => [n, colors.get(n)])]) {
-      ctx.fillStyle = color;
-      ctx.fillText(text, left, head * 0.7);
-      left += ctx.measureText(text).width + (text ? 12 * ratio : 0);
-    }
-    canvas.toBlob((blob) => {
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(blob);
-      link.download = `${(this.store.layout.title || "chart").replace(/[^\w-]+/g, "-")}.png`;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    });
+  // All values at the x of the cursor, in a box beside it.
+  hover(plane) {
+    this.values();
+    plane.under = plane.cursor !== null;
+    plane.tip.show(plane);
   }
 }
 

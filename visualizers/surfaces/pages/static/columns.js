@@ -7,10 +7,13 @@ const float64 = (part) => new Float64Array(bytes(part).slice().buffer); // a cop
 // A window over the newest `most` numbers. `sorted` says that they never fall: NaN counts as falling.
 class Column {
   constructor() {
+    this.generation = 0;
     this.clear(0);
   }
   clear(most) {
     this.most = most;
+    this.generation += 1;
+    this.count = 0; // of all numbers since
     this.room = new Float64Array(0);
     this.start = this.end = 0;
     this.sorted = true;
@@ -20,6 +23,7 @@ class Column {
     const last = this.end > this.start ? this.room[this.end - 1] : -Infinity;
     for (let i = 0, before = last; this.sorted && i < numbers.length; before = numbers[i++])
       if (!(numbers[i] >= before)) this.sorted = false;
+    this.count += numbers.length;
     if (numbers.length > this.most) numbers = numbers.subarray(numbers.length - this.most);
     const kept = Math.min(this.end - this.start, this.most - numbers.length);
     if (this.end + numbers.length > this.room.length) {
@@ -45,6 +49,7 @@ class Store {
   constructor(model) {
     this.model = model;
     this.columns = new Map();
+    this.smoothers = new Map(); // by column and weight
     this.layout = null;
     this.views = new Set();
     this.frame = 0; // the number of the newest frame
@@ -113,12 +118,24 @@ class Store {
     if (message.full) {
       const living = new Set(message.data.map(([key]) => key));
       for (const key of this.columns.keys()) if (!living.has(key)) this.columns.delete(key);
+      this.smoothers.clear();
     }
     this.time = message.time;
     this.dirty = true;
   }
   column(key) {
     return this.columns.get(key)?.view ?? NONE;
+  }
+  // The moving average of a column.
+  smoothed(key, weight) {
+    const column = this.columns.get(key);
+    if (!(column instanceof Column)) return NONE;
+    const id = `${key} ${weight}`;
+    if (!this.smoothers.has(id)) {
+      if (this.smoothers.size > 300) this.smoothers.clear();
+      this.smoothers.set(id, new Smoother(weight));
+    }
+    return this.smoothers.get(id).of(column);
   }
   sorted(key) {
     return this.columns.get(key)?.sorted ?? true;

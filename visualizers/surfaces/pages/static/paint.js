@@ -28,6 +28,16 @@ const lower = (numbers, value) => {
   return low;
 };
 
+const upper = (numbers, value) => {
+  let low = 0, high = numbers.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+};
+
 // The indices of what lies between two values of x, and one more on either side.
 const span = (xs, sorted, from, to) =>
   sorted ? [Math.max(0, lower(xs, from) - 1), Math.min(xs.length, lower(xs, to) + 2)] : [0, xs.length];
@@ -100,15 +110,15 @@ const columnwise = (ctx, xs, ys, [from, to], X, Y, thick, dash) => {
   flush();
 };
 
-// From dark violet over green to yellow, in steps that look alike.
-const SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
-const shade = (share) => {
-  const at = Math.min(0.99999, Math.max(0, share)) * (SCALE.length - 1), i = at | 0, f = at - i;
-  return SCALE[i].map((c, k) => Math.round(c + f * (SCALE[i + 1][k] - c)));
+// The colours of a matrix: blue where its numbers are written into the cells, as on all surfaces.
+const stopsOf = (mark) => (mark.written ? BLUES : VIRIDIS);
+const shade = (stops, share) => {
+  const at = Math.min(0.99999, Math.max(0, share)) * (stops.length - 1), i = at | 0, f = at - i;
+  return stops[i].map((c, k) => Math.round(c + f * (stops[i + 1][k] - c)));
 };
-const scaled = (numbers) => {
+const scaled = (numbers, stops = VIRIDIS) => {
   const [low, high] = extent(numbers);
-  return (value) => shade(high > low ? (value - low) / (high - low) : 0.5);
+  return (value) => shade(stops, high > low ? (value - low) / (high - low) : 0.5);
 };
 
 const short = (value, digits = 5) => {
@@ -116,6 +126,12 @@ const short = (value, digits = 5) => {
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e9) return value.toLocaleString("en");
   return size && (size < 1e-3 || size >= 1e6) ? value.toExponential(Math.min(3, digits)) : String(+value.toPrecision(digits));
+};
+
+// A number in a cell, as layouts.written has it.
+const written = (value) => {
+  if (value !== value) return "";
+  return Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : short(value, 3);
 };
 
 // Where a text at a point begins, and its base line: over or under all of the line that is below or above it, or moved
@@ -158,28 +174,31 @@ const beside = (xs, ys, sorted, index, wide, tall, at, taken) => {
 
 const PAINT = {
   line(ctx, store, mark, at) {
-    const xs = store.column(mark.x), ys = store.column(mark.y), sorted = store.sorted(mark.x);
+    const xs = store.column(mark.x), ys = at.ys ?? store.column(mark.y), sorted = store.sorted(mark.x);
     const visible = span(xs, sorted, at.x0, at.x1);
     ctx.strokeStyle = at.color;
     ctx.lineWidth = 1.5 * at.ratio;
     ctx.lineJoin = "bevel";
     ctx.lineCap = mark.dash === "solid" ? "round" : "butt";
     ctx.setLineDash((DASHES[mark.dash] ?? []).map((n) => n * at.ratio));
-    const path = new Path2D(), [from, to] = visible;
-    const dense = sorted && to - from > 3 * at.width;
-    if (!dense) trace(path, xs, ys, visible, at.X, at.Y);
+    const [from, to] = visible, dense = sorted && to - from > 3 * at.width;
+    ctx.fillStyle = at.color;
     if (mark.filled !== null && to > from && !dense) {
-      const area = new Path2D(path), floor = at.Y(mark.filled);
-      area.lineTo(at.X(xs[to - 1]), floor);
-      area.lineTo(at.X(xs[from]), floor);
+      const floor = at.Y(mark.filled);
+      ctx.beginPath();
+      trace(ctx, xs, ys, visible, at.X, at.Y);
+      ctx.lineTo(at.X(xs[to - 1]), floor);
+      ctx.lineTo(at.X(xs[from]), floor);
       ctx.globalAlpha = 0.3 * mark.opacity;
-      ctx.fillStyle = at.color;
-      ctx.fill(area);
+      ctx.fill();
       ctx.globalAlpha = mark.opacity;
     }
-    ctx.fillStyle = at.color;
     if (dense) columnwise(ctx, xs, ys, visible, at.X, at.Y, ctx.lineWidth, ctx.getLineDash());
-    else ctx.stroke(path);
+    else {
+      ctx.beginPath();
+      trace(ctx, xs, ys, visible, at.X, at.Y);
+      ctx.stroke();
+    }
     ctx.setLineDash([]);
     if (to - from === 1) {
       ctx.beginPath(); // a line of one point
@@ -239,7 +258,7 @@ const PAINT = {
     }
   },
   grid(ctx, store, mark, at) {
-    const cells = store.column(mark.cells), { shape: [rows, columns] } = mark, color = scaled(cells);
+    const cells = store.column(mark.cells), { shape: [rows, columns] } = mark, color = scaled(cells, stopsOf(mark));
     if (!rows || !columns) return;
     const image = new ImageData(columns, rows);
     cells.forEach((value, i) => image.data.set(Number.isNaN(value) ? [0, 0, 0, 0] : [...color(value), 255], 4 * i));
@@ -248,13 +267,14 @@ const PAINT = {
     ctx.imageSmoothingEnabled = false;
     const left = at.X(-0.5), top = at.Y(-0.5), width = at.X(columns - 0.5) - left, height = at.Y(rows - 0.5) - top;
     ctx.drawImage(small, left, top, width, height);
-    if (!mark.written || width / columns < 18 * at.ratio) return;
+    const wide = Math.max(...[...cells].map((value) => ctx.measureText(written(value)).width));
+    if (!mark.written || width / columns < wide + 2 * at.ratio || height / rows < 11 * at.ratio) return;
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
     cells.forEach((value, i) => {
       const [r, g, b] = color(value);
       ctx.fillStyle = 0.3 * r + 0.6 * g + 0.1 * b > 128 ? "#000" : "#fff";
-      ctx.fillText(short(value), at.X(i % columns), at.Y(Math.floor(i / columns)));
+      ctx.fillText(written(value), at.X(i % columns), at.Y(Math.floor(i / columns)));
     });
   },
 };

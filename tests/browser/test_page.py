@@ -1,0 +1,285 @@
+"""The charts of a saved page in a real browser: each control, light and dark."""
+
+import csv
+import io
+import math
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from lab import FLAGS, INK
+from playwright.sync_api import sync_playwright
+from programs import need
+
+import looptap
+from looptap.visualizers.data.colors import DARK, LIGHT
+from looptap.visualizers.data.smoothing import inliers, smoothed
+from looptap.visualizers.data.ticks import tick_labels
+from looptap.visualizers.plot import Plot
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+MAX_PAGE_BYTES = 300_000
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+COUNT = 400
+STEPS = np.arange(COUNT)
+LOSS = 2.0 * np.exp(-STEPS / 40) + 1e-4
+NOISE = 1 + 0.2 * np.random.default_rng(0).normal(size=COUNT)
+BUSY = 120_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = need("chromium", "PAGES ARE")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Return a function that saves a plot and opens it; no script may fail."""
+    errors, contexts = [], []
+
+    def open(plot, scheme="light", width=900):
+        plot.save(tmp_path / "page.html")
+        contexts.append(browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 1000}))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(BUSY)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: (errors.append(dialog.message), dialog.dismiss()))
+        page.goto((tmp_path / "page.html").as_uri())
+        page.wait_for_function("document.querySelectorAll('.looptap canvas, .looptap table, .looptap pre').length > 0")
+        return page
+
+    yield open
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def line(values=LOSS, name="loss", **how):
+    """Return a plot of one line over the step."""
+    pairs = list(zip(STEPS.tolist(), values.tolist(), strict=True))
+    return Plot(looptap.stream_of(pairs, name=name, fields=("step", name)), chart="line", **how)
+
+
+def inked(page, color, chart=0):
+    """Return how many pixels of a chart have about this colour, #rrggbb."""
+    return page.evaluate(INK, [chart, [int(color[i : i + 2], 16) for i in (1, 3, 5)]])
+
+
+def view(page, about, chart=0):
+    """Return something of the view of a chart."""
+    return page.evaluate(
+        f"(i) => {{ const view = document.querySelectorAll('.looptap')[i].view; return {about} }}", chart
+    )
+
+
+def point(page, across, down=0.5, chart=0):
+    """Move the pointer to a part of the plot."""
+    box = page.locator(".looptap .u-over").nth(chart).bounding_box()
+    page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+
+
+def menu(page, chart=0):
+    """Open the menu of a chart."""
+    page.locator(".looptap").nth(chart).get_by_role("button", name="⋯").click()
+    return page.locator(".looptap .sheet").nth(chart)
+
+
+def saved(page, kind):
+    """Return what the button of a file saves."""
+    with page.expect_download() as download:
+        page.locator(".looptap .sheet").get_by_role("button", name=kind).click()
+    with open(download.value.path(), "rb") as file:
+        return file.read()
+
+
+def test_a_page_with_one_line_is_small_and_follows_the_theme(opened, tmp_path):
+    page = opened(line(name="loss" + HOSTILE[:20]))
+    assert (tmp_path / "page.html").stat().st_size < MAX_PAGE_BYTES
+    for theme in (LIGHT, DARK, LIGHT):
+        page.emulate_media(color_scheme="dark" if theme.dark else "light")
+        page.wait_for_function(f"document.querySelector('.looptap').view.theme.ground === '{theme.ground}'")
+        assert inked(page, theme.colors[0]) > 100
+        ink = view(page, "getComputedStyle(view.el).color.match(/\\d+/g).map(Number)")
+        assert inked(page, "#" + "".join(f"{part:02x}" for part in ink)) > 50  # the axes
+    assert "<script>" not in page.locator(".looptap .legend").inner_html()
+
+
+def test_a_hostile_name_is_a_text(opened):
+    page = opened(line(name=HOSTILE))
+    assert page.locator(".looptap .legend span").first.inner_text().startswith(HOSTILE[:30])
+    assert page.locator(".looptap img, .looptap script").count() == 0
+
+
+def test_an_axis_is_logarithmic_where_a_positive_line_spans_decades_and_on_request(opened):
+    page = opened(line())
+    log = page.get_by_role("button", name="log")
+    assert view(page, "view.panels[0].uplot.scales.y.distr") == 3
+    log.click()
+    assert view(page, "view.panels[0].uplot.scales.y.distr") == 1
+    page.locator(".looptap").focus()
+    page.keyboard.press("l")
+    assert view(page, "view.panels[0].uplot.scales.y.distr") == 3
+    page.keyboard.press("r")
+    assert view(page, "view.options") == {}
+    page = opened(line(NOISE))
+    assert view(page, "view.panels[0].uplot.scales.y.distr") == 1
+
+
+def test_smoothing_draws_the_average_over_the_faint_line(opened):
+    page = opened(line(NOISE, smooth=0.9))
+    average = view(page, "[...view.store.smoothed(view.store.layout.panels[0].marks[0].y, 0.9)]")
+    assert np.allclose(average, smoothed(NOISE, 0.9), rtol=1e-12)
+    solid = inked(page, LIGHT.colors[0])
+    slider = menu(page).locator("input[type=range]")
+    assert slider.input_value() == "0.9"
+    slider.fill("0")
+    assert inked(page, LIGHT.colors[0]) > 1.5 * solid  # the noise is no longer faint
+    holed = np.where(STEPS % 7 == 3, np.nan, NOISE)
+    page = opened(line(holed, smooth=0.5))
+    average = view(page, "[...view.store.smoothed(view.store.layout.panels[0].marks[0].y, 0.5)]")
+    average = np.array([math.nan if value is None else value for value in average])
+    assert np.allclose(average, smoothed(holed, 0.5), rtol=1e-12, equal_nan=True)
+
+
+def test_outliers_and_limits_are_left_out_and_come_back(opened):
+    values = NOISE.copy()
+    values[200] = 900.0
+    page = opened(line(values))
+    top = "view.panels[0].uplot.scales.y.max"
+    assert view(page, top) > 900
+    sheet = menu(page)
+    sheet.locator("input[type=checkbox]").check()
+    assert view(page, top) < 2
+    assert np.allclose(page.evaluate("(values) => looptap.inliers(values)", values.tolist()), inliers(values))
+    low, high = sheet.locator("input.end").all()
+    low.fill("0.5")
+    low.press("Tab")
+    high.fill("1.5")
+    high.press("Tab")
+    assert view(page, "[view.panels[0].uplot.scales.y.min, view.panels[0].uplot.scales.y.max]") == [0.5, 1.5]
+    sheet.get_by_role("button", name="Reset").click()
+    assert view(page, top) > 900
+
+
+def test_dragging_zooms_and_a_double_click_shows_all(opened):
+    page = opened(line())
+    point(page, 0.25)
+    page.mouse.down()
+    point(page, 0.5)
+    page.mouse.up()
+    low, high = view(page, "[view.panels[0].uplot.scales.x.min, view.panels[0].uplot.scales.x.max]")
+    assert 80 < low < 120
+    assert 180 < high < 220
+    page.locator(".looptap .u-over").dblclick()
+    assert view(page, "view.panels[0].uplot.scales.x.max") > COUNT - 2
+
+
+def test_the_pointer_shows_all_values_at_its_x_on_all_charts(opened):
+    values = [{"train": float(v), "val": float(2 * v)} for v in NOISE]
+    plot = Plot(looptap.stream_of(values, name="a"), looptap.stream_of(NOISE.tolist(), name="b"), rows=1)
+    page = opened(plot, width=1300)
+    point(page, 0.3331)
+    tip = page.locator(".looptap .tip").first
+    x = round(view(page, "view.panels[0].cursor"))
+    text = tip.inner_text()
+    assert f"event {x}" in text
+    for name, value in (("train", NOISE[x - 1]), ("val", 2 * NOISE[x - 1])):
+        assert name in text
+        assert f"{value:.5g}" in text
+    assert round(view(page, "view.panels[0].cursor", chart=1)) == x
+    assert page.locator(".looptap .tip:visible").count() == 1
+    point(page, -0.2)
+    page.wait_for_function(
+        "[...document.querySelectorAll('.looptap')].every((el) => el.view.panels[0].cursor === null)"
+    )
+
+
+def test_a_legend_toggles_isolates_sorts_and_keeps_to_its_quarter(opened):
+    values = [{f"layer {i}": float((i * 7) % 20) for i in range(20)}] * 5
+    page = opened(Plot(looptap.stream_of(values, name="norms"), chart="line"), width=500)
+    names = page.locator(".looptap .legend span")
+    shown = "view.panels[0].marks.filter((mark) => mark.name).length"
+    assert names.count() == 20
+    page.get_by_role("button", name="+").click()
+    legend = page.locator(".looptap .legend").bounding_box()["height"]
+    assert legend <= 0.25 * view(page, "view.height") + 1
+    names.nth(0).click()
+    assert view(page, shown) == 19
+    page.wait_for_timeout(500)  # else it is a double click
+    names.nth(1).dblclick()
+    assert view(page, shown) == 1
+    names.nth(1).dblclick()
+    assert view(page, shown) == 20
+    menu(page).locator("select").last.select_option("value")
+    assert [text.split()[1] for text in names.all_inner_texts()[:2]] == ["17", "14"]
+
+
+def test_the_nearest_point_says_what_it_is(opened):
+    points = np.array([(x, y) for x in range(5) for y in range(5)], float)
+    page = opened(Plot(looptap.stream_of([points], name="embedding")))
+    left, top = view(page, "(({ uplot }) => [uplot.valToPos(3, 'x'), uplot.valToPos(1, 'y')])(view.panels[0])")
+    box = page.locator(".looptap .u-over").bounding_box()
+    page.mouse.move(box["x"] + left + 3, box["y"] + top - 3)
+    assert "(3, 1)" in page.locator(".looptap .tip").inner_text()
+
+
+def test_a_chart_is_saved_as_png_svg_and_csv_and_its_query_copied(opened):
+    stream = looptap.stream_of(
+        list(zip(STEPS.tolist(), LOSS.tolist(), strict=True)), name="a <b>", fields=("step", "a <b>")
+    )
+    stream.text = "step, loss"
+    page = opened(Plot(stream, chart="line"))
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    sheet = menu(page)
+    assert saved(page, "PNG").startswith(b"\x89PNG")
+    rows = list(csv.reader(io.StringIO(saved(page, "CSV").decode())))
+    assert rows[0] == ["step", "a <b>"]
+    assert [float(row[1]) for row in rows[1:]] == LOSS.tolist()
+    picture = ElementTree.fromstring(saved(page, "SVG").decode())
+    paths = [path for path in picture.iter("{http://www.w3.org/2000/svg}path") if path.get("stroke") == LIGHT.colors[0]]
+    assert max(len(path.get("d")) for path in paths) > 2000
+    texts = {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"a <b>", "step", "200", "0.001"} <= texts
+    sheet.get_by_role("button", name="Query").click()
+    page.wait_for_function("navigator.clipboard.readText().then((text) => text === 'step, loss')")
+
+
+def test_words_of_commands_stand_over_the_plot(opened):
+    plot = line(NOISE)
+    plot.marks(
+        [{"name": "lr", "old": 0.1, "new": 0.01, "outcome": "applied", "number": number} for number in (100, 300)]
+    )
+    page = opened(plot)
+    top = view(page, "view.panels[0].uplot.bbox.top")
+    menu(page)
+    texts = ElementTree.fromstring(saved(page, "SVG").decode()).iter("{http://www.w3.org/2000/svg}text")
+    words = [float(text.get("y")) for text in texts if "lr" in text.text]
+    assert len(words) == 2
+    assert max(words) < top
+
+
+def test_a_grid_of_nine_charts_fits_and_its_panels_align(opened):
+    many = {f"a long name of layer {i}": 1.0 for i in range(12)}
+    streams = [looptap.stream_of([many] * 3 if i % 2 else NOISE.tolist(), name=f"chart {i}") for i in range(9)]
+    page = opened(Plot(*streams, rows=3), width=1300)
+    plots = [box.bounding_box() for box in page.locator(".looptap .u-over").all()]
+    assert page.evaluate("document.documentElement.scrollHeight") <= 1000
+    for row in range(3):
+        cells = plots[3 * row : 3 * row + 3]
+        assert max(cell["y"] for cell in cells) - min(cell["y"] for cell in cells) < 1
+        assert max(cell["height"] for cell in cells) - min(cell["height"] for cell in cells) < 1
+
+
+def test_numbers_at_ticks_are_written_as_in_python(opened):
+    page = opened(line())
+    random = np.random.default_rng(1)
+    steps, starts = (1e-7, 2.5e-4, 0.001, 0.05, 1.0, 20.0, 5e3, 1e5, 2e9, 1e16), (-3, 0, 7, 990)
+    axes = [(step * (start + np.arange(6))).tolist() for step in steps for start in starts]
+    axes += [[0.0], [], [None, 0.5, None], (10.0 ** random.integers(-9, 16, 8)).tolist()]
+    for log in (False, True):
+        written = page.evaluate("([axes, log]) => axes.map((axis) => looptap.tickLabels(axis, log))", [axes, log])
+        assert written == [tick_labels(axis, log) for axis in axes]

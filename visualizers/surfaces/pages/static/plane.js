@@ -1,0 +1,267 @@
+// Marks over axes. uPlot keeps axes, cursor and zoom; the marks are painted by paint.js.
+
+const RAW_OPACITY_SHARE = 0.25; // of a line behind its moving average
+const RULE_WORDS_PIXELS = 14; // height of a row of words over the plot, for commands
+const CLIP_SECONDS = 0.25; // between two searches for outliers
+const CLIP_SAMPLE = 20000; // numbers of a line in which outliers are searched for
+const planes = new Set(); // of the whole page: they share one cursor
+
+class Plane {
+  constructor(view, el) {
+    this.view = view;
+    this.store = view.store;
+    this.el = el;
+    this.zoom = this.rise = null; // what was dragged over, of x and of y
+    planes.add(this);
+  }
+  destroy() {
+    planes.delete(this);
+    this.uplot?.destroy();
+  }
+  resize(width) {
+    if (this.uplot && (this.uplot.width !== width || this.uplot.height !== this.view.height))
+      this.uplot.setSize({ width, height: this.view.height });
+  }
+  get marks() {
+    return this.panel.marks.filter((mark) => !mark.name || !this.view.hides(mark.name));
+  }
+  draw(panel, layout, width) {
+    this.panel = panel;
+    this.layout = layout;
+    this.grid = panel.marks.find((mark) => mark.m === "grid");
+    this.ink = this.view.theme.ink;
+    this.x = layout.x;
+    [this.y, this.right] = [layout.y, layout.right].map((axis) => axis && (this.grid ? axis : this.view.looked(axis)));
+    this.rows = this.grid ? 0 : Math.min(2, layout.rules.length);
+    const labels = [panel.labels, this.grid?.rows, this.grid?.columns];
+    const shape = JSON.stringify([this.x, this.y, this.right, labels, this.rows, this.view.height]);
+    if (this.shape !== shape) this.build(width);
+    this.shape = shape;
+    this.uplot.setData([[0, 1], [0, 1], [0, 1]], true);
+    if (this.under) this.view.hover(this);
+  }
+  build(width) {
+    const { panel, grid, x, y, right } = this;
+    this.uplot?.destroy();
+    const labelled = (labels, across) =>
+      labels?.length && {
+        space: across ? 10 + 7 * Math.min(20, Math.max(...labels.map((label) => label.length))) : 13,
+        incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000],
+        values: (_, at) => at.map((i) => (Number.isInteger(i) ? (labels[i] ?? "").slice(0, 20) : "")),
+      };
+    const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
+    const fitted = (title) => (title.length > room ? `${title.slice(0, room - 1)}…` : title);
+    const numbers = (axis) => (axis.time ? {} : { values: (_, at) => tickLabels(at, axis.log) });
+    const axis = (about, more) => ({
+      stroke: () => this.ink,
+      grid: { stroke: "#8883", width: 1, show: !grid },
+      ticks: { stroke: "#8886", width: 1 },
+      label: about.title ? fitted(about.title) : undefined,
+      labelSize: 18,
+      labelFont: "12px system-ui",
+      size: 56,
+      ...numbers(about),
+      ...more,
+    });
+    const scale = (about, side) => ({
+      distr: about.log ? 3 : 1,
+      dir: grid ? -1 : 1,
+      range: () => this.limits(about, side),
+    });
+    const axes = [
+      axis(x, { size: 40, space: 80, ...labelled(grid ? grid.columns : panel.labels, true) }),
+      axis(y, { scale: "y", ...labelled(grid?.rows) }),
+    ];
+    const scales = {
+      x: { time: x.time, distr: x.log ? 3 : 1, range: () => this.reach() },
+      y: scale(y, "left"),
+    };
+    if (right) {
+      scales.right = scale(right, "right");
+      axes.push(axis(right, { scale: "right", side: 1, grid: { show: false } }));
+    }
+    const plain = { scale: "y", paths: () => null, points: { show: false } };
+    const options = {
+      width,
+      height: this.view.height,
+      padding: [this.rows ? 4 + RULE_WORDS_PIXELS * this.rows : 8, right ? 0 : 12, 0, 0],
+      legend: { show: false },
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"), // the kernel has made it local time
+      cursor: { y: false, drag: { x: true, y: true, uni: 24, setScale: false }, points: { show: false } },
+      scales,
+      axes,
+      series: [{}, plain, { ...plain, scale: right ? "right" : "y" }],
+      hooks: {
+        draw: [(u) => this.paint(u)],
+        setCursor: [() => this.pointed()],
+        setSelect: [(u) => this.select(u)],
+        ready: [(u) => u.over.addEventListener("dblclick", () => this.select(null))],
+      },
+    };
+    this.el.textContent = "";
+    this.uplot = new uPlot(options, [[0, 1], [0, 1], [0, 1]], this.el);
+    this.tip = new Tip(this.uplot.over);
+  }
+  // Zoom into what was dragged over, or back out.
+  select(u) {
+    if (u) {
+      const { left, top, width, height } = u.select;
+      if (width < 4 && height < 4) return;
+      if (width >= 4) this.zoom = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+      if (height >= 4 && height < u.over.clientHeight - 4)
+        this.rise = [u.posToVal(top + height, "y"), u.posToVal(top, "y")];
+      u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    } else this.reset();
+    this.view.draw();
+  }
+  reset() {
+    this.zoom = this.rise = null;
+  }
+  // The cursor has moved: it is at the same x on all charts over the same axis.
+  pointed() {
+    if (!this.tip) return; // uPlot is still being made
+    this.view.hover(this);
+    for (const other of planes) {
+      if (other === this || !other.uplot || other.layout?.x.title !== this.x.title || !other.view.visible) continue;
+      const at = this.cursor === null ? -10 : other.uplot.valToPos(this.cursor, "x");
+      const inside = at >= 0 && at <= other.uplot.over.clientWidth;
+      other.uplot.setCursor({ left: inside ? at : -10, top: inside ? 0 : -10 }, false);
+      other.view.values();
+    }
+  }
+  // What is seen of x: what was zoomed into, else what the job asks for, else all.
+  reach() {
+    const { x } = this;
+    if (this.zoom) return this.zoom;
+    let low = Infinity, high = -Infinity;
+    for (const mark of this.marks) {
+      const [from, to] = LIMITS[mark.m](this.store, mark, null, x.log);
+      low = Math.min(low, from);
+      high = Math.max(high, to);
+    }
+    const room = !x.log && this.panel.marks.some((mark) => mark.m === "points") ? 0.03 * (high - low) : 0;
+    low = x.low ?? low - room;
+    high = x.high ?? high + room;
+    return low < high ? [low, high] : low === high ? [low - 0.5, high + 0.5] : x.log ? [1, 10] : [0, 1];
+  }
+  limits(about, side) {
+    if (this.rise && side === "left") return this.rise;
+    const seen = this.reach();
+    let low = Infinity, high = -Infinity;
+    for (const mark of this.marks) {
+      if ((mark.side ?? "left") !== side) continue;
+      const [from, to] = LIMITS[mark.m](this.store, mark, seen, about.log);
+      low = Math.min(low, from, to);
+      high = Math.max(high, from, to);
+    }
+    if (this.view.look("clip") && !this.grid) [low, high] = this.clipped(about, side) ?? [low, high];
+    if (!(low <= high)) [low, high] = about.log ? [1, 10] : [0, 1];
+    if (about.log) [low, high] = [low / 1.2, high * 1.2];
+    else if (!this.grid) {
+      const room = (high - low || Math.abs(high) || 1) * 0.06;
+      const bars = this.panel.marks.some((mark) => mark.m === "bars");
+      [low, high] = [low >= 0 && (bars || low < room) ? 0 : low - room, high + room];
+    }
+    low = about.low ?? low;
+    high = about.high ?? high;
+    return low < high ? [low, high] : [low, low + (Math.abs(low) || 1)];
+  }
+  // The limits without outliers, searched for now and then.
+  clipped(about, side) {
+    const now = performance.now(), key = `${side} ${about.log}`;
+    this.fences ??= new Map();
+    const known = this.fences.get(key);
+    if (known && now - known.at < 1000 * CLIP_SECONDS) return known.ends;
+    const numbers = [];
+    for (const mark of this.marks) {
+      if ((mark.side ?? "left") !== side || !["line", "points"].includes(mark.m)) continue;
+      const ys = this.store.column(mark.y), step = Math.max(1, Math.floor(ys.length / CLIP_SAMPLE));
+      for (let i = 0; i < ys.length; i += step) if (!about.log || ys[i] > 0) numbers.push(about.log ? Math.log10(ys[i]) : ys[i]);
+    }
+    const found = inliers(numbers), ends = found && (about.log ? found.map((end) => 10 ** end) : found);
+    this.fences.set(key, { at: now, ends });
+    return ends;
+  }
+  // What a canvas needs to paint marks: how numbers become pixels, and the colours of the page.
+  painter(ctx, u, ratio) {
+    const { store, view } = this, { bbox } = u;
+    const map = (scale, log) => {
+      const { min, max } = u.scales[scale], f = log ? Math.log10 : (v) => v;
+      const at = u.valToPos(min, scale, true), slope = (u.valToPos(max, scale, true) - at) / (f(max) - f(min));
+      return (value) => at + (f(value) - f(min)) * slope;
+    };
+    const X = map("x", this.x.log), sides = { left: [map("y", this.y.log), u.scales.y, this.y.log] };
+    if (this.right) sides.right = [map("right", this.right.log), u.scales.right, this.right.log];
+    const at = (mark) => {
+      const [Y, scale, log] = sides[mark.side ?? "left"] ?? sides.left;
+      return {
+        X, Y, ratio, log, ink: this.ink, color: view.theme.of(mark.color), x0: u.scales.x.min, x1: u.scales.x.max,
+        y0: scale.min, width: bbox.width, top: bbox.top, bottom: bbox.top + bbox.height, logx: this.x.log,
+      };
+    };
+    return { X, at, one: (mark) => {
+      const weight = this.weight(mark), how = at(mark);
+      ctx.save();
+      ctx.globalAlpha = (mark.opacity ?? 1) * (weight ? RAW_OPACITY_SHARE : 1);
+      PAINT[mark.m](ctx, store, mark, how);
+      if (weight) {
+        ctx.globalAlpha = mark.opacity ?? 1;
+        PAINT.line(ctx, store, mark, { ...how, ys: store.smoothed(mark.y, weight) });
+      }
+      ctx.restore();
+    } };
+  }
+  // The smoothing of a mark; 0 for what is not a line that grows.
+  weight(mark) {
+    const smooths = mark.m === "line" && mark.filled === null && !mark.notes.length && this.layout.smooth !== null;
+    return smooths ? this.view.look("smooth") : 0;
+  }
+  paint(u, ctx = u.ctx, ratio = devicePixelRatio) {
+    const { bbox } = u, { X, one } = this.painter(ctx, u, ratio);
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.font = `${11 * ratio}px system-ui`;
+    ctx.textBaseline = "alphabetic"; // uPlot leaves its own
+    for (const mark of this.marks) one(mark);
+    ctx.restore();
+    if (this.rows) this.rules(ctx, u, X, ratio);
+  }
+  // A dashed line for each command; its words stand over the plot, where no curve is. The newest first: where there is
+  // no room for the words of all, the older lines have none.
+  rules(ctx, u, X, ratio) {
+    const { bbox } = u, end = bbox.left + bbox.width, gap = 3 * ratio;
+    ctx.save();
+    ctx.fillStyle = ctx.strokeStyle = this.ink;
+    ctx.lineWidth = ratio;
+    ctx.globalAlpha = 0.7;
+    ctx.font = `${11 * ratio}px system-ui`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
+    const taken = Array(this.rows).fill(Infinity);
+    for (const [x, text] of [...this.layout.rules].sort((one, other) => other[0] - one[0])) {
+      const px = Math.round(X(x)), wide = ctx.measureText(text).width;
+      if (!(px >= bbox.left && px <= end)) continue;
+      ctx.setLineDash([gap, gap]);
+      ctx.beginPath();
+      ctx.moveTo(px, bbox.top);
+      ctx.lineTo(px, bbox.top + bbox.height);
+      ctx.stroke();
+      const left = Math.max(bbox.left, Math.min(px, end - wide));
+      const row = taken.findIndex((from) => left + wide + 2 * gap < from);
+      if (row < 0) continue;
+      ctx.fillText(text, left, bbox.top - (4 + RULE_WORDS_PIXELS * row) * ratio);
+      taken[row] = left;
+    }
+    ctx.restore();
+  }
+  // The x under the cursor, null without one.
+  get cursor() {
+    const left = this.uplot?.cursor.left ?? -1;
+    return left >= 0 ? this.uplot.posToVal(left, "x") : null;
+  }
+  get canvas() {
+    return this.uplot?.ctx.canvas;
+  }
+}
