@@ -658,6 +658,18 @@ def test_texts_from_an_agent_are_bounded():
     assert len(repr(stream)) < 2000
 
 
+def test_ticks_before_the_first_welcome_are_harmless():
+    class Slow(Scripted):
+        def put(self, message):
+            for _ in range(10):  # seconds
+                self.receiver.on_tick()
+            super().put(message)
+
+    agent = Slow()
+    assert Run(agent).state == "live"
+    assert [type(message) for message in agent.sent] == [m.Hello]
+
+
 def test_a_client_that_was_forgotten_says_hello_again():
     agent = Scripted()
     run = Run(agent)

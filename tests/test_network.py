@@ -22,6 +22,7 @@ from waiting import freeze, soon
 
 import looptap
 from looptap.client.run import Run
+from looptap.client.session.session import Session
 from looptap.client.transport import zmq_client as link
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
@@ -139,6 +140,29 @@ def test_a_link_that_breaks_while_it_is_restored_is_restored_again(directory, mo
         soon(lambda: cuts, 60)
         before = stream.arrived
         soon(lambda: run.state == "live" and stream.arrived > before, 60)
+
+
+def test_a_link_that_breaks_before_the_first_welcome_is_restored(directory, monkeypatch):
+    greet, cuts = Session._say_hello, []
+
+    def cut_off(session):
+        """Say hello; the first one is lost with its link."""
+        if not cuts:
+            proxy.swallow()
+        greet(session)
+        if not cuts:
+            cuts.append(proxy.cut())
+
+    monkeypatch.setattr(Session, "_say_hello", cut_off)
+    job = Job(Limits())
+    (path,) = directory.glob("*.json")
+    file = read(path)
+    with Proxy(file.endpoints[0]) as proxy:
+        link = ZmqTransport([proxy.endpoint], file.server_public.encode(), file.client)
+        with Run(link, run=file.run, timeout=60) as run:
+            assert run.state == "live"
+            assert run.stream("step").wait(2, 60)
+    job.end()
 
 
 def test_losses_of_an_outage_are_known_at_the_reconnect(directory):

@@ -180,6 +180,7 @@ class MergeRelayTransport:
         return f"The relay `{shlex.join(self.command)}` has ended{with_code}.{self.running.words()}"
 
     def _tick(self, running: RunningCommand, receiver: Receiver) -> None:
-        while running.process.poll() is None and not self._closed:
-            receiver.on_tick()
-            time.sleep(_HEARTBEAT_SECONDS)
+        with contextlib.suppress(LinkError):  # it has just ended, which `_read` reports
+            while running.process.poll() is None and not self._closed:
+                receiver.on_tick()
+                time.sleep(_HEARTBEAT_SECONDS)

@@ -206,7 +206,7 @@ class Session:
 
     def on_tick(self) -> None:
         """Send a heartbeat and check the agent's, once a second."""
-        if self._state == LIVE:
+        if self._state == LIVE and self._greeted:
             self.transport.send(_BEAT)
             self._sweep()
             if self.vitals.tick():
@@ -245,6 +245,8 @@ class Session:
             )
             return
         before = self.info if self._welcomed.is_set() else None
+        if before is None and self._state == LOST:  # the link was lost before the first welcome
+            self._reason, self._state = "", LIVE
         self.info, self.role, self._greeted = message.run, message.role, True
         self._expected = message.run
         self.vitals.beat(m.Beat(message.events, message.idle, ages=message.ages))
