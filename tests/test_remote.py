@@ -1,6 +1,7 @@
 """Remote runs: through a directly started `looptap bridge`, and through sshd."""
 
 import contextlib
+import functools
 import gc
 import getpass
 import os
@@ -20,7 +21,6 @@ from training_loop import training
 from waiting import soon
 
 import looptap
-from looptap.client.attach import attach
 from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.run import Run
 from looptap.client.transport.tunnel.framing import LINE_BUFFER_BYTES, heading_of, inward, outward
@@ -31,6 +31,8 @@ from looptap.protocol.files.connection import private_dir
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="starts shells")
 
+attach = functools.partial(looptap.attach, timeout=60)
+"""As `looptap.attach`; a command is a session of its own, which on a busy machine starts late."""
 LOOPTAP = shlex.join([sys.executable, "-m", "looptap.cli"])
 BRIDGE = f"command:{LOOPTAP} bridge digits"
 
@@ -111,7 +113,7 @@ def test_a_dropped_run_ends_its_command(agent):
 
 CLIENT = """
 import sys, time, looptap
-run = looptap.attach(sys.argv[1])
+run = looptap.attach(sys.argv[1], timeout=60)
 print("attached", flush=True)
 time.sleep(60)
 """
@@ -248,7 +250,15 @@ def test_a_command_that_says_nothing_is_given_up_and_ended(place):
     remote = CommandRoute("command:sh -c 'echo waiting for the queue >&2; exec sleep 60'")
     with pytest.raises(NoAnswer, match=r"did not say within 1 s which run.*waiting for the queue"):
         remote.open(1.0)
-    assert not sleeping()
+    soon(lambda: not sleeping())
+
+
+def test_a_command_whose_end_takes_long_is_reaped_all_the_same(monkeypatch):
+    monkeypatch.setattr("looptap.client.transport.tunnel.running_command._EXIT_GRACE_SECONDS", 0.0)
+    with pytest.raises(NoAnswer, match="did not say within"):
+        CommandRoute("command:sleep 60").open(0.0)
+    gc.collect()
+    soon(lambda: not sleeping())
 
 
 def test_another_rank_has_to_be_named_in_the_command(agent):
@@ -440,7 +450,7 @@ def test_ranks_behind_sshd_are_reached_by_one_connection_each_or_by_a_relay(sshd
         monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "here"))
         with attach("ssh://node/digits") as run:
             both = run.stream("rank", ranks="all", combine="list")
-            relayed = run.stream("len(events)", combine="merge", window=20, relay=True)
+            relayed = run.stream("len(events)", combine="merge", window=20, relay=True, timeout=60)
             assert "ranks 0-1 by a relay" in relayed.notes
             soon(lambda: both.latest == [0, 1] and relayed.latest == 40)
             assert run.call("rank", ranks=1) == 1

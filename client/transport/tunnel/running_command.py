@@ -27,13 +27,12 @@ class RunningCommand:
             )  # fmt: skip
         except OSError as error:
             raise NoAnswer(f"{shown}{self.command[0]!r} cannot be started: {error.strerror}.") from None
-        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
-        assert stderr is not None
         self.stdin, self.stdout = stdin, stdout
         self._said: deque[str] = deque(maxlen=10)
-        self._hearing = threading.Thread(target=hear, args=(stderr, self._said), name=thread, daemon=True)
+        self._hearing = threading.Thread(target=_hear, args=(self.process, self._said), name=thread, daemon=True)
         self._hearing.start()
 
     def words(self) -> str:
@@ -67,3 +66,10 @@ class RunningCommand:
     def _wait(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
+
+
+def _hear(process: subprocess.Popen[bytes], said: deque[str]) -> None:
+    """Keep what a command writes to stderr, and reap it, however long its end takes."""
+    assert process.stderr is not None
+    hear(process.stderr, said)
+    process.wait()
