@@ -60,6 +60,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _wait_for_files():
+    """Let a run end once its file is complete, also on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("looptap.agent.server.recording.CLOSE_TIMEOUT_SECONDS", 60.0)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _leave_out_what_other_files_leave():
     """Freeze what lives on after the tests of a file, as after collection."""

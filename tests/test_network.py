@@ -22,7 +22,6 @@ from waiting import freeze, soon
 
 import looptap
 from looptap.client.run import Run
-from looptap.client.session.session import Session
 from looptap.client.transport import zmq_client as link
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
@@ -143,17 +142,17 @@ def test_a_link_that_breaks_while_it_is_restored_is_restored_again(directory, mo
 
 
 def test_a_link_that_breaks_before_the_first_welcome_is_restored(directory, monkeypatch):
-    greet, cuts = Session._say_hello, []
+    send, cuts = ZmqTransport.send, []
 
-    def cut_off(session):
-        """Say hello; the first one is lost with its link."""
+    def cut_off(transport, frame):
+        """Send a frame; the first one, a hello, is lost with its link."""
         if not cuts:
             proxy.swallow()
-        greet(session)
+        send(transport, frame)
         if not cuts:
             cuts.append(proxy.cut())
 
-    monkeypatch.setattr(Session, "_say_hello", cut_off)
+    monkeypatch.setattr(ZmqTransport, "send", cut_off)
     job = Job(Limits())
     (path,) = directory.glob("*.json")
     file = read(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -36,7 +37,7 @@ JOB = """
 def file(tmp_path, monkeypatch):
     """Return the path at which the only run of this test is stored."""
     monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path / "stored"))
-    return lambda: next((tmp_path / "stored").glob("*.looptap"))
+    return lambda: next((tmp_path / "stored").glob("*.looptap"), None)
 
 
 def test_a_kept_stream_is_in_the_file_value_by_value(directory, file):
@@ -60,8 +61,7 @@ def test_without_a_kept_stream_or_a_command_there_is_no_file(directory, file):
         stream = run.stream("step", on="batch")
         agent.emit("batch", step=0, loss=0.5)
         stream.wait(1)
-    with pytest.raises(StopIteration):
-        file()
+    assert file() is None
 
 
 def test_values_and_commands_stored_before_kill_9_survive(directory, file):
@@ -115,7 +115,8 @@ FAILING = """
 def test_the_failure_of_a_kept_query_is_known_after_kill_9(directory, file, tmp_path, capsys):
     with warm.Popen([sys.executable, "-c", textwrap.dedent(FAILING)], stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout.readline() == "there\n"
-        live = looptap.open(file())
+        live = looptap.open(soon(file))
+        soon(lambda: len(live.streams) == 2)
         now_and_then = live.stream("now_and_then")
         soon(lambda: now_and_then.error_count > 100)  # also while it is being written
         live.close()
@@ -157,6 +158,34 @@ def test_the_errors_of_a_kept_query_are_counted_to_the_last_when_the_job_ends(di
     assert old.stream("now_and_then").error_count == 34
     assert old.stream("mean").error_count == 11  # the end of the run ends a window, too
     assert old.stream("now_and_then").arrived == 66
+
+
+def test_a_file_that_is_not_complete_when_the_run_ends_is_named(directory, file, monkeypatch, caplog):
+    monkeypatch.setattr("looptap.store.writer.BUSY_TIMEOUT_SECONDS", 0.01)
+    with looptap.Agent("kept") as agent:
+        agent.stream("loss", "loss", on="batch", keep=True)
+        agent.emit("batch", loss=0.5)
+        soon(lambda: agent.stats()["store"]["commits"])
+        assert caplog.text == ""
+        other = sqlite3.connect(file(), isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        agent.emit("batch", loss=0.25)
+    other.close()
+    assert f"{file()} is not complete: database is locked." in caplog.text
+
+
+def test_a_slow_disk_that_outlasts_the_run_is_named(directory, file, monkeypatch, caplog):
+    monkeypatch.setattr("looptap.agent.server.recording.CLOSE_TIMEOUT_SECONDS", 0.01)
+    with looptap.Agent("kept") as agent:
+        agent.stream("loss", "loss", on="batch", keep=True)
+        agent.emit("batch", loss=0.5)
+        soon(lambda: agent.stats()["store"]["commits"])
+        other = sqlite3.connect(file(), isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        agent.emit("batch", loss=0.25)
+    assert f"{file()} is not complete: the disk took longer than 0.01 s at the end of the run." in caplog.text
+    other.close()
+    soon(lambda: looptap.open(file()).ended)  # written all the same, as long as the process lives
 
 
 def test_without_a_file_the_shell_lists_the_stored_runs(directory, file, capsys):

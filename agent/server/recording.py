@@ -6,6 +6,7 @@ Runs on the I/O thread; the store's own thread writes the file, so the I/O threa
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 import weakref
@@ -27,9 +28,13 @@ from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 
+CLOSE_TIMEOUT_SECONDS = 1.0
+"""Seconds that the end of a run waits for the file."""
 _MAX_BATCH_VALUES, _MAX_BATCH_BYTES = 1000, 4_000_000  # of one batch
 _ERROR_COUNT_INTERVAL_SECONDS = 1.0  # seconds between two counts of errors in the file
 _MAX_ERROR_CHARACTERS = 2000  # characters of an error there
+
+log = logging.getLogger("looptap")
 
 
 class RunRecorder:
@@ -136,10 +141,12 @@ class RunRecorder:
             self.writer.describe(errors=self._errors)
 
     def close(self, reason: str) -> None:
-        """End the file, with the last count of errors."""
+        """End the file, with the last count of errors; warn if it is not complete."""
         self._last_error_count = -math.inf
         self._record_errors(())
-        self.writer.close(farewell=reason)
+        if not self.writer.close(CLOSE_TIMEOUT_SECONDS, farewell=reason):
+            slow = f"the disk took longer than {CLOSE_TIMEOUT_SECONDS:g} s at the end of the run"
+            log.warning("looptap: %s is not complete: %s.", self.writer.path, self.writer.reason or slow)
 
 
 def command_of(record: CommandRecord) -> QueuedCommand:

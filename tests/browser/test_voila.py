@@ -29,12 +29,12 @@ def test_voila_serves_an_overview_whose_charts_and_controls_live(tmp_path):
         with open(tmp_path / "voila.log", "w") as log:
             server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
         try:
-            soon(lambda: answers(server, port, tmp_path / "voila.log"), 60)
+            soon(lambda: answers(server, port, tmp_path / "voila.log"), PATIENCE / 1000)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
                 page = browser.new_page(viewport={"width": 1300, "height": 1300})
                 page.goto(f"http://127.0.0.1:{port}/", timeout=2 * PATIENCE)
-                page.wait_for_function("document.querySelector('.looptap')?.looptap.draws > 2", timeout=PATIENCE)
+                page.wait_for_function("document.querySelector('.looptap')?.looptap.draws > 2", timeout=2 * PATIENCE)
                 page.get_by_role("button", name="trigger evaluate").click()
                 page.wait_for_function("document.body.textContent.includes('trigger evaluate: 0.75')", timeout=PATIENCE)
                 page.wait_for_function("document.body.textContent.includes('Last commands')", timeout=PATIENCE)

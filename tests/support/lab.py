@@ -84,7 +84,7 @@ def _address(runtime, server, log):
                 found.append(json.loads(file.read_text())["port"])
         return found
 
-    soon(reported, 60)
+    soon(reported, PATIENCE / 1000)
     return f"http://127.0.0.1:{found[0]}"
 
 

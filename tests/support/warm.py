@@ -136,7 +136,9 @@ class Popen:
     def __enter__(self) -> Popen:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:  # a test that has failed does not wait for what it has not asked to end
+            self.kill()
         self._close()
         self.wait()
 
