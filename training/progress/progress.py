@@ -29,12 +29,13 @@ from looptap.training.progress.forecast.stopping_rules import StopRule
 from looptap.training.progress.loader_size import EpochLength, Sizes, length_of
 from looptap.training.progress.observables import ProgressObservables
 from looptap.training.progress.plan import TrainingPlan, nearest
+from looptap.training.progress.run_end import RunEnd
+from looptap.training.progress.step_counter import StepCounter
 from looptap.training.progress.validation_subsets import Inserting
 
 ESTIMATE_SECONDS = 1.0
 """Seconds for which an estimate is reused."""
 _STEP_GROUP_SECONDS = 0.25  # seconds of training counted together, so that a step of a millisecond costs little
-_MAX_UNTIMED_STEPS = 31  # steps at most between two readings of the clock; odd, so that alternating batches are seen
 _RETRY_SECONDS = 0.05  # the same while there is no estimate
 _FORECAST_PACE_FACTOR = 1000  # times the duration of the last forecast, until the next
 
@@ -101,7 +102,7 @@ class Progress(ProgressObservables):
         if epochs is None and max_steps is None and budget is None and max_time is None:
             raise ValueError("Nothing says when training ends: give epochs=, max_steps=, budget= or max_time=.")
         self._length = EpochLength(train)
-        self._sizes = Sizes(train, size)
+        sizes = Sizes(train, size)
         checks, batch = length_of(validation, "validation"), Sizes(validation, None)
         if validation is not None and checks == 0:
             raise ValueError("The validation set is empty: there is nothing to validate. Leave validation= out.")
@@ -111,28 +112,27 @@ class Progress(ProgressObservables):
             raise ValueError("The training loader is empty: an epoch of no batches never brings training to an end.")
         self._validation = (checks or 0) * batch.mean
         self._every_batches = validate_every
-        self._bounded = epochs is not None
+        max_batches = None if max_steps is None else max_steps * accumulate
+        self._end = RunEnd(epochs is not None, max_batches, budget, max_time)
         self.epochs = epochs or 1
-        self._most = None if max_steps is None else max_steps * accumulate  # batches
-        self._budget, self._max_time = budget, max_time
         self._rule: StopRule = rule_of(rule)
         if (patience := getattr(self._rule, "patience", None)) is not None:
             self.patience = patience
         self.metric = Metric(metric)
         self._from = self._resumed = 0  # the step with which the epoch began; batches of it in an earlier process
-        self._pending, self._clock = 0.0, clock  # instances trained but not counted yet
-        self._together = _STEP_GROUP_SECONDS if speed == "ledger" else 0.0  # speeds by batches need to see each batch
-        self._due, self._counted = -math.inf, 0  # when steps are counted next; the steps at the last count
-        self._sized, self._size = 0, self._sizes.mean  # steps whose batch sizes are known; the newest size
-        self._exact = size is not None or budget is not None or insert is not None or not self._together
-        self._chunk, self._mark = 1, (0.0, 0)  # steps until the next check; time and steps of the last check
+        group_seconds = _STEP_GROUP_SECONDS if speed == "ledger" else 0.0  # speeds by batches need to see each batch
+        exact = size is not None or budget is not None or insert is not None or not group_seconds
+        self._clock = clock
+        self._counter = StepCounter(
+            sizes, clock, exact=exact, each_step=insert is not None, group_seconds=group_seconds
+        )
         super().__init__(Ledger(clock), insert)
         self._began = self.ledger.now
         plan = TrainingPlan(1.0, 0.0, self._validation)
         self.estimator = Estimator(
             plan, self._rule, self.ledger, forecast=forecast, speed=speed, metric=self.metric,
             seed=seed_of(seed), rates=rates_of(rates), earlier=earlier_from(history, self.metric),
-            skip=self._sizes.prefetched or 1,
+            skip=sizes.prefetched or 1,
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
@@ -141,7 +141,7 @@ class Progress(ProgressObservables):
         if insert is not None:
             if not isinstance(insert, Inserting):
                 raise TypeError(f"insert={insert!r:.60} must be Inserting(evaluate, model, validation).")
-            insert.begin(validate_every or round(self._length.present or 0), self._sizes.mean, self._validation)
+            insert.begin(validate_every or round(self._length.present or 0), sizes.mean, self._validation)
             plan.subset, plan.ahead = float(insert.subset), insert.ahead
 
     # ------------------------------------------------------------ in the loop
@@ -152,7 +152,8 @@ class Progress(ProgressObservables):
         self._from, self._resumed = self.steps - self._resumed, 0
         known = self._length.begin(loader, self._in_epoch)
         self._phase(TRAIN)
-        self._odd, self._chunk, self._mark, left = False, 1, (self._clock(), self.steps), 1
+        self._counter.begin(self.steps)
+        left = 1
         try:
             for batch in loader:  # runs on cold caches at each step: every line costs a microsecond
                 yield batch
@@ -160,8 +161,8 @@ class Progress(ProgressObservables):
                 left -= 1
                 if not left:
                     left = self._trained(batch)
-            if self.steps > self._sized:
-                self._sees(batch)
+            if self.steps > self._counter.sized:
+                self._counter.see(batch, self.steps, self._in_epoch)
             if not known:
                 self._length.known(self._in_epoch)
             self.epoch += 1
@@ -184,30 +185,16 @@ class Progress(ProgressObservables):
     def trained(self, instances: float) -> None:
         """Count a training step on ``instances`` instances, in loops without `train`."""
         self.steps += 1
-        self._pending += instances
-        self._sized, self._size = self.steps, instances
-        if self._insert is not None or self._clock() >= self._due:
+        self._counter.add(instances, self.steps)
+        if self._insert is not None or self._clock() >= self._counter.due:
             self._look()
 
     def _trained(self, batch: Any) -> int:
         """Count done steps, the last on ``batch``; return after how many to check again."""
-        self._exact |= self._odd  # that was not the last batch of an epoch
-        self._odd = self._sees(batch)
-        now, (then, before) = self._clock(), self._mark
-        few = self._together * (self.steps - before) / max(now - then, 1e-9)
-        self._chunk = min(_MAX_UNTIMED_STEPS, 2 * self._chunk, max(1, int(few)))
-        if self._insert is not None or now >= self._due:
-            self._mark = now, self.steps
+        following, due = self._counter.check(batch, self.steps, self._in_epoch)
+        if due:
             self._look()
-        return 1 if self._exact else self._chunk
-
-    def _sees(self, batch: Any) -> bool:
-        """Count steps since the last call; return True if ``batch`` has another size."""
-        size, steps = self._sizes.of(batch), self.steps - self._sized
-        odd = self._in_epoch > 1 and size != self._size  # the last of an epoch may be smaller than its first
-        self._pending += size + (steps - 1) * (self._size if odd else size)
-        self._sized, self._size = self.steps, size
-        return odd
+        return following
 
     def _look(self) -> None:
         """Count what was trained, and insert a validation or update if due."""
@@ -283,7 +270,7 @@ class Progress(ProgressObservables):
         self._flush()
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
-            "length": self._length.present, "size": self._sizes.mean, "validation": self._validation,
+            "length": self._length.present, "size": self._counter.sizes.mean, "validation": self._validation,
             **self.estimator.state_dict(),
         }  # fmt: skip
 
@@ -291,15 +278,13 @@ class Progress(ProgressObservables):
         """Continue from the result of `state_dict`, even inside an epoch."""
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
         self._from = self.steps - self._resumed
-        self._counted = self._sized = self.steps
         self._before = state["elapsed"]
         self._length.known(state["length"] if self._length.present is None else self._length.present)
-        self._sizes.known(state["size"])
-        self._size = self._sizes.mean
+        self._counter.resume(self.steps, state["size"])
         self._validation = self._validation or state["validation"]
         self.estimator.load_state_dict(state)
         point = self._every_batches or self._length.later
-        self._point_at = nearest(self._position() - (state["since"] / (point * self._size) if point else 0.0))
+        self._point_at = nearest(self._position() - (state["since"] / (point * self._counter.size) if point else 0.0))
         self._asked = None
 
     # ------------------------------------------------------------ inside
@@ -311,15 +296,9 @@ class Progress(ProgressObservables):
 
     def _flush(self) -> None:
         """Count what was trained since the last call."""
-        if self.steps > self._sized:
-            self._pending += (self.steps - self._sized) * self._size
-            self._sized = self.steps
-        if self._pending:
-            instances, self._pending = self._pending, 0.0
-            self._sizes.seen(instances, self.steps - self._counted)
-            self._counted = self.steps
+        if instances := self._counter.flush(self.steps):
             self.estimator.count(TRAIN, instances)
-        self._due = self.ledger.now + self._together
+        self._counter.due = self.ledger.now + self._counter.group_seconds
 
     def _phase(self, phase: int) -> None:
         self._flush()
@@ -332,17 +311,8 @@ class Progress(ProgressObservables):
 
     def _left(self) -> float | None:
         """Return the instances left to train if nothing stops the run; None: unknown."""
-        size, bounds = self._sizes.mean, []
-        if self._bounded:
-            batches = self._length.left(self.epochs - self.epoch, self._in_epoch)
-            if batches is None:
-                return None
-            bounds.append(batches * size)
-        if self._most is not None:
-            bounds.append((self._most - self.steps) * size)
-        if self._budget is not None:
-            bounds.append(self._budget - self.ledger.counts[TRAIN])
-        return max(0.0, min(bounds)) if bounds else math.inf
+        batches = self._length.left(self.epochs - self.epoch, self._in_epoch)
+        return self._end.left(batches, self.steps, self.ledger.counts[TRAIN], self._counter.sizes.mean)
 
     def _refresh(self, asked: bool) -> None:
         """Plan and estimate; ``asked`` forecasts again at once, after a changed setting."""
@@ -356,7 +326,7 @@ class Progress(ProgressObservables):
             self._estimate = None
             return
         whole = left if math.isfinite(left) else self.ledger.counts[TRAIN] + 1.0
-        plan.left, plan.point = whole, batches * self._sizes.mean if batches else max(whole, 1.0)
+        plan.left, plan.point = whole, batches * self._counter.sizes.mean if batches else max(whole, 1.0)
         if batches:  # in these units a change of length keeps the number of points
             plan.since = (self._position() - self._point_at) * plan.point
         if asked or self.rule != estimator.rule:
@@ -369,11 +339,8 @@ class Progress(ProgressObservables):
             estimator.changed()
             found = estimator.estimate()
             self._say(f"A forecast raised {type(error).__name__}: {error}; early stopping is not forecast any more.")
-        if found is not None and self._max_time is not None:
-            rest = max(0.0, self._max_time - self.elapsed)
-            if math.isinf(left):
-                found = found._replace(remaining=rest, low=rest, high=rest)
-            found = found.at_most(rest)
+        if found is not None:
+            found = self._end.in_time(found, left, self.elapsed)
         self._estimate = found
 
     def _update(self, now: bool = False) -> None:
