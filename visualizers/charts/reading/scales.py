@@ -20,9 +20,10 @@ def on_two_axes(marks: Sequence[Mark], apart: bool = False) -> tuple[list[Mark],
 
     The scale of the first line is on the left. ``apart``: lines were on two axes before.
 
-    >>> small, large = (Line(np.arange(2.0), np.array([0.0, most]), name=f"{most}") for most in (1.0, 64.0))
+    >>> small = Line(np.arange(2.0), np.array([0.0, 1.0]), color="blue", name="loss")
+    >>> large = Line(np.arange(2.0), np.array([0.0, 64.0]), color="red", name="norm")
     >>> on_two_axes([small, large])[1], on_two_axes([small, small])[1]
-    (('64.0',), ())
+    (('norm',), ())
     """
     sizes = _sizes(marks)
     if len(sizes) < 2 or on_a_log_axis(marks):
