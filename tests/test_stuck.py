@@ -44,7 +44,9 @@ def test_a_test_that_does_not_end_fails_once_and_all_others_are_run(tmp_path):
     for name in "abcdef":
         (tmp_path / f"test_{name}.py").write_text("def test(): pass\n")
     arguments = ["-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider"]
-    done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, *arguments, "-rN"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert " 3 failed, 8 passed" in done.stdout, done.stdout + done.stderr  # the unclean one for two reasons
     for name in ("endless", "unclean"):
         assert len(re.findall(rf"crashed while running 'test_stuck\.py::test_{name}'\n", done.stdout)) == 1
