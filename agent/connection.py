@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -191,9 +192,9 @@ class ServerConnection:
         while dispatcher.queues.pending_bytes() and time.monotonic() < deadline:
             self.hurry()
             time.sleep(_DRAIN_POLL_SECONDS)
-        if self._open and not dispatcher.confirmed():
-            self.post(dispatcher.ask_for_confirmation)
-            while not dispatcher.confirmed() and time.monotonic() < deadline:
+        if self._open and not dispatcher.heartbeat.confirmed():
+            self.post(partial(dispatcher.heartbeat.send, confirm=True))
+            while not dispatcher.heartbeat.confirmed() and time.monotonic() < deadline:
                 time.sleep(_DRAIN_POLL_SECONDS)
 
     def abandon(self) -> None:

@@ -147,7 +147,7 @@ def test_unconfirmed_bytes_are_bounded_and_the_rest_follows_in_order():
     largest = max(len(frame) for _, frame in wire.frames)
     assert MAX_IN_FLIGHT_BYTES <= unread < MAX_IN_FLIGHT_BYTES + largest
     assert client.sent_bytes == unread
-    assert not wire.dispatcher.confirmed()
+    assert not wire.dispatcher.heartbeat.confirmed()
     sent = len(wire.frames)
     wire.tell(A, m.Got(unread - MAX_IN_FLIGHT_BYTES))
     assert len(wire.frames) == sent
@@ -158,7 +158,7 @@ def test_unconfirmed_bytes_are_bounded_and_the_rest_follows_in_order():
     assert wire.values(A) == texts
     assert client.sent_bytes == sum(len(frame) for _, frame in wire.frames)
     wire.tell(A, m.Got(client.sent_bytes))
-    assert wire.dispatcher.confirmed()
+    assert wire.dispatcher.heartbeat.confirmed()
     wire.agent.close()
 
 

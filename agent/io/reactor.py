@@ -132,7 +132,7 @@ class Reactor:
             self._next_beat = now + self._server.limits.heartbeat
             self._handler.on_heartbeat_timer()
         if now >= self._server.alarm:
-            self._handler.on_shutdown_signal()
+            self._handler.on_alarm()
         if now >= self._next_file_check:
             self._next_file_check = now + FILE_CHECK_INTERVAL_SECONDS
             touch = now >= self._next_touch

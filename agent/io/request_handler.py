@@ -23,7 +23,7 @@ class RequestHandler(Protocol):
     def on_heartbeat_timer(self) -> None:
         """Check whether the loop moves, and send each client a heartbeat."""
 
-    def on_shutdown_signal(self) -> None:
+    def on_alarm(self) -> None:
         """Do what is due at `ServerThread.alarm`, and set the next one."""
 
     def linger(self) -> float:

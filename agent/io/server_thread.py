@@ -75,7 +75,7 @@ class ServerThread:
         self.sender = ""
         """The public key of the peer whose message is being handled."""
         self.alarm = math.inf
-        """The time for `RequestHandler.on_shutdown_signal`, in monotonic seconds."""
+        """The time for `RequestHandler.on_alarm`, in monotonic seconds."""
         self._handler, self._wanted, self._directory = handler, endpoint, directory
         self.limits, self._keys, self._on_failure = limits, keys, on_failure
         self.wakeup, self.urgent = Wakeup(), Wakeup()

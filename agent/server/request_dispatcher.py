@@ -25,11 +25,12 @@ from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.server.access_grants import AccessGrants
 from looptap.agent.server.declared_streams import DeclaredStreams
 from looptap.agent.server.exporter import LARGE_VALUE_BYTES, ValueExporter
+from looptap.agent.server.heartbeat import Heartbeat
 from looptap.agent.server.liveness import LoopLiveness
 from looptap.agent.server.recording import RunRecorder, command_of
 from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.statistics import StatisticsReporter
-from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, ClientSession, expired_sessions
+from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, ClientSession
 from looptap.agent.server.subscription_manager import SubscriptionManager
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, version_of
@@ -67,7 +68,6 @@ class RequestDispatcher:
         self.sessions = SessionTable(limits)
         self.clients = self.sessions.clients
         self.end_reason = "the run ended"
-        self._cpu, self._last_heartbeat = 0.0, time.monotonic()
         self.history = RunHistory()
         self.exporter = ValueExporter(self.queries, queues, self.sessions, limits, self._send, run.rank, self.history)
         self.liveness = LoopLiveness(sources, self._owner)
@@ -89,6 +89,11 @@ class RequestDispatcher:
             run, sources=sources, queues=queues, liveness=self.liveness, sessions=self.sessions,
             grants=self.access_grants, exporter=self.exporter, declared=self.declared_streams, history=self.history,
             pause=self.commands.job.pause, recorder=recorder, budget=budget,
+        )  # fmt: skip
+
+        self.heartbeat = Heartbeat(
+            self.sessions, self.statistics, self.liveness, budget,
+            lambda: 0.0 if recorder is None else recorder.writer.seconds, self._send,
         )  # fmt: skip
 
     # ------------------------------------------------------------ what the link calls
@@ -164,19 +169,13 @@ class RequestDispatcher:
 
     def on_heartbeat_timer(self) -> None:
         """Check that the loop moves; send each client a heartbeat and its costs."""
-        now = time.monotonic()
-        cpu = time.thread_time() + (0.0 if self.recorder is None else self.recorder.writer.seconds)
-        for peer in expired_sessions(self.clients, self.limits, now, self._last_heartbeat):
+        for peer in self.heartbeat.expired():
             self.on_disconnect(peer)
-        if now > self._last_heartbeat:
-            self.budget.io = (cpu - self._cpu) / (now - self._last_heartbeat)
-        self._cpu, self._last_heartbeat = cpu, now
-        self.budget.io_schedule.is_this_thread()
-        self.liveness.beat()
+        self.heartbeat.update()
         self.queues.wakeup_pending = False  # an interrupt of the training thread may have left it set without a wakeup
         if not self.clients:  # no client waits for unobserved values
             return
-        self._send_heartbeat()
+        self.heartbeat.send()
         for peer, client in list(self.clients.items()):
             if client.disconnected and self.sessions.is_expired(client):
                 self.on_disconnect(peer)
@@ -185,33 +184,12 @@ class RequestDispatcher:
         if self.flush():
             self.queues.wake()
 
-    def _send_heartbeat(self, confirm: bool = False) -> None:
-        shared = b""  # the same for all operators
-        for peer, client in list(self.clients.items()):
-            if client.disconnected:
-                continue
-            if client.viewer:
-                self._send(peer, encode(self.statistics.beat(client, confirm)))
-            else:
-                shared = shared or encode(self.statistics.beat(client, confirm))
-                self._send(peer, shared)
-
     def _owner(self, query: object) -> str:
         """Return the name of a query's client; empty if the job declared it."""
         streams = list(self.exporter.streams)
         return next((s.client.name for s in streams if s.query is query and s.reader is None), "")
 
-    def ask_for_confirmation(self) -> None:
-        """Ask all clients what they have received; see `confirmed`."""
-        self._send_heartbeat(confirm=True)
-
-    def confirmed(self) -> bool:
-        """Return whether clients have confirmed everything that was sent."""
-        return all(
-            client.disconnected or client.got_bytes >= client.sent_bytes for client in list(self.clients.values())
-        )
-
-    def on_shutdown_signal(self) -> None:
+    def on_alarm(self) -> None:
         """End the expired shares."""
         self.access_grants.expire()
         self._tidy()
