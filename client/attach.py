@@ -190,7 +190,7 @@ class _FileRankDirectory:
 
     def __init__(self, listed: RunListing) -> None:
         self._listed = listed
-        self._behind = {listed.rank: listed}  # those that were reached by a command
+        self._reached_by_command = {listed.rank: listed}  # those that were reached by a command
 
     def known(self, run: RunInfo) -> dict[int, bool | None]:
         """Return the ranks with an agent, and whether each is alive (None: unknown)."""
@@ -200,7 +200,7 @@ class _FileRankDirectory:
 
     def boot(self, run: RunInfo, rank: int) -> str:
         """Return the boot id of a rank's machine, empty if unknown: one boot, one clock."""
-        files = self._behind if self._listed.route is not None else self._members(run)
+        files = self._reached_by_command if self._listed.route is not None else self._members(run)
         file = files[rank].file if rank in files else None
         return "" if file is None or not file.process.boot else f"{file.process.machine} {file.process.boot}"
 
@@ -228,8 +228,8 @@ class _FileRankDirectory:
         """Attach to another of the ``ranks``. Raises what `attach` raises, and NoSuchRun."""
         route = self._listed.route
         if route is not None:
-            self._behind[rank] = _remote(route.name, rank, timeout + START_TIMEOUT_SECONDS)
-            return _attach(self._behind[rank], timeout, ranks.follow, ranks)
+            self._reached_by_command[rank] = _remote(route.name, rank, timeout + START_TIMEOUT_SECONDS)
+            return _attach(self._reached_by_command[rank], timeout, ranks.follow, ranks)
         members = self._members(run)
         if rank not in members:
             there = numbered(members)
@@ -267,7 +267,7 @@ def _link(listed: RunListing, follow: bool) -> ZmqTransport:
 
 def _successor(listed: RunListing, run: RunInfo) -> tuple[ZmqTransport, RunInfo] | None:
     """Return a link to the run that follows ``run`` in its directory; None if none."""
-    found = _next(listed.path.parent, run) if listed.route is None else _next_behind(listed.route, run)
+    found = _next(listed.path.parent, run) if listed.route is None else _next_by_command(listed.route, run)
     return None if found is None else (_link(found, True), found.usable().run)
 
 
@@ -282,7 +282,7 @@ def _next(directory: Path, run: RunInfo) -> RunListing | None:
     return min(later, key=lambda other: other.started, default=None)
 
 
-def _next_behind(route: CommandRoute, run: RunInfo) -> RunListing | None:
+def _next_by_command(route: CommandRoute, run: RunInfo) -> RunListing | None:
     """Return the run that a command leads to now, if it started after ``run``."""
     found = _remote(route.name, run.rank, START_TIMEOUT_SECONDS)
     if found.started > run.started:

@@ -53,10 +53,10 @@ class AccessGrants:
     """The shares of a run; ``dismiss`` disconnects the clients of a key."""
 
     def __init__(
-        self, run: m.RunInfo, limits: Limits, declared: DeclaredStreams, dismiss: Callable[[str, str], None],
+        self, run: m.RunInfo, limits: Limits, declared: DeclaredStreams, disconnect: Callable[[str, str], None],
         link: Callable[[], ServerThread | None],
     ) -> None:  # fmt: skip
-        self._run, self._limits, self._declared, self._dismiss = run, limits, declared, dismiss
+        self._run, self._limits, self._declared, self._disconnect = run, limits, declared, disconnect
         self._link = link
         self.shares: dict[str, AccessGrant] = {}
 
@@ -160,7 +160,7 @@ class AccessGrants:
             for declared in self._declared.seen(None):
                 declared.shares.discard(shared.id)
             link.authenticator.revoke(shared.key)
-            self._dismiss(shared.key.decode(), reason)
+            self._disconnect(shared.key.decode(), reason)
             if all(other.socket is not shared.socket for other in self.shares.values()):
                 link.close_viewer_socket(shared.socket)
         self._set_alarm(link)

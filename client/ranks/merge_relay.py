@@ -177,7 +177,7 @@ class MergeRelayTransport:
         """Report that the relay has ended, in the words of the command."""
         code = self.running.exit_code()
         with_code = "" if code is None else f" with exit code {code}"
-        return f"The relay `{shlex.join(self.command)}` has ended{with_code}.{self.running.words()}"
+        return f"The relay `{shlex.join(self.command)}` has ended{with_code}.{self.running.quoted_stderr()}"
 
     def _tick(self, running: RunningCommand, receiver: Receiver) -> None:
         with contextlib.suppress(LinkError):  # it has just ended, which `_read` reports

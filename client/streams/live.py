@@ -27,7 +27,7 @@ from looptap.streams.values.sizing import size_of
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
 _PANEL_BUDGET_SHARE = 0.01  # of the loop's time, for each chart of a panel
 _MAX_STRETCHES = 20  # that a chart marks
-_PINNED: set[Feed] = set()  # feeds with subscribers: a callback holds its stream, and lives as long as it is called
+_KEPT_ALIVE: set[Feed] = set()  # feeds with subscribers: a callback holds its stream, and lives as long as it is called
 
 _THINNED = re.compile("evaluated at every|suspended")  # what an agent says of a query over its budget
 
@@ -47,14 +47,14 @@ class LiveFeed(Feed):
 
     def subscribe(self, on_batch: Callable[[Batch], None], on_end: Callable[[], None], replay: bool) -> Subscriber:
         """Subscribe, and keep the stream alive while there is a subscriber."""
-        _PINNED.add(self)
+        _KEPT_ALIVE.add(self)
         return super().subscribe(on_batch, on_end, replay)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Stop calling the subscriber."""
         super().unsubscribe(subscriber)
         if not self.subscribed:
-            _PINNED.discard(self)
+            _KEPT_ALIVE.discard(self)
 
 
 class LiveStream(Stream):
@@ -106,7 +106,9 @@ class LiveStream(Stream):
         self._attached_again = self._gap_settled = self._closing = self._end_reported = False
         self._warned = False
         weakref.finalize(self, run.session.streams.drop, attach.stream).atexit = False
-        weakref.finalize(self, _PINNED.discard, feed).atexit = False  # its subscribers may be those of derived streams
+        weakref.finalize(
+            self, _KEPT_ALIVE.discard, feed
+        ).atexit = False  # its subscribers may be those of derived streams
 
     @property
     def dropped(self) -> int:

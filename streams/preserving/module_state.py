@@ -84,7 +84,7 @@ class ModuleState:
         self._copies: dict[int, Any] = {}  # by the id of the original, which lives as long as `_saved`
         self._bytes = 0
         self._dicts: list[dict[str, Any]] = []
-        self._works: list[dict[str, Any]] = []
+        self._replacements: list[dict[str, Any]] = []
         self._saved: list[dict[str, Any]] = []
         self._whole: list[tuple[dict[str, Any], dict[str, Any]]] = []  # modules of which all attributes are saved
         self._scripts: list[tuple[Any, bool]] = []
@@ -97,11 +97,11 @@ class ModuleState:
         if not self._hooks:
             everywhere = vars(self._torch.nn.modules.module)
             self._change(everywhere, _hookless(everywhere, _GLOBAL_HOOKS), whole=False)
-        self._before, self._gradients = self._look(), self._look_at_gradients()
+        self._before, self._gradients = self._versions(), self._gradient_versions()
 
     def swap_in(self) -> None:
         """Replace the modules' state with copies."""
-        deque(map(dict.update, self._dicts, self._works), 0)
+        deque(map(dict.update, self._dicts, self._replacements), 0)
         if self._asking:
             for module, _ in self._scripts:
                 module.training = False
@@ -118,11 +118,11 @@ class ModuleState:
 
     def changed(self) -> str:
         """Return the name of the first tensor changed in place despite this, or ""."""
-        for tensor, before, now in zip(self._watched, self._before, self._look(), strict=True):
+        for tensor, before, now in zip(self._watched, self._before, self._versions(), strict=True):
             if before != now:
                 return self._name(tensor)
         for (tensor, grad, version), (_, grad_now, version_now) in zip(
-            self._gradients, self._look_at_gradients(), strict=True
+            self._gradients, self._gradient_versions(), strict=True
         ):
             if grad is not grad_now or version != version_now:
                 return f"{self._name(tensor)}.grad"
@@ -199,7 +199,7 @@ class ModuleState:
         if work or whole:
             saved = attributes.copy() if whole else {name: attributes[name] for name in work}
             self._dicts.append(attributes)
-            self._works.append(work)
+            self._replacements.append(work)
             self._saved.append(saved)
             if whole:
                 self._whole.append((attributes, saved))
@@ -284,14 +284,14 @@ class ModuleState:
         self._watched += [one for one in others.values() if one is not None]
         self._named += [(path, parameters), (path, others)]
 
-    def _look(self) -> list[int]:
+    def _versions(self) -> list[int]:
         try:
             return [tensor._version for tensor in self._watched]
         except RuntimeError:  # tensors created in inference mode have no versions
             self._watched = [tensor for tensor in self._watched if not tensor.is_inference()]
             return [tensor._version for tensor in self._watched]
 
-    def _look_at_gradients(self) -> list[tuple[Any, Any, int]]:
+    def _gradient_versions(self) -> list[tuple[Any, Any, int]]:
         grads = [(one, one.grad) for one in self._with_gradients if one.is_leaf]
         return [(one, grad, 0 if grad is None else grad._version) for one, grad in grads]
 

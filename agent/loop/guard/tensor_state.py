@@ -76,12 +76,12 @@ class Tensors:
     def __init__(self) -> None:
         self.torch: Any = sys.modules.get("torch")
         self._all: list[_Tensor] = []
-        self._twins: list[_Tensor] = []
+        self._non_leaves: list[_Tensor] = []
         self._groups: dict[Any, list[_Tensor]] = {}
         self._kept: list[tuple[list[_Tensor], Any]] = []
         self._arrays: list[tuple[ObjectPath, Any, Any]] = []
         self._samples: list[tuple[ObjectPath, Any, Any]] = []
-        self._left, self._bytes = MAX_COPIED_TENSORS, MAX_COPIED_BYTES
+        self._copies_left, self._bytes = MAX_COPIED_TENSORS, MAX_COPIED_BYTES
 
     def add(self, tensor: Any, path: ObjectPath, buffer: bool = False) -> Any:
         """Record a tensor; return its gradient. A ``buffer`` is restored silently."""
@@ -89,15 +89,15 @@ class Tensors:
         self._all.append(one)
         if kind_of(type(tensor)) != TENSOR or tensor.layout is not self.torch.strided or one.version < 0:
             return one.grad
-        if one.requires is None and tensor.requires_grad and len(self._twins) < MAX_NON_LEAVES:
-            self._twins.append(one)
+        if one.requires is None and tensor.requires_grad and len(self._non_leaves) < MAX_NON_LEAVES:
+            self._non_leaves.append(one)
         size, host = tensor.nbytes, tensor.is_cpu
-        if size <= SMALL_BYTES and size <= self._bytes and (buffer or (self._left > 0 and host)):
-            self._left -= not buffer
+        if size <= SMALL_BYTES and size <= self._bytes and (buffer or (self._copies_left > 0 and host)):
+            self._copies_left -= not buffer
             self._bytes -= size
             self._groups.setdefault((tensor.dtype, tensor.device), []).append(one)
-        elif host and self._left > 0 and tensor.is_contiguous() and not tensor.is_quantized:
-            self._left -= 1
+        elif host and self._copies_left > 0 and tensor.is_contiguous() and not tensor.is_quantized:
+            self._copies_left -= 1
             flat = one.data.view(-1)
             self._samples.append((path, chosen := flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)], chosen.clone()))
         return one.grad
@@ -117,9 +117,9 @@ class Tensors:
         """Copy small tensors, all of a kind at once, and keep results' graph nodes."""
         for members in self._groups.values():
             self._kept.append((members, self._flat(members)))
-        if self._twins:
+        if self._non_leaves:
             with self.torch.enable_grad():
-                for one in self._twins:  # a change in place of what is large takes its alias with it
+                for one in self._non_leaves:  # a change in place of what is large takes its alias with it
                     small = one.data.nbytes <= MAX_COPIED_BYTES
                     one.twin = one.tensor.clone() if small else self.torch.ops.aten.alias(one.tensor)
 

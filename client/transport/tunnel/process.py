@@ -156,7 +156,7 @@ class CommandRoute:
 
     def broken(self) -> NoAnswer:
         """Return why the newest endpoint led to no link."""
-        words = self._pipe.words() if self._pipe is not None else ""
+        words = self._pipe.quoted_stderr() if self._pipe is not None else ""
         return NoAnswer(f"The connection through {self.name} broke off at its beginning.{words}")
 
     def cancel(self) -> None:
@@ -198,7 +198,8 @@ class _ProcessPipe:
             line = self._heading_line.result(timeout)
         except TooLate:
             raise NoAnswer(
-                f"{self._name}: `{self._shown}` did not say within {timeout:.0f} s which run it leads to.{self.words()}"
+                f"{self._name}: `{self._shown}` did not say within {timeout:.0f} s which run it leads to."
+                f"{self.quoted_stderr()}"
             ) from None
         if line is None:
             raise self._failure()
@@ -221,9 +222,9 @@ class _ProcessPipe:
         self._threads.append(self._thread(lambda: self._copy_to_command(server, remove)))
         return endpoint
 
-    def words(self) -> str:
+    def quoted_stderr(self) -> str:
         """Quote the last lines of the command's stderr; empty if there are none."""
-        return self._command.words()
+        return self._command.quoted_stderr()
 
     def close(self) -> None:
         """End the command: by itself if its connection is over, else by a signal."""
@@ -242,7 +243,7 @@ class _ProcessPipe:
     def _failure(self) -> NoAnswer:
         """Return the error of a command that ended before its heading."""
         code = self._command.exit_code()
-        ended = f"{self._name}: `{self._shown}` ended with exit code {code} and named no run.{self.words()}"
+        ended = f"{self._name}: `{self._shown}` ended with exit code {code} and named no run.{self.quoted_stderr()}"
         if code == 127:
             ended += (
                 " If looptap is installed there, but not on the PATH of such a command, name it in full: "

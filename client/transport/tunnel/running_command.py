@@ -31,19 +31,21 @@ class RunningCommand:
         assert stdin is not None
         assert stdout is not None
         self.stdin, self.stdout = stdin, stdout
-        self._said: deque[str] = deque(maxlen=10)
-        self._hearing = threading.Thread(target=_hear, args=(self.process, self._said), name=thread, daemon=True)
-        self._hearing.start()
+        self._stderr_lines: deque[str] = deque(maxlen=10)
+        self._stderr_thread = threading.Thread(
+            target=_hear, args=(self.process, self._stderr_lines), name=thread, daemon=True
+        )
+        self._stderr_thread.start()
 
-    def words(self) -> str:
+    def quoted_stderr(self) -> str:
         """Quote the last lines of the command's stderr; empty if there are none."""
-        said = " / ".join(self._said)[-1000:]
+        said = " / ".join(self._stderr_lines)[-1000:]
         return f" It said: {said}" if said else ""
 
     def exit_code(self) -> int | None:
         """Return the exit code once stderr is read; None if it runs for another 0.5 s."""
         self._wait(_EXIT_GRACE_SECONDS)
-        self._hearing.join(_EXIT_GRACE_SECONDS)
+        self._stderr_thread.join(_EXIT_GRACE_SECONDS)
         return self.process.poll()
 
     def close_stdin(self) -> None:
@@ -60,8 +62,8 @@ class RunningCommand:
                 break
             end()
             self._wait(_EXIT_GRACE_SECONDS)
-        if self._hearing is not threading.current_thread():
-            self._hearing.join(_EXIT_GRACE_SECONDS)
+        if self._stderr_thread is not threading.current_thread():
+            self._stderr_thread.join(_EXIT_GRACE_SECONDS)
 
     def _wait(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
