@@ -1,4 +1,4 @@
-"""Heartbeats: once a second each client learns that the job is alive, and is checked."""
+"""Heartbeats: each second every client learns that the job is alive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from looptap.protocol.codec import encode
 
 
 class Heartbeat:
-    """The heartbeats of an agent; ``writer_seconds`` is the CPU time of its store thread."""
+    """An agent's heartbeats; ``writer_seconds`` is the CPU time of its store thread."""
 
     def __init__(
         self, sessions: SessionTable, statistics: StatisticsReporter, liveness: LoopLiveness, budget: OverheadBudget,
