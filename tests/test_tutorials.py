@@ -26,7 +26,8 @@ EXECUTED = [path for path in NOTEBOOKS if path.stem != "first-look" or not shuti
 
 def run(path, into, **extra):
     """Run a notebook in a process of its own, whose children have this test's mark."""
-    command = [sys.executable, str(Path(__file__).parent / "support" / "tutorials.py"), "--into", str(into), str(path)]
+    program = str(Path(__file__).parent / "support" / "tutorials.py")
+    command = [sys.executable, program, "--short", "--into", str(into), str(path)]
     return warm.run(command, env={**os.environ, MARK: str(into), **extra}, capture_output=True, text=True)
 
 

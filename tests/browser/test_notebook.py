@@ -6,7 +6,7 @@ import math
 import pytest
 from lab import ATTACH, BUSY, PATIENCE, beside_a_job, busy, enough, laboratory
 from programs import need
-from tutorials import NOTEBOOKS, WIDGET, read
+from tutorials import NOTEBOOKS, WIDGET, read, shortened
 from waiting import soon
 
 import looptap
@@ -273,7 +273,7 @@ def test_mouse_and_keys_set_the_factor_of_a_job_that_waits_for_data(opened):
 
 def test_the_first_tutorial_runs_in_a_browser_with_pictures_and_ends_its_job(lab):
     path = next(path for path in NOTEBOOKS if path.stem == "first-look")
-    tutorial = read(path)
+    tutorial = shortened(path)
     code = [index for index, cell in enumerate(tutorial.cells) if cell.cell_type == "code"]
     for index in code:
         tutorial.cells[index].update(outputs=[], execution_count=None)

@@ -1,6 +1,6 @@
 """Runs the notebooks in notebooks/ and saves them with pictures (make notebooks).
 
-python tests/support/tutorials.py [--into FOLDER] [NOTEBOOK ...]
+python tests/support/tutorials.py [--into FOLDER] [--short] [NOTEBOOK ...]
 Each has a clean kernel. Whatever they write, runs that announce themselves and settings of Jupyter included, goes to a
 temporary folder. In its repository a notebook keeps texts and pictures, and no widget, which needs its kernel. The
 picture of a cell with a tag such as "docs/echoing-turned.png" is written there, too.
@@ -28,6 +28,15 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PATIENCE = 600
 """Seconds that one cell may take, on a busy machine."""
+
+SHORTER = {
+    "assistant": {'"throttle": 0.1': '"throttle": 0.02'},
+    "echo": {'"throttle": 0.1': '"throttle": 0.02'},
+    "first-look": {"error.wait(25": "error.wait(5", "window=200": "window=50", "mean.arrived + 40": "mean.arrived + 5"},
+    "many-jobs": {"range(80)": "range(20)"},
+    "vanishing-gradients": {"error.wait(20": "error.wait(5", "error.arrived + 20": "error.arrived + 5"},
+}
+"""What tests replace in the cells of a notebook, so that it waits for fewer values: what it does is the same."""
 
 DRAW = """
 import gc, threading
@@ -71,12 +80,22 @@ def read(path: Path) -> NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
-def executed(path: Path, folder: Path) -> NotebookNode:
+def shortened(path: Path) -> NotebookNode:
+    """Read a notebook for a test: as it is, except that it waits for less."""
+    book = read(path)
+    for long, short in SHORTER.get(path.stem, {}).items():
+        cells = [cell for cell in book.cells if long in cell.source]
+        assert cells, f"{path.name} does not say {long!r} any more"
+        for cell in cells:
+            cell.source = cell.source.replace(long, short)
+    return book
+
+
+def executed(book: NotebookNode, folder: Path) -> NotebookNode:
     """Return the notebook with the outputs of a fresh run; raise what nbclient does."""
     import nbformat
     from nbclient import NotebookClient
 
-    book = read(path)
     for cell in book.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -130,13 +149,14 @@ def main() -> None:
 
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--into", type=Path)
+    arguments.add_argument("--short", action="store_true", help="wait for fewer values, for a test")
     arguments.add_argument("notebooks", nargs="*", type=Path, default=NOTEBOOKS)
     options = arguments.parse_args()
     for path in options.notebooks:
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="looptap-", ignore_cleanup_errors=True) as folder:
             privately(Path(folder))
-            book = executed(path, Path(folder))
+            book = executed(shortened(path) if options.short else read(path), Path(folder))
         if not options.into:
             saved(book)
             for name, content in pictures(book).items():
