@@ -13,7 +13,7 @@ from looptap.agent.io.endpoints import place_for_sockets
 from looptap.agent.io.server_socket import SendResult
 from looptap.agent.io.server_thread import ServerThread
 from looptap.agent.run.advertisement import announce
-from looptap.agent.run.signal_free_thread import aside
+from looptap.agent.run.signal_free_thread import run_uninterrupted
 from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.files.connection import remove, runtime_dir
 from looptap.protocol.keys import OPERATOR, RoleKeys
@@ -63,7 +63,7 @@ class Connection(Protocol):
     def wake(self) -> None:
         """Send pending values soon. Any thread. Does not block."""
 
-    def hurry(self) -> None:
+    def flush_now(self) -> None:
         """Send pending values at once. Any thread. Does not block."""
 
     def post(self, call: Callable[[], object]) -> None:
@@ -144,7 +144,7 @@ class ServerConnection:
         self._opening = opening = _Opening(
             dispatcher, self._place[0], self._endpoint, self._limits, on_failure, self._serve
         )
-        aside(opening.run, "looptap-open")
+        run_uninterrupted(opening.run, "looptap-open")
         self.files, self._open = opening.files, True
 
     def undo(self) -> None:
@@ -165,7 +165,7 @@ class ServerConnection:
         if self._open and self._server is not None:
             self._server.wake()
 
-    def hurry(self) -> None:
+    def flush_now(self) -> None:
         """See `Connection`."""
         if self._dispatcher is not None:
             self.post(self._dispatcher.flush)
@@ -190,7 +190,7 @@ class ServerConnection:
         if dispatcher is None:
             return
         while dispatcher.queues.pending_bytes() and time.monotonic() < deadline:
-            self.hurry()
+            self.flush_now()
             time.sleep(_DRAIN_POLL_SECONDS)
         if self._open and not dispatcher.heartbeat.confirmed():
             self.post(partial(dispatcher.heartbeat.send, confirm=True))
@@ -241,7 +241,7 @@ class _Opening:
         """Undo it, whether or not `run` has finished, after an interrupt of the host."""
         self._decided.append("abandoned")
         if self._decided[0] == "open":
-            aside(self._undo, "looptap-close")
+            run_uninterrupted(self._undo, "looptap-close")
 
     def _undo(self) -> None:
         if self._server is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from looptap.agent.connection import give_up_place, take_place
 from looptap.agent.loop.event_sources import EventSource, EventSources, NullEventSources
 from looptap.agent.run.advertisement import note_end
-from looptap.agent.run.signal_free_thread import aside
+from looptap.agent.run.signal_free_thread import run_uninterrupted
 from looptap.agent.run.termination import OnSigterm
 from looptap.agent.wiring import Components, warn_inert
 from looptap.protocol.files.connection import remove
@@ -140,7 +140,7 @@ class LifeCycle:
         """
         self._parts.connection.detach()
         try:
-            aside(lambda: self._shut_down(sources, reason), "looptap-close")
+            run_uninterrupted(lambda: self._shut_down(sources, reason), "looptap-close")
         except Exception as error:
             self.log_error(error)
         if self._sigterm is not None:

@@ -69,7 +69,7 @@ def build(
     name, groups, limits = checked_name(name), checked_groups(groups), limits or Limits()
     run = run_info(name)
     connection = connect(run, limits)
-    queues = QueueSet(limits.outbox_bytes, connection.wake, connection.hurry)
+    queues = QueueSet(limits.outbox_bytes, connection.wake, connection.flush_now)
     recorder: RunRecorder | None = None
     sources: EventSources = NullEventSources()
     if enabled and (ranks is None or run.rank in ranks):

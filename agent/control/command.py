@@ -34,7 +34,7 @@ may have run on other ranks, it was cancelled."""
 NOT_BEGUN = "Ctrl-C in the job came before this command had begun: nothing is done."
 INTERRUPTED = "interrupted by Ctrl-C in the job: it has begun, and may have done a part or all of its work."
 
-Then: TypeAlias = Callable[[], None]
+FollowUp: TypeAlias = Callable[[], None]
 """An action of the loop thread after the event: wait, or raise."""
 
 
@@ -51,7 +51,7 @@ class CommandResult(NamedTuple):
     """The value that a command returned, and its action for after the event."""
 
     value: Any = None
-    then: Then | None = None
+    then: FollowUp | None = None
 
 
 class Vote(Protocol):
@@ -141,7 +141,7 @@ class LoopCommand:
         self._claims.append(by)
         return self._claims[0] is by
 
-    def run(self, event: Event) -> Then | None:
+    def run(self, event: Event) -> FollowUp | None:
         """Apply the command unless it was claimed, and report the outcome.
 
         Loop thread. Raises nothing but KeyboardInterrupt.
@@ -195,7 +195,7 @@ class LoopCommand:
 
     # ------------------------------------------------------------ inside
 
-    def _run(self, event: Event) -> Then | None:
+    def _run(self, event: Event) -> FollowUp | None:
         then = None
         self.note(event=event._source.name, number=event._number, time=time.time())
         state = TorchStateGuard(randomness=self.randomness)

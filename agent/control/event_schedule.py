@@ -7,7 +7,7 @@ from bisect import insort
 from operator import itemgetter
 from typing import Protocol
 
-from looptap.agent.control.command import Then
+from looptap.agent.control.command import FollowUp
 from looptap.agent.loop.event_sources import DeferredActions
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.streams.events import Event
@@ -16,7 +16,7 @@ from looptap.streams.events import Event
 class Scheduled(Protocol):
     """Something that can be scheduled, such as a command."""
 
-    def run(self, event: Event) -> Then | None:
+    def run(self, event: Event) -> FollowUp | None:
         """Execute it; a second call, after Ctrl-C, repeats nothing that has begun."""
 
 
@@ -50,7 +50,7 @@ class EventSchedule:
             self.pending = [one for one in self.pending if one[1] != id]
             return number
 
-    def run(self, event: Event) -> Then | None:
+    def run(self, event: Event) -> FollowUp | None:
         """Run what is due; run the rest at the next event. Loop thread."""
         actions = []
         while (scheduled := self._running or self._next(event._number)) is not None:

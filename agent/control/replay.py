@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import Any
 
-from looptap.agent.control.command import LoopCommand, Then
+from looptap.agent.control.command import FollowUp, LoopCommand
 from looptap.agent.control.command_handlers import CommandService
 from looptap.agent.control.event_schedule import EventSchedule
 from looptap.agent.queries.query_registry import QueryRegistry
@@ -26,7 +26,7 @@ class ReplayedCommand:
         self._begun = False
         self._command: LoopCommand | None = None
 
-    def run(self, event: Event) -> Then | None:
+    def run(self, event: Event) -> FollowUp | None:
         """Execute the recorded command. Loop thread. Ctrl-C ends it for good."""
         if self._begun:
             return None
@@ -39,7 +39,7 @@ class ReplayedCommand:
             self._warn("Ctrl-C came into it.")
             raise
 
-    def _run(self, event: Event) -> Then | None:
+    def _run(self, event: Event) -> FollowUp | None:
         entry, service = self._entry, self._service
         more = {name: entry[name] for name in ("name", "schedule", "checkpoint") if name in entry}
         record = CommandRecord(

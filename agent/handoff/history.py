@@ -149,7 +149,7 @@ class HistoryBuffer:
         if self not in queues.ready:
             queues.announce(self)
         if number == 1:  # a reader may wait for the first value
-            queues.hasten()
+            queues.wake_at_once()
 
     def forget(self) -> None:
         """Discard the oldest value, under the lock of the history."""

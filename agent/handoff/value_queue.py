@@ -113,7 +113,7 @@ class ValueSource(Protocol):
 class QueueSet:
     """State shared by all sinks of an agent: ready set, wakeup, bound on bytes.
 
-    ``ring`` lets values gather before they are sent, ``hurry`` does not.
+    ``wake`` lets values gather before they are sent, ``wake_now`` does not.
 
     The ready set holds the sinks with new values, so that a flush visits only these. None is lost, in this order:
     the producer appends its value, *then* looks whether its sink is in the set, and adds it if it is not; the I/O
@@ -139,8 +139,8 @@ class QueueSet:
         "wakeup_pending",
     )  # fmt: skip
 
-    def __init__(self, limit: int, wake: Callable[[], None], hurry: Callable[[], None]) -> None:
-        self.limit, self.wake_gathering, self.wake_now = limit, wake, hurry
+    def __init__(self, limit: int, wake: Callable[[], None], wake_now: Callable[[], None]) -> None:
+        self.limit, self.wake_gathering, self.wake_now = limit, wake, wake_now
         self.defers = False
         """True while the training thread times a query; wakeups are sent afterwards."""
         self.deferred: tuple[Callable[[], None], ...] = ()
@@ -180,7 +180,7 @@ class QueueSet:
                 self.wakeup_pending = False
                 raise
 
-    def hasten(self) -> None:
+    def wake_at_once(self) -> None:
         """Send the first value of a stream at once: its chart is still empty."""
         self._send(self.wake_now)
 
@@ -268,7 +268,7 @@ class ValueQueue:
         if self not in self._ready:
             self._queues.announce(self)
         if number == 1:
-            self._queues.hasten()
+            self._queues.wake_at_once()
 
     def put_all(
         self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]

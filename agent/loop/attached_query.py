@@ -100,7 +100,7 @@ class AttachedQuery(QueryStatus):
                 if not self.events:
                     self.started = now
                     if self.pipeline.expects:
-                        self.doubt = missing_of(event, self.pipeline.expects)
+                        self.missing_names = missing_of(event, self.pipeline.expects)
                         self._notify()
                     if self.grouped:
                         self.pipeline.begin(partial=number > began + 1)

@@ -11,6 +11,7 @@ from looptap.agent.loop.overhead_budget import LONGEST_RETRY_SECONDS, RETRY_SECO
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.operators.pipeline import Latest, Pipeline
+from looptap.streams.text import last_line
 
 MAX_ERRORS_IN_A_ROW = 100
 """Errors in a row after which a query is detached."""
@@ -31,7 +32,7 @@ class QueryStatus:
         self.traceback = ""
         self.warning = ""
         """A warning on what the query does to the loop."""
-        self.doubt = ""
+        self.missing_names = ""
         """Names that the query probably reads and that its first event did not have."""
         self.changes = 1
         """The number of changes of its state, first error or limit, which are sent to readers."""
@@ -86,7 +87,7 @@ class QueryStatus:
         overdue = f"one evaluation has taken {self.overdue:.0f} s so far, and the loop waits for it"
         failure = self.pipeline.failure
         failed = f"the open window has failed and will yield an error: {last_line(failure)}" if failure else ""
-        known = overdue * bool(self.overdue), self.limitation(), self.warning, self.doubt, failed, *problems
+        known = overdue * bool(self.overdue), self.limitation(), self.warning, self.missing_names, failed, *problems
         return [text for text in known if text]
 
     def limitation(self) -> str:
@@ -136,11 +137,6 @@ class QueryStatus:
         if self._in_a_row >= MAX_ERRORS_IN_A_ROW:
             first = last_line(self.traceback) or text
             self.fail(f"{MAX_ERRORS_IN_A_ROW} errors in a row, the first: {first}")
-
-
-def last_line(text: str) -> str:
-    """Return the last line that is not empty: of a traceback, the error."""
-    return (text.strip().splitlines() or [""])[-1]
 
 
 def _ordinal(n: int) -> str:

@@ -11,7 +11,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-def aside(do: Callable[[], Result], name: str) -> Result:
+def run_uninterrupted(do: Callable[[], Result], name: str) -> Result:
     """Run a function on a thread called ``name``; return its result or raise.
 
     Ctrl-C ends the wait but not the work. If no thread can be started, the function runs on this one.

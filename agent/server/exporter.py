@@ -56,7 +56,7 @@ class ValueExporter:
         self._send, self._rank, self._run_history = send, rank, run_history
         self.streams: dict[Subscription, None] = {}
         """All streams, in the order of opening."""
-        self.hurried = 0
+        self.low_latency_streams = 0
         """The number of streams with low latency."""
         self._served: dict[ValueSink, dict[Subscription, None]] = {}  # by where their values come from
         self._ready_clients: OrderedDict[ClientSession, None] = (
@@ -73,7 +73,7 @@ class ValueExporter:
         """Serve a new stream."""
         self.streams[stream] = None
         stream.client.streams[stream.number] = stream
-        self.hurried += stream.low_latency
+        self.low_latency_streams += stream.low_latency
         self._served.setdefault(stream.sink, {})[stream] = None
         self.mark(stream)
 
@@ -92,7 +92,7 @@ class ValueExporter:
                 continue
             del self.streams[stream]
             self._unlink(stream)
-            self.hurried -= stream.low_latency
+            self.low_latency_streams -= stream.low_latency
             client = stream.client
             client.streams.pop(stream.number, None)
             client.ready.pop(stream, None)

@@ -103,8 +103,8 @@ class RequestDispatcher:
 
         Large values are not waited for: they gain nothing from sharing a frame.
         """
-        hurried = self.exporter.hurried or self.queues.gathered() > LARGE_VALUE_BYTES
-        return 0.001 if hurried else 0.02
+        low_latency = self.exporter.low_latency_streams or self.queues.gathered() > LARGE_VALUE_BYTES
+        return 0.001 if low_latency else 0.02
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
         """Handle one frame of a client."""

@@ -183,7 +183,7 @@ class MemoryConnection:
         if self.is_open and not self.manual:
             self.deliver()
 
-    def hurry(self) -> None:
+    def flush_now(self) -> None:
         if self.is_open and not self.manual and self.dispatcher is not None:
             self.dispatcher.flush()
 
