@@ -244,7 +244,7 @@ def test_limits_hold_until_the_data_leaves_them_or_shrinks():
     assert fit(held, (2.0, 99.0), Axis(log=True)) is held
     assert fit(held, (1.0, 1.5), Axis(log=True)) != held
     assert fit(held, (5.0, 6.0), Axis(low=0.0, high=9.0)) == (0.0, 9.0)
-    assert fit(None, None, Axis()) == (-0.04, 1.04)
+    assert fit(None, None, Axis()) == (0.0, 1.04)
 
 
 def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
@@ -252,9 +252,9 @@ def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
         return Picture((Line(X, X, name="loss"),), rules=tuple(VerticalLine(x, f"lr {x:g}") for x in places))
 
     drawing = draw(said(20, 50, 50.5, 51), new_figure(4, 3, dpi=50))
-    assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "", "", "lr 51"]
-    drawing.update(said(20, 50, 80, 80.5))
-    assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "lr 50", "", "lr 80.5"]
+    assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "", "lr 50.5", "lr 51"]  # in two rows
+    drawing.update(said(20, 79.5, 80, 80.5))
+    assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "", "lr 80", "lr 80.5"]
 
 
 NOISE = np.random.default_rng(0).normal(size=100_000)
@@ -323,3 +323,34 @@ def test_captions_of_neighbours_do_not_overlap(inches):
     assert len(texts) == 9
     boxes = [text.get_window_extent() for text in texts]
     assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
+
+
+def test_names_and_words_of_commands_stand_over_the_plot_and_take_a_quarter_at_most():
+    lines = tuple(Line(X, X + i, name=f"a long name of layer {i}") for i in range(40))
+    rules = (VerticalLine(20.0, "lr 0.1 → 0.01"), VerticalLine(80.0, "lr 0.01 → 0.001"))
+    figure = new_figure(6, 4)
+    view = draw(Picture(lines, rules=rules), figure).views[0]
+    figure.draw_without_rendering()
+    top, height = view.axes.bbox.y1, figure.bbox.height
+    legend = view.legend.get_window_extent()
+    assert legend.y0 >= top
+    assert legend.height <= 0.25 * height
+    assert [text.get_text() for text in view.legend.get_texts()][-1].endswith("more")
+    for text in view.words:
+        assert text.get_window_extent().y0 >= top
+        assert text.get_window_extent().y1 <= legend.y0
+
+
+def test_the_axes_of_a_grid_align():
+    plain = Picture((Line(X, X, name="loss"),), title="loss")
+    noted = Picture(
+        tuple(Line(X, X + i, name=f"layer {i}") for i in range(9)), title="many", guess="a guess", badges=("a note",),
+        rules=(VerticalLine(20.0, "lr"),), y=Axis("norm"),
+    )  # fmt: skip
+    drawings = draw_all([plain, noted, noted, plain], new_figure(12, 8), 2)
+    boxes = [drawing.views[0].axes.bbox for drawing in drawings]
+    for one, other in ((0, 1), (2, 3)):
+        assert boxes[one].y0 == pytest.approx(boxes[other].y0)
+        assert boxes[one].y1 == pytest.approx(boxes[other].y1)
+    for one, other in ((0, 2), (1, 3)):
+        assert boxes[one].x0 == pytest.approx(boxes[other].x0)

@@ -276,6 +276,8 @@ def test_each_control_gets_the_widget_that_admits_what_it_admits(steered):
     }  # fmt: skip
     slider = shown.rows["echo.factor"].widget
     assert (slider.min, slider.max, slider.tooltip) == (1, 16, "how often")
+    assert "1 to 16 · how often" in shown.rows["echo.factor"].meaning.value
+    assert "1e-05 to 1" in shown.rows["echo.rate"].meaning.value
 
 
 def test_a_panel_sets_controls_shows_outcomes_and_follows_other_clients(steered):

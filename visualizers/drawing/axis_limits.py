@@ -35,7 +35,7 @@ def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PADDIN
 
     >>> held = fit(None, (0, 100), Axis(), pad=0.1)
     >>> held, fit(held, (0, 105), Axis()) is held, fit(held, (0, 120), Axis(), pad=0.1)
-    ((-10.0, 110.0), True, (-12.0, 156.0))
+    ((0.0, 110.0), True, (0.0, 156.0))
     """
     if data is None:
         data = (1.0, 10.0) if axis.log else (0.0, 1.0)
@@ -57,6 +57,8 @@ def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PADDIN
         low - (pad + GROWTH_SHARE * (grown_low and not grown_high)) * width,
         high + (pad + GROWTH_SHARE * grown_high) * width,
     )
+    if low >= 0 > new[0] and not axis.log:
+        new = 0.0, new[1]  # what is never negative has no room below zero
     new = (10.0 ** new[0], 10.0 ** new[1]) if axis.log else new
     low, high = new[0] if axis.low is None else axis.low, new[1] if axis.high is None else axis.high
     if not apart(low, high):  # one end is given, and the data lies on its other side

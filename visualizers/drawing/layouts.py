@@ -159,7 +159,7 @@ def written(cell: float) -> str:
 
 def frame_words(picture: Picture) -> str:
     """Return which of the kept frames is shown, counted from one."""
-    return f"frame {picture.frame[0] + 1} of {picture.frame[1]}" if picture.frame else ""
+    return f"frame {picture.frame[0] + 1} of {picture.frame[1]}" if picture.frame and picture.frame[1] > 1 else ""
 
 
 def time_words(seconds: float) -> str:

@@ -20,6 +20,7 @@ from matplotlib.legend import Legend
 from matplotlib.text import Text
 
 from looptap.visualizers.cells import ChartGrid
+from looptap.visualizers.drawing.backends.with_matplotlib import align
 from looptap.visualizers.surfaces.framebar import FrameBar
 from looptap.visualizers.surfaces.window_part import WindowPart
 
@@ -139,8 +140,15 @@ class ChartWindow:
         if framed:
             self.bar = FrameBar(self.figure.add_axes((0.08, 0.0, 0.84, 0.6 * _FRAME_BAR_SHARE)), self.go_to)
             self._move_bar()
+        self._align()
         self._animate(True)
         self._background = None
+
+    def _align(self) -> None:
+        """Give the axes of a row one height, and those of a column one left side."""
+        align([part.drawing for part in self.parts], self.plot.shape[1])
+        for part in self.parts:
+            part.restore()
 
     def _artists(self) -> Iterator[Any]:
         for part in self.parts:
@@ -165,7 +173,7 @@ class ChartWindow:
     def _resized(self, event: Any) -> None:
         for part in self.parts:
             part.drawing.layout()
-            part.restore()
+        self._align()
 
     # ------------------------------------------------------------ drawing
 
@@ -195,6 +203,7 @@ class ChartWindow:
             changes = {part.update() for part in self.parts} - {""}
         self._move_bar()
         if "structure" in changes:
+            self._align()
             self._animate(True)
         if changes:
             self._paint(whole=changes != {"data"})

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from matplotlib import dates, ticker
 from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from looptap.visualizers.data.ticks import tick_labels
 from looptap.visualizers.drawing.axis_limits import Limits, fit, span
 from looptap.visualizers.drawing.backends.matplotlib_marks import (
+    DASHES,
     PLAIN,
     SMALL_FONT_POINTS,
     BandArtist,
@@ -33,7 +36,12 @@ Change: TypeAlias = Literal["data", "limits", "structure"]
 Place: TypeAlias = Callable[[float, float, float, float], tuple[float, float, float, float]]
 """Maps margins in inches (left, bottom, right, top) to a rectangle in parts of the figure."""
 
-_MAX_LEGEND_ENTRIES = 12
+MAX_LEGEND_SHARE = 0.25
+"""The most of the height of a cell that the names of its lines take."""
+_ROW_INCHES = 0.15  # of a row of names, or of words of commands, above the axes
+_MAX_RULE_ROWS = 2
+_LETTER_INCHES = 0.6 * SMALL_FONT_POINTS / 72
+_HANDLE_CHARACTERS = 4  # room for the patch of colour and the gaps beside a name
 
 
 class PlaneView:
@@ -60,14 +68,15 @@ class PlaneView:
                 [i for i, _ in at], [shown(text) for _, text in at], rotation=30 if long else 0,
                 ha="right" if long else "center", **PLAIN,
             )  # fmt: skip
+        self.rows = min(_MAX_RULE_ROWS, len(picture.rules))
         self.margins = (0.62, 0.42 + (0.5 if self.labels else 0), 0.55 if picture.right else 0.15, 0.1)
         self.bounds: dict[Any, Limits | None] = {}
         self.rules = LineCollection([], colors=theme.muted, linewidths=0.8, linestyles="dashed")
         self.axes.add_collection(self.rules, autolim=False)
-        upright = {"rotation": 90, "va": "top", "ha": "right", "clip_on": True}
-        self.words = [words(self.axes, 0, 1, "", **upright) for _ in picture.rules]
+        self.words = [words(self.axes, 0, 1, "", va="bottom", color=theme.muted) for _ in picture.rules]
         self.marks: list[Any] = [self._artist(mark, panel, picture) for mark in panel.marks]
-        self.legend = _legend(self.right or self.axes, panel, picture)
+        self.named = named(panel.marks, picture)
+        self.legend: Any = None
         self.place(place)
         self.set(panel, picture)
 
@@ -78,9 +87,16 @@ class PlaneView:
         return [*(one for mark in self.marks for one in mark.artists), self.rules, *self.words, *legend]
 
     def place(self, place: Place) -> None:
-        """Put the axes where ``place`` says."""
+        """Put the axes where ``place`` says, with room above them for names and words."""
+        left, bottom, right, _ = self.margins
+        wide, tall = _inches(self.axes.figure, place(left, bottom, right, 0.1))
+        self.legend, rows = _legend(self.right or self.axes, self.named, wide, tall, self.rows)
+        self.margins = (left, bottom, right, 0.1 + _ROW_INCHES * (rows + self.rows))
         for axes in filter(None, (self.axes, self.right)):
             axes.set_position(place(*self.margins))
+        if self.legend is not None:
+            height = _inches(self.axes.figure, self.axes.get_position().bounds)[1]
+            self.legend.set_bbox_to_anchor((0, 1 + (_ROW_INCHES * self.rows + 0.02) / height), self.axes.transAxes)
 
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel, which has the structure of the previous one."""
@@ -93,19 +109,27 @@ class PlaneView:
         for artist in self.marks:
             if isinstance(artist, LineArtist):
                 artist.settle()
+        self._say(picture, at)
+        return "limits" if moved else "data"
+
+    def _say(self, picture: Picture, at: Any) -> None:
+        """Put the words of commands above the axes; the newest have precedence."""
         low, high = self.axes.get_xlim()
         across = self.axes.get_xaxis_transform()
-        free: list[float] = []  # x of words in pixels; the newest command has precedence
+        figure = self.axes.get_figure(root=True)
+        box, letter = self.axes.bbox, _LETTER_INCHES * figure.dpi
+        row_height = _ROW_INCHES * figure.dpi / box.height
+        taken = [np.inf] * self.rows  # the left ends of the words in each row, in pixels
         for text, x, rule in sorted(zip(self.words, at, picture.rules, strict=True), key=lambda one: -one[1]):
-            stands = float(across.transform((np.clip(x, low, high), 0))[0])
-            tall = 1.2 * text.get_fontsize() * self.axes.figure.dpi / 72
-            said = low <= x <= high and all(abs(stands - other) >= tall for other in free)
+            wide, left = letter * len(rule.text), float(across.transform((np.clip(x, low, high), 0))[0])
+            left = max(box.x0, min(left, box.x1 - wide))
+            row = next((i for i, end in enumerate(taken) if left + wide + letter < end), -1)
+            said = row >= 0 and low <= x <= high
             if said:
-                free.append(stands)
+                taken[row] = left
             text.set_text(shown(rule.text) if said else "")
-            text.set_transform(across)
-            text.set_position((np.clip(x, low, high), 0.99))
-        return "limits" if moved else "data"
+            text.set_transform(self.axes.transAxes)
+            text.set_position(((left - box.x0) / box.width, 1.01 + row_height * max(0, row)))
 
     def _sides(self, picture: Picture) -> list[tuple[Any, Axis]]:
         return [(self.axes, picture.y), *([(self.right, picture.right)] if picture.right else [])]
@@ -156,7 +180,8 @@ class SpaceView:
              PointsArtist(self.axes, mark, plain, plain))
             for mark in panel.marks if isinstance(mark, Line | Points)
         ]  # fmt: skip
-        self.legend = _legend(self.axes, panel, picture)
+        self.named = named(panel.marks, picture)
+        self.legend: Any = None
         self.place(place)
         self.set(panel, picture)
 
@@ -166,8 +191,11 @@ class SpaceView:
         return [*(one for mark in self.marks for one in mark.artists), *filter(None, [self.legend])]
 
     def place(self, place: Place) -> None:
-        """Put the axes where ``place`` says."""
-        self.axes.set_position(place(0.1, 0.15, 0.35, 0.05))
+        """Put the axes where ``place`` says, with room above them for names."""
+        self.legend, rows = _legend(self.axes, self.named, *_inches(self.axes.figure, place(0.1, 0.15, 0.35, 0.05)))
+        self.axes.set_position(place(0.1, 0.15, 0.35, 0.05 + _ROW_INCHES * rows))
+        if self.legend is not None:
+            self.legend.set_bbox_to_anchor((0, 1.0), self.axes.transAxes)
 
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel, which has the structure of the previous one."""
@@ -219,31 +247,75 @@ def _extent(mark: Mark, panel: Panel, y: Axis) -> tuple[list[Any], list[Any]]:
     raise TypeError(f"{type(mark).__name__} has no axes.")
 
 
+class Numbers(ticker.Formatter):
+    """Writes the numbers at ticks as all surfaces do."""
+
+    def __init__(self, *, log: bool = False) -> None:
+        self._log = log
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """Return the text for one number."""
+        return tick_labels([x], self._log)[0]
+
+    def format_ticks(self, values: Any) -> list[str]:
+        """Return the texts for all ticks of an axis."""
+        return tick_labels([float(value) for value in values], self._log)
+
+
 def _scales(axes: Any, x: Axis, y: Axis) -> None:
     for axis, put, mine in ((x, axes.set_xscale, axes.xaxis), (y, axes.set_yscale, axes.yaxis)):
         if axis.log:
             put("log", nonpositive="mask")
+            mine.set_major_formatter(Numbers(log=True))
             mine.set_minor_formatter(ticker.NullFormatter())
         elif axis.time:
             locator = dates.AutoDateLocator()
             mine.set_major_locator(locator)
             mine.set_major_formatter(dates.ConciseDateFormatter(locator))
+        else:
+            mine.set_major_formatter(Numbers())
 
 
-def _legend(axes: Any, panel: Panel, picture: Picture) -> Any:
-    """Return a legend in the upper right corner: "best" takes longer than the lines."""
-    marks = named(panel.marks, picture)
+def _inches(figure: Any, bounds: tuple[float, float, float, float]) -> tuple[float, float]:
+    """Return width and height in inches of a part (left, bottom, width, height) of a figure."""
+    dpi = figure.get_figure(root=True).dpi
+    return max(0.1, bounds[2] * figure.bbox.width / dpi), max(0.1, bounds[3] * figure.bbox.height / dpi)
+
+
+def _legend(axes: Any, marks: Sequence[Any], wide: float, tall: float, rows_above: int = 0) -> tuple[Any, int]:
+    """Return the names in rows above the axes, where no data is, and the number of rows.
+
+    ``wide`` and ``tall`` are the room in inches; names beyond a quarter of it are counted.
+    """
+    old = axes.get_legend()
+    if old is not None:
+        old.remove()
     if not marks:
-        return None
-    handles = [
-        Patch(color=mark.color, alpha=max(0.3, mark.opacity), label=" " + shown(mark.name))
-        for mark in marks[:_MAX_LEGEND_ENTRIES]
-    ]
-    if len(marks) > _MAX_LEGEND_ENTRIES:
-        handles.append(Patch(alpha=0, label=f" … {len(marks) - _MAX_LEGEND_ENTRIES} more"))
-    legend = axes.legend(handles=handles, loc="upper right", fontsize=SMALL_FONT_POINTS, framealpha=0.8, handlelength=1)
+        return None, 0
+    longest = max(len(mark.name) for mark in marks)
+    columns = max(1, int(wide / (_LETTER_INCHES * (longest + _HANDLE_CHARACTERS))))
+    most = max(1, int(MAX_LEGEND_SHARE * tall / _ROW_INCHES) - rows_above)
+    rows = min(most, -(-len(marks) // columns))
+    several = len(marks) > rows * columns
+    shown_marks = marks[: max(1, rows * columns - 1)] if several else marks
+    handles: list[Any] = [_handle(mark) for mark in shown_marks]
+    if several:
+        handles.append(Patch(alpha=0, label=f"… {len(marks) - len(shown_marks)} more"))
+    # matplotlib fills columns first: the names are to be read in rows
+    ordered = [handles[i] for column in range(columns) for i in range(column, len(handles), columns)]
+    legend = axes.legend(
+        handles=ordered, loc="lower left", fontsize=SMALL_FONT_POINTS, handlelength=1.4, ncols=columns,
+        frameon=False, borderpad=0, borderaxespad=0, labelspacing=0.25, columnspacing=1.2, handletextpad=0.5,
+    )  # fmt: skip
     theme = theme_of(axes)
-    legend.get_frame().set(facecolor=theme.ground, edgecolor=theme.faint)
     for text in legend.get_texts():
         text.set(color=theme.ink, **PLAIN)
-    return legend
+    return legend, rows
+
+
+def _handle(mark: Any) -> Any:
+    """Return what stands before a name: the stroke of a line, else a patch of colour."""
+    if isinstance(mark, Line):
+        return Line2D([], [], color=mark.color, ls=DASHES[mark.dash], alpha=max(0.3, mark.opacity), lw=2,
+                      label=shown(mark.name))  # fmt: skip
+    return Patch(color=mark.color, alpha=max(0.3, mark.opacity), label=shown(mark.name))

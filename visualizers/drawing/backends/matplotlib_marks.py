@@ -21,8 +21,10 @@ SMALL_FONT_POINTS, LARGE_FONT_POINTS = 7.5, 9.5
 """Font sizes in points."""
 PLAIN = {"parse_math": False, "usetex": False}
 """Draws a job's text as it is: dollar signs do not start a formula."""
-_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+"""The dashes of a line as matplotlib names them."""
 _SECONDS_PER_DAY = 86400.0
+_OVER_FRAME_ORDER_NUMBER = 2.6  # of drawing: a frame has 2.5, and a line may lie on it
 
 
 def shown(text: str, family: str = "", weight: str = "normal") -> str:
@@ -54,9 +56,13 @@ class LineArtist:
 
     def __init__(self, axes: Any, mark: Line, x: Axis, y: Axis) -> None:
         self.axes, self.x, self.y = axes, x, y
-        style: dict[str, Any] = {"color": mark.color, "ls": _DASHES[mark.dash], "alpha": mark.opacity, "lw": 1.4}
+        style: dict[str, Any] = {"color": mark.color, "ls": DASHES[mark.dash], "alpha": mark.opacity, "lw": 1.4}
         flat = mark.z is None
-        self.line = axes.add_line(QuickLine([], [], **style)) if flat else axes.plot([], [], [], **style)[0]
+        self.line = (
+            axes.add_line(QuickLine([], [], **style, zorder=_OVER_FRAME_ORDER_NUMBER))
+            if flat
+            else axes.plot([], [], [], **style)[0]
+        )
         self.area = None if mark.filled is None else _area(axes, mark.color, 0.6 * mark.opacity)
         self.notes: list[Any] = []
         self.places: list[int] = []

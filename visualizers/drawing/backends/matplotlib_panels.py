@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Wedge
 
 from looptap.streams.text import cut
+from looptap.visualizers.data.color_scales import BLUES, VIRIDIS, is_dark_shade
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place
 from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, theme_of, words
 from looptap.visualizers.drawing.layouts import CAPTION_SHARE, Panel, arrange, caption_lines, scale, ticks, written
@@ -16,6 +19,11 @@ from looptap.visualizers.drawing.picture import Grid, Images, Picture, Pie, Tabl
 _LETTER_POINTS_SHARE, _LINE_POINTS_SHARE = 0.62, 1.25  # of the size of the font: a character wide, a line high
 _MONO = "DejaVu Sans Mono"
 _MAX_WRITTEN_CELLS = 900  # cells whose numbers can be read
+
+
+@cache
+def _colormap(stops: tuple[str, ...]) -> Any:
+    return LinearSegmentedColormap.from_list("looptap", stops)
 
 
 class GridView:
@@ -27,7 +35,7 @@ class GridView:
         self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
         self.cells = self.axes.imshow(
             np.zeros((rows, columns)), aspect="auto", interpolation="nearest",
-            cmap="Blues" if grid.written else "viridis",
+            cmap=_colormap(BLUES if grid.written else VIRIDIS),
         )  # fmt: skip
         self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.set_ylabel(shown(picture.y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
@@ -78,7 +86,8 @@ class GridView:
         low, high = self.cells.get_clim()
         for text, cell in zip(self.numbers, cells.ravel(), strict=False):
             text.set_text(written(cell))
-            text.set_color("white" if cell > (low + high) / 2 else "black")
+            dark = is_dark_shade(BLUES, (cell - low) / (high - low)) if high > low else False
+            text.set_color("white" if dark else "black")
         return "data" if held else "limits"
 
 

@@ -60,7 +60,22 @@ def draw_all(pictures: Sequence[Picture], figure: Any, rows: int | None = None) 
     width, height = figure.get_size_inches()
     down, across = arrange(max(1, len(pictures)), rows, 1.5 * 1.5 * height / width)
     parts = figure.subfigures(down, across, squeeze=False).ravel()
-    return [Drawing(part, picture) for part, picture in zip(parts, pictures, strict=False)]
+    drawings = [Drawing(part, picture) for part, picture in zip(parts, pictures, strict=False)]
+    align(drawings, across)
+    return drawings
+
+
+def align(drawings: Sequence[Drawing], columns: int) -> None:
+    """Give the axes of each row of a grid one top and bottom, and those of a column one left side."""
+    for drawing in drawings:
+        drawing.pad(0.0, 0.0, 0.0)
+    insets = {i: found for i, drawing in enumerate(drawings) if (found := drawing.insets) is not None}
+    for i, (left, bottom, top) in insets.items():
+        row = [one for other, one in insets.items() if other // columns == i // columns]
+        column = [one for other, one in insets.items() if other % columns == i % columns]
+        drawings[i].pad(
+            max(one[0] for one in column) - left, max(one[1] for one in row) - bottom, max(one[2] for one in row) - top
+        )
 
 
 def new_figure(width: float = 6.4, height: float = 4.2, dpi: float = 100) -> Figure:
@@ -76,6 +91,7 @@ class Drawing:
     def __init__(self, figure: Any, picture: Picture) -> None:
         self.figure = figure
         self.views: list[Any] = []
+        self._pad = (0.0, 0.0, 0.0)
         self._build(sanitize(picture, theme_of(figure)))
 
     @property
@@ -97,6 +113,20 @@ class Drawing:
         changes = {view.set(panel, picture) for view, panel in zip(self.views, panels(picture), strict=True)}
         self._say(picture)
         return "limits" if "limits" in changes else "data"
+
+    @property
+    def insets(self) -> tuple[float, float, float] | None:
+        """Inches left of, below and above the axes, if there is one panel that has axes."""
+        if len(self.views) != 1 or not hasattr(self.views[0], "margins"):
+            return None
+        left, bottom, _, top = self.views[0].margins
+        return left, bottom + self._footer, top + self._header
+
+    def pad(self, left: float, bottom: float, top: float) -> None:
+        """Leave more room beside the axes, in inches, than they need."""
+        if self._pad != (left, bottom, top):
+            self._pad = (left, bottom, top)
+            self.layout()
 
     def layout(self) -> None:
         """Arrange everything again after the figure was resized."""
@@ -143,6 +173,7 @@ class Drawing:
         wide, tall = width / columns, max(0.3, height - self._header - self._footer) / rows
 
         def place(left: float, bottom: float, right: float, top: float) -> tuple[float, float, float, float]:
+            left, bottom, top = left + self._pad[0], bottom + self._pad[1], top + self._pad[2]
             across, up = min(left + right, 0.7 * wide), min(bottom + top, 0.7 * tall)
             share, above = left / (left + right or 1), bottom / (bottom + top or 1)
             return (

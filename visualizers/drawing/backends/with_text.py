@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
+from looptap.visualizers.data.color_scales import BLUES, is_dark_shade, shade
 from looptap.visualizers.data.colors import DARK, LIGHT, Theme
 from looptap.visualizers.drawing.axis_limits import apart, span
 from looptap.visualizers.drawing.backends.blocks import bar, beside, half_blocks, shaded
@@ -352,8 +353,9 @@ def _shade(text: str, cell: float, low: float, high: float, color: bool) -> str:
     if not color or cell != cell:
         return text
     share = (cell - low) / (high - low)
-    red, green, blue = (round(a + (b - a) * share) for a, b in ((247, 8), (251, 48), (255, 107)))
-    return f"\x1b[48;2;{red};{green};{blue};38;5;{16 if share < 0.5 else 231}m{text}\x1b[0m"
+    red, green, blue = shade(BLUES, share)
+    ink = 231 if is_dark_shade(BLUES, share) else 16
+    return f"\x1b[48;2;{red};{green};{blue};38;5;{ink}m{text}\x1b[0m"
 
 
 def _painted(text: str, color: str, colored: bool) -> str:

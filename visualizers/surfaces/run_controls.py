@@ -1,0 +1,204 @@
+"""`RunControls`: the controls of a run as data, for the panels that draw them.
+
+A panel calls `refresh` now and then, and `ask` when its user has turned something. Requests run on threads of their
+own: a loop that does not respond blocks nothing but the change itself.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from looptap.client.control.controls import ControlInfo, ControlReport
+from looptap.client.run import Run
+from looptap.streams.errors import LooptapError
+
+REFRESH_INTERVAL_SECONDS = 1.0
+"""Seconds between two checks for changes by other clients."""
+MIN_LOG_SLIDER_RATIO = 100.0
+"""A positive range whose ends differ by more than this factor has a slider of powers."""
+_OPERATOR = "operator"  # the role that may change a job
+
+
+@dataclass(eq=False)
+class Knob:
+    """A control or a command of a run, and the outcome of its last use."""
+
+    name: str
+    call: Callable[[Any], Any] = field(repr=False)
+    doc: str = ""
+    info: ControlInfo | None = None
+    """The control as it was last read; None for a command."""
+    there: bool = True
+    """False if the job does not offer it now."""
+    outcome: str = ""
+    failed: bool = False
+    busy: bool = False
+    waiting: list[Any] = field(default_factory=list, repr=False)
+    """The value to be sent next."""
+    doubtful: bool = False
+    """True after a failed request: what a panel shows may not be the value."""
+    read: float = 0.0
+    asked: float = 0.0
+    """When the value was read and when the last request ended, by the monotonic clock."""
+
+    @property
+    def value(self) -> Any:
+        """The value of a control; None for a command."""
+        return None if self.info is None else self.info.value
+
+    @property
+    def settled(self) -> bool:
+        """True if the value was read after all requests."""
+        return not self.busy and not self.waiting and self.read >= self.asked
+
+    @property
+    def label(self) -> str:
+        """The name, with the unit."""
+        return f"{self.name} [{self.info.unit}]" if self.info is not None and self.info.unit else self.name
+
+    @property
+    def meaning(self) -> str:
+        """The bounds and what it does, in a line."""
+        return " · ".join(filter(None, [bounds(self.info), self.doc]))
+
+
+class RunControls:
+    """The controls and commands of ``run``; ``said`` is called when a knob's outcome changes."""
+
+    def __init__(self, run: Run, said: Callable[[Knob], None] = lambda knob: None) -> None:
+        self.run = run
+        self.knobs: dict[str, Knob] = {}
+        self.reason = ""
+        """Why nothing can be changed, if so."""
+        self._said = said
+        self._guard = threading.Lock()
+
+    def refresh(self) -> None:
+        """Read the controls as they are now; waits for the reply of the run."""
+        run, reason = self.run, ""
+        report, infos, begun = None, dict[str, ControlInfo](), time.monotonic()
+        try:
+            if run.role != _OPERATOR:
+                reason = "You are a viewer of this run: only an operator can change it."
+            elif run.alive:
+                report = run.controls.report()
+                infos = run.controls.look(report=report)
+        except (LooptapError, TimeoutError) as error:
+            reason = str(error)
+        if not run.alive:
+            reason = f"The run is {run.state}{f': {run.reason}' if run.reason else ''}."
+        offered = {name: (doc, call) for name, doc, call in _offers(run, report)}
+        for name, (doc, call) in offered.items():
+            self.knobs.setdefault(name, Knob(name, lambda value, call=call: call(), doc))  # type: ignore[misc]
+        for name, info in infos.items():
+            knob = self.knobs.setdefault(name, Knob(name, lambda value, name=name: self._set(name, value)))  # type: ignore[misc]
+            knob.read, knob.info = begun, info
+            knob.doc = "; ".join(filter(None, [info.doc, info.driven and f"driven by {info.driven}"]))
+        for name, knob in self.knobs.items():
+            knob.there = report is None or name in infos or name in offered
+        self.reason = reason
+
+    @property
+    def over(self) -> bool:
+        """True if the run has ended: nothing will change any more."""
+        return self.run.state in ("ended", "failed")
+
+    def _set(self, name: str, value: Any) -> Any:
+        info = self.knobs[name].info
+        return self.run.set(name, value, schedule="scale" if info is not None and info.driven else "")
+
+    def ask(self, knob: Knob, value: Any = None) -> None:
+        """Request a change on a thread of its own; of those made meanwhile, the newest."""
+        with self._guard:
+            knob.waiting[:] = [value]
+            if knob.busy:
+                return
+            knob.busy = True
+        self.say(knob, "…")
+        threading.Thread(target=self._work, args=(knob,), name="looptap-panel", daemon=True).start()
+
+    def _work(self, knob: Knob) -> None:
+        while True:
+            with self._guard:
+                if not knob.waiting:
+                    knob.busy = False
+                    return
+                value = knob.waiting.pop()
+            try:
+                outcome = knob.call(value)
+            except Exception as error:  # an error of the job, the connection or the value is shown beside it
+                knob.asked, knob.doubtful = time.monotonic(), True
+                self.say(knob, str(error), failed=True)
+            else:
+                knob.asked = time.monotonic()
+                self.say(knob, str(outcome))
+
+    def say(self, knob: Knob, text: str, *, failed: bool = False) -> None:
+        """Note the outcome of a knob."""
+        knob.outcome, knob.failed = text, failed
+        self._said(knob)
+
+
+def bounds(info: ControlInfo | None) -> str:
+    """Return the bounds of a control in words; "" if it has none.
+
+    >>> bounds(ControlInfo(name="factor", minimum=1, maximum=64)), bounds(ControlInfo(name="lr", minimum=0.0))
+    ('1 to 64', 'at least 0.0')
+    """
+    if info is None or info.choices:
+        return ""
+    low, high = info.minimum, info.maximum
+    if low is not None and high is not None:
+        return f"{low:g} to {high:g}"
+    return f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
+
+
+def slides(info: ControlInfo) -> bool:
+    """Return whether a control has a slider: a number within bounds."""
+    low, high, value = info.minimum, info.maximum, info.value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return bool(number and not info.choices and low is not None and high is not None and low <= value <= high)
+
+
+def in_powers(info: ControlInfo) -> bool:
+    """Return whether the slider of a control is one of powers."""
+    low, high = info.minimum, info.maximum
+    return info.type != "int" and bool(low and high and low > 0 and high / low > MIN_LOG_SLIDER_RATIO)
+
+
+def step_of(info: ControlInfo) -> float:
+    """Return the step of a slider: about a hundredth of its range, a round number."""
+    low, high = info.minimum or 0, info.maximum or 0
+    if info.type == "int":
+        return 1
+    return round_below((high - low) / 100) if high > low else 0.1
+
+
+def round_below(step: float) -> float:
+    """Return the largest of 1, 2 or 5 times a power of ten not above ``step``.
+
+    >>> round_below(0.63), round_below(0.02)
+    (0.5, 0.02)
+    """
+    power = 10.0 ** math.floor(math.log10(step))
+    return next((n * power for n in (5, 2) if n * power <= step), power)
+
+
+def _offers(run: Run, report: ControlReport | None) -> list[tuple[str, str, Callable[[], Any]]]:
+    """Return the commands that a run offers: name, meaning, and how to request it."""
+    found: list[tuple[str, str, Callable[[], Any]]] = []
+    if report is None:
+        return found
+    for name, doc in report.triggers.items():
+        found.append((f"trigger {name}", doc, lambda name=name: run.trigger(name)))  # type: ignore[misc]
+    if report.checkpoint:
+        found.append(("checkpoint", "have the job make a checkpoint", run.checkpoint))
+    if report.may_pause:
+        found.append(("pause", f"have the loop wait, for {report.may_pause} s at most", run.pause))
+        found.append(("resume", "end a pause", run.resume))
+    return [*found, ("stop", "ask the job to stop at its next event", run.stop)]
