@@ -7,29 +7,33 @@ delays the next, so that the window always answers.
 
 from __future__ import annotations
 
-import contextlib
-import re
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
-from matplotlib.legend import Legend
 from matplotlib.text import Text
 
 from looptap.visualizers.cells import ChartGrid
+from looptap.visualizers.data.colors import DARK, LIGHT
+from looptap.visualizers.drawing.backends.matplotlib_marks import theme_of
 from looptap.visualizers.drawing.backends.with_matplotlib import align
-from looptap.visualizers.surfaces.framebar import FrameBar
-from looptap.visualizers.surfaces.window_part import WindowPart
+from looptap.visualizers.surfaces.panels.side_panel import PANEL_INCHES, ControlsReader, SidePanel, runs_to_control
+from looptap.visualizers.surfaces.windows.framebar import FrameBar
+from looptap.visualizers.surfaces.windows.interrupts import interruptible
+from looptap.visualizers.surfaces.windows.pointer import Pointer
+from looptap.visualizers.surfaces.windows.window_painter import WindowPainter, file_name
+from looptap.visualizers.surfaces.windows.window_part import WindowPart
+from looptap.visualizers.surfaces.windows.window_view import WindowView
 
 MIN_FRAME_SECONDS = 0.03
 """Seconds from one frame to the next, at least."""
 _PLAYBACK_FRAME_SECONDS = 0.1  # seconds between two frames that are played back
 _STATUS_INTERVAL_SECONDS = 0.5  # seconds between two updates of the title
 _FRAME_BAR_SHARE = 0.07  # share of the height, for the slider of frames
-HELP = "space: pause   s: save   ←, →, End: frames   Enter: play   h: whole view   q: close"
+HELP = (
+    "space: pause   s: save   l: log   e: smoothing   x: x axis   c: outliers   k: knobs   t: dark   r: reset\n"
+    "←, →, End: frames   Enter: play   h: whole view   q: close"
+)
 
 
 class ChartWindow:
@@ -52,19 +56,21 @@ class ChartWindow:
         self._pyplot, self.plot = pyplot, plot
         self.title, self._status, self._say = title, status, say
         self.closed = self.paused = self._interrupted = self._turning = False
-        self.frames = self.redrawn = 0
-        """The number of frames shown, and of those that redrew everything."""
         down, across = plot.shape
         self.figure = pyplot.figure(figsize=(min(16, 3 + 4 * across), min(10, 1.4 + 3 * down)), layout="none")
         self.canvas: Any = self.figure.canvas
         self.manager: Any = self.canvas.manager
         self.parts: list[WindowPart] = []
         self.bar: FrameBar | None = None
-        self._background: Any = None  # the picture of all that does not move
-        self._shown_labels: list[Any] = []  # the texts in it
-        self._stamps: dict[Any, Any] = {}  # drawn legends, by artist
-        self._saving = False
+        self.painter = WindowPainter(self.figure, self._artists, self._labels)
         self._playing = 0.0
+        self.view = WindowView(lambda: self.parts)
+        self.panel: SidePanel | None = None
+        self._reader = ControlsReader(runs_to_control(plot))
+        self._panel_wanted: bool | None = None  # None: if the job has knobs
+        self._first_knob = 0  # of the panel, which the wheel moves
+        self._stale = False  # whether everything has to be arranged again
+        self._pointed: Any = None  # where the mouse is, if that was not drawn yet
         self.shown_title = ""
         self._looked = 0.0
         self._connect()
@@ -80,43 +86,36 @@ class ChartWindow:
         for name, handler in (
             ("draw_event", self._drawn), ("resize_event", self._resized), ("close_event", self._closed),
             ("key_press_event", self._key), ("button_release_event", self._released),
-            ("button_press_event", self._pressed),
+            ("button_press_event", self._pressed), ("motion_notify_event", self._move),
+            ("figure_leave_event", self._move), ("scroll_event", self._scrolled),
         ):  # fmt: skip
             self.canvas.mpl_connect(name, handler)
-        self._print = self.canvas.print_figure
-        self.canvas.print_figure = self._print_whole
 
     def show(self, block: bool | None = None) -> None:
         """Show the window; wait until it is closed if ``block``, like pyplot.show().
 
         Ctrl-C in the terminal closes it, and raises KeyboardInterrupt.
         """
-        with self._interruptible():
+        with interruptible(self.manager, self._interrupt):
             self._pyplot.show(block=block)
         if self._interrupted:
             raise KeyboardInterrupt
 
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Note Ctrl-C and cut a turn short: the toolkit would swallow an exception."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
+    def _interrupt(self) -> None:
+        """Note Ctrl-C; cut a turn short: the toolkit would swallow an exception elsewhere."""
+        self._interrupted = True
+        if self._turning:
+            raise KeyboardInterrupt
 
-        def note(number: int, frame: FrameType | None) -> None:
-            self._interrupted = True
-            # An interrupted turn leaves Tk with callbacks for deleted images, and it would print an error for each.
-            window: Any = getattr(self.manager, "window", None)
-            if hasattr(window, "report_callback_exception"):
-                window.report_callback_exception = lambda *_: None
-            if self._turning:
-                raise KeyboardInterrupt
+    @property
+    def frames(self) -> int:
+        """The number of frames shown."""
+        return self.painter.frames
 
-        before = signal.signal(signal.SIGINT, note)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
+    @property
+    def redrawn(self) -> int:
+        """The number of frames that redrew everything."""
+        return self.painter.redrawn
 
     def close(self) -> None:
         """Close the window."""
@@ -126,23 +125,40 @@ class ChartWindow:
 
     def _arrange(self) -> None:
         """Give each chart its part of the figure, and the frames their slider."""
+        hidden = {id(part.cell): part.hidden for part in self.parts}
+        self.parts, self.bar, self.panel = [], None, None  # widgets that are made may draw
         self.figure.clear()
+        self.pointer = Pointer(self.figure)
         cells = list(self.plot.cells)
         self.plot.pull()
         framed = any(cell.chart is not None and cell.chart.frames for cell in cells)
         shares = [1 - _FRAME_BAR_SHARE * framed, _FRAME_BAR_SHARE] if framed else [1]
-        whole = {"left": 0, "right": 1, "top": 1, "bottom": 0, "hspace": 0}
-        grid = self.figure.add_gridspec(len(shares), 1, height_ratios=shares, **whole)
-        area = self.figure.add_subfigure(grid[0])
+        whole = {"left": 0, "right": 1, "top": 1, "bottom": 0, "hspace": 0, "wspace": 0}
+        wide = self.figure.get_size_inches()[0]
+        wanted = self.wants_panel  # asked for once: the controls come by another thread
+        beside = [max(0.3 * wide, wide - PANEL_INCHES), PANEL_INCHES] if wanted else [1]
+        grid = self.figure.add_gridspec(len(shares), len(beside), height_ratios=shares, width_ratios=beside, **whole)
+        area = self.figure.add_subfigure(grid[0, 0])
+        if wanted:
+            side = self.figure.add_subfigure(grid[:, 1])
+            view = self.view
+            self.panel = SidePanel(
+                side, self._reader.knobs, view.buttons, view.smoothing, view.smooth, self._first_knob
+            )
+        self._stale = False
         places = area.subfigures(*self.plot.shape, squeeze=False).ravel()
         self.parts = [WindowPart(cell, place) for cell, place in zip(cells, places, strict=False)]
-        self.bar = None
+        for part in self.parts:
+            part.hidden = hidden.get(id(part.cell), part.hidden)
+            part.dirty = bool(part.hidden)
         if framed:
-            self.bar = FrameBar(self.figure.add_axes((0.08, 0.0, 0.84, 0.6 * _FRAME_BAR_SHARE)), self.go_to)
+            share = beside[0] / sum(beside)
+            place = 0.08 * share, 0.0, 0.84 * share, 0.6 * _FRAME_BAR_SHARE
+            self.bar = FrameBar(self.figure.add_axes(place), self.go_to)
             self._move_bar()
         self._align()
-        self._animate(True)
-        self._background = None
+        self.painter.animate(True)
+        self.painter.forget()
 
     def _align(self) -> None:
         """Give the axes of a row one height, and those of a column one left side."""
@@ -155,6 +171,7 @@ class ChartWindow:
             yield from (artist for artist in part.drawing.artists if not _is_label(artist))
         if self.bar is not None:
             yield from self.bar.artists
+        yield from self.pointer.artists
 
     def _labels(self) -> list[Any]:
         """Return the texts in the axes, drawn with the background: they are slow."""
@@ -163,17 +180,11 @@ class ChartWindow:
             for part in self.parts for artist in part.drawing.artists if _is_label(artist)
         ]  # fmt: skip
 
-    def _animate(self, animated: bool) -> None:
-        """Exclude what moves from full draws."""
-        for artist in self._artists():
-            artist.set_animated(animated)
-            if isinstance(artist, Legend):
-                artist.get_frame().set_alpha(1.0)  # see _draw_artists
-
     def _resized(self, event: Any) -> None:
         for part in self.parts:
             part.drawing.layout()
         self._align()
+        self._stale = self.panel is not None  # its widgets have their size in inches
 
     # ------------------------------------------------------------ drawing
 
@@ -193,7 +204,7 @@ class ChartWindow:
 
     def _turn(self) -> None:
         start = time.monotonic()
-        if [part.cell for part in self.parts] != self.plot.cells or self._wants_bar():
+        if self._wants_arranging():
             self._arrange()
             changes = {"structure"}
         else:
@@ -204,9 +215,12 @@ class ChartWindow:
         self._move_bar()
         if "structure" in changes:
             self._align()
-            self._animate(True)
-        if changes:
-            self._paint(whole=changes != {"data"})
+            self.painter.animate(True)
+        turned = self.panel is not None and self.panel.update()
+        event, self._pointed = self._pointed, None
+        pointed = event is not None and self.pointer.move(event, self.parts)
+        if changes or turned or pointed:
+            self.painter.paint(whole=turned or not changes <= {"data"})
         if start - self._looked > _STATUS_INTERVAL_SECONDS:
             self._looked = start
             self._call_it()
@@ -217,36 +231,20 @@ class ChartWindow:
         if abs(wait - self.timer.interval) > 0.2 * self.timer.interval:
             self.timer.interval = wait
 
-    def _paint(self, whole: bool) -> None:
-        self.frames += 1
-        blits = self.canvas.supports_blit and self._background is not None
-        if whole or not blits or self._labels() != self._shown_labels:
-            self.redrawn += 1
-            self.canvas.draw()
-            return
-        self.canvas.restore_region(self._background)
-        self._draw_artists()
-        self.canvas.blit(self.figure.bbox)
+    @property
+    def wants_panel(self) -> bool:
+        """True if the panel is to be shown: on request, else if the job has knobs."""
+        if self._panel_wanted is not None:
+            return self._panel_wanted
+        return any(knob.info is not None for _, knob in self._reader.knobs)
 
-    def _drawn(self, event: Any) -> None:
-        """Keep the background that was just drawn, and draw what moves over it."""
-        if self._saving or self._gone():
-            return
-        if self.canvas.supports_blit:
-            self._background = self.canvas.copy_from_bbox(self.figure.bbox)
-            self._stamps.clear()
-        self._shown_labels = self._labels()
-        self._draw_artists()
-
-    def _draw_artists(self) -> None:
-        """Draw what moves; draw a legend once, then copy it: it is slower than all lines."""
-        for artist in self._artists():
-            if artist in self._stamps:
-                self.canvas.restore_region(self._stamps[artist])
-                continue
-            self.figure.draw_artist(artist)
-            if isinstance(artist, Legend) and self.canvas.supports_blit:
-                self._stamps[artist] = self.canvas.copy_from_bbox(artist.get_window_extent())
+    def _wants_arranging(self) -> bool:
+        """Return whether charts, the slider of frames, or the panel came or went."""
+        if self.wants_panel != (self.panel is not None) or self._stale:
+            return True
+        if self.panel is not None and not self.panel.fits(self._reader.knobs):
+            return True
+        return [part.cell for part in self.parts] != self.plot.cells or self._wants_bar()
 
     def _wants_bar(self) -> bool:
         return self.bar is None and any(part.frames for part in self.parts)
@@ -296,7 +294,14 @@ class ChartWindow:
     def _key(self, event: Any) -> None:
         from matplotlib.backend_bases import key_press_handler
 
+        if (self.panel is not None and self.panel.typing) or self.view.pressed(event.key):
+            return
         match event.key:
+            case "k":
+                self._panel_wanted = not self.wants_panel
+            case "t":
+                self.figure.set_facecolor((LIGHT if theme_of(self.figure).dark else DARK).ground)
+                self._stale = True
             case " ":
                 self.pause(not self.paused)
             case "s" | "ctrl+s":
@@ -308,8 +313,11 @@ class ChartWindow:
                 self.go_to(None)
             case "enter" if self._framed():
                 self._playing = 0.0 if self._playing else time.monotonic()
-            case "h" | "r" | "home":
+            case "h" | "home":
                 self._release()
+            case "r":
+                self._release()
+                self.view.reset()
             case _:
                 key_press_handler(event, self.canvas, self.canvas.toolbar)
 
@@ -325,8 +333,20 @@ class ChartWindow:
         self._call_it()
 
     def _pressed(self, event: Any) -> None:
-        if event.dblclick:
+        if any([part.clicked(event) for part in self.parts]):
+            return
+        if event.dblclick and (event.inaxes is None or event.inaxes.figure is not getattr(self.panel, "figure", None)):
             self._release()
+
+    def _move(self, event: Any) -> None:
+        self._pointed = event
+
+    def _scrolled(self, event: Any) -> None:
+        """Move through the knobs that have no room at once."""
+        if self.panel is not None and self.panel.figure.bbox.contains(event.x, event.y):
+            by = 1 if event.step < 0 and self.panel.hidden else -1 if event.step > 0 else 0
+            new = max(0, self._first_knob + by)
+            self._stale, self._first_knob = self._stale or new != self._first_knob, new
 
     def _released(self, event: Any) -> None:
         """Keep the view that the user has set with the tools of the toolbar."""
@@ -338,10 +358,10 @@ class ChartWindow:
 
     def _release(self) -> None:
         if any([part.release() for part in self.parts]):
-            self._animate(True)
+            self.painter.animate(True)
             if self.canvas.toolbar is not None:
                 self.canvas.toolbar.update()  # forgets the earlier views
-            self._background = None
+            self.painter.forget()
 
     def _at_home(self) -> bool:
         """Return whether Home was pressed after a zoom: it restores outdated limits."""
@@ -352,34 +372,19 @@ class ChartWindow:
 
     def save(self, path: str = "") -> str:
         """Write the window to ``path``, by default a new PNG file here; return the path."""
-        if not path:
-            name = re.sub(r"[^\w.+-]+", "_", self.title)[:80].strip("_") or "looptap"
-            path = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.png"
-        try:
-            self.figure.savefig(path)
-        except (OSError, ValueError) as error:
-            self._tell(f"{path} cannot be written: {error}")
-            return ""
-        self._tell(f"saved: {path}")
-        return path
+        path = path or file_name(self.title)
+        failed = self.painter.save(path)
+        self._tell(f"{path} cannot be written: {failed}" if failed else f"saved: {path}")
+        return "" if failed else path
 
     def _tell(self, text: str) -> None:
         self._say(text)
         if self.canvas.toolbar is not None:
             self.canvas.toolbar.set_message(text)
 
-    def _print_whole(self, *args: Any, **how: Any) -> Any:
-        """Print the figure with what moves; also called by the toolbar's save button."""
-        self._saving = True
-        self._animate(False)
-        try:
-            return self._print(*args, **how)
-        finally:
-            self._animate(True)
-            self._saving = False
-            self._background = None
-            with contextlib.suppress(RuntimeError):  # the window was closed meanwhile
-                self.canvas.draw_idle()
+    def _drawn(self, event: Any) -> None:
+        if not self._gone():
+            self.painter.drawn()
 
     def _gone(self) -> bool:
         """Return whether the window is closed; its toolkit may report that a little late."""
@@ -387,6 +392,7 @@ class ChartWindow:
 
     def _closed(self, event: Any) -> None:
         self.closed = True
+        self._reader.close()
         self.timer.stop()
 
 

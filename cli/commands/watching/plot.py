@@ -58,6 +58,19 @@ def main(
         str,
         Option("--x", metavar="WHAT", show_default=False, help="Over step, epoch, event, time, wall, or a field."),
     ] = "",
+    log: Annotated[
+        str,
+        Option(
+            "--log",
+            metavar="AXES",
+            show_default=False,
+            help="Logarithmic axes: x, y, xy or none; by default by the values.",
+        ),
+    ] = "",
+    smooth: Annotated[
+        float, Option("--smooth", metavar="WEIGHT", show_default=False, help="Draw a moving average, as in 0.9.")
+    ] = 0.0,
+    clip: Annotated[bool, Option("--clip", help="Leave outliers out of the limits.")] = False,
     rows: Annotated[int, Option(metavar="N", help="The number of rows of charts.", show_default=False)] = 0,
     together: Annotated[bool, Option("--together", help="Draw all on one chart.")] = False,
     place: Annotated[
@@ -83,8 +96,8 @@ def main(
       looptap plot digits-cnn loss --save loss.png --after 10
 
     The kind of chart follows from the first value; --chart names another. Keys: space pauses the pictures, s saves
-    them here, the arrows and End step through earlier frames and Enter plays them, h resets the view after a zoom,
-    q closes.
+    them here, l, e, x and c change axes, smoothing, x and outliers, k shows the knobs of the job, the arrows and End
+    step through earlier frames and Enter plays them, h resets the view after a zoom, q closes.
 
     The window is one of Tk, else of Qt; without a display it is a page in the browser, or the terminal, and a line
     says why. A window needs matplotlib: pip install 'looptap[window]'.
@@ -93,14 +106,15 @@ def main(
     from looptap.visualizers.surfaces.showing import show
 
     how = query_arguments(on, window, every, budget, ranks, combine)
-    look: dict[str, Any] = {"chart": chart, "x": x, "rows": rows}
+    look: dict[str, Any] = {"chart": chart, "x": x, "rows": rows, "smooth": smooth, "clip": clip}
+    look["log"] = {"": None, "none": ""}.get(log, log)
     with source(run, follow=follow, wait=wait) as job:
         streams = streams_of(job, queries or [], how)
         try:
             charts = Plot(streams, **look) if together else Plot(*streams, **look)
         except IncompatibleStreams as error:
             return complain(str(error))
-        except ValueError as error:  # a kind of chart that there is not
+        except ValueError as error:  # a kind of chart that there is not, or a look
             complain(str(error))
             return MISTYPED
         if save:

@@ -115,6 +115,11 @@ class Drawing:
         return "limits" if "limits" in changes else "data"
 
     @property
+    def picture(self) -> Picture:
+        """The picture that is shown, as it was made safe to draw."""
+        return self._picture
+
+    @property
     def insets(self) -> tuple[float, float, float] | None:
         """Inches left of, below and above the axes, if there is one panel that has axes."""
         if len(self.views) != 1 or not hasattr(self.views[0], "margins"):

@@ -15,6 +15,8 @@ from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, shell
 from looptap.visualizers.surfaces.notebook.live_canvas import Live
 from looptap.visualizers.surfaces.notebook.stills import Still
 
+_PLOT_PIXELS = 300, 240, 190
+"""The height of a plot in one, two, and more rows: nine charts fit on a screen."""
 _GAP_PIXELS, _MIN_CHART_PIXELS = 8, 240  # a narrow page has fewer charts in a row
 _POLL_INTERVAL_SECONDS = 0.2  # seconds between checks for added and removed charts
 _shown: dict[str, tuple[str, list[PlotView]]] = {}  # by cell: its last execution and its views
@@ -67,7 +69,7 @@ class PlotView:
         self._shape = rows, columns = self.plot.shape
         for cell in [cell for cell in self._lives if cell not in cells]:
             self._lives.pop(cell).close()
-        height = 300 if rows * columns == 1 else 240
+        height = _PLOT_PIXELS[min(rows, len(_PLOT_PIXELS)) - 1]
         lives = {cell: self._lives.get(cell) or Live(cell, height=height, still=self.still.name) for cell in cells}
         fresh = [live for cell, live in lives.items() if cell not in self._lives]
         self._lives = lives

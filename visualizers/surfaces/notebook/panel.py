@@ -16,7 +16,7 @@ from looptap.client.control.controls import ControlInfo
 from looptap.client.run import Run
 from looptap.visualizers.surfaces.notebook import kernels
 from looptap.visualizers.surfaces.notebook.driver import Driver
-from looptap.visualizers.surfaces.run_controls import (
+from looptap.visualizers.surfaces.panels.run_controls import (
     REFRESH_INTERVAL_SECONDS,
     Knob,
     RunControls,

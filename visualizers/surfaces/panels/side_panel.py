@@ -1,0 +1,336 @@
+"""`SidePanel`: beside the charts of a window, how they are looked at, and the job's knobs.
+
+Everything here runs on the thread of the window's toolkit, but for the reading of the controls, which waits for the
+job: that has a thread of its own. Nothing draws by itself: the window's next turn does, if `moved`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.widgets import Button, Slider, TextBox
+
+from looptap.streams.text import cut
+from looptap.visualizers.cells import ChartGrid
+from looptap.visualizers.charts.legends import run_of
+from looptap.visualizers.data.colors import COLORS
+from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, theme_of, words
+from looptap.visualizers.surfaces.panels.run_controls import (
+    REFRESH_INTERVAL_SECONDS,
+    Knob,
+    RunControls,
+    in_powers,
+    slides,
+    step_of,
+)
+
+PANEL_INCHES = 2.6
+"""The width of the panel."""
+_ROW_INCHES = 0.2  # of a line of small letters, or of a slider
+_MARGIN_INCHES = 0.12
+_MAX_LETTER_COUNT = 44  # letters of a line
+_MAX_SMOOTHING_SHARE = 0.99
+
+
+def runs_to_control(plot: ChartGrid) -> list[Any]:
+    """Return the runs of the streams that this client may change."""
+    runs = {id(run): run for cell in plot.cells for stream in cell.streams if (run := run_of(stream)) is not None}
+    return [run for run in runs.values() if getattr(run, "role", "") == "operator" and hasattr(run, "controls")]
+
+
+class ControlsReader:
+    """Reads the controls of runs again each second, on a thread of its own."""
+
+    def __init__(self, runs: Sequence[Any]) -> None:
+        self.controls = [RunControls(run) for run in runs]
+        self._over = threading.Event()
+        if runs:
+            threading.Thread(target=self._read, name="looptap-knobs", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._over.set()
+
+    @property
+    def knobs(self) -> list[tuple[RunControls, Knob]]:
+        """All controls, then the commands of all runs; none before the first reply."""
+        found = [(one, knob) for one in self.controls for knob in list(one.knobs.values())]
+        return sorted(found, key=lambda pair: pair[1].info is None)
+
+    def _read(self) -> None:
+        while not self._over.is_set():
+            for one in self.controls:
+                one.refresh()
+            if all(one.over for one in self.controls):
+                return
+            self._over.wait(REFRESH_INTERVAL_SECONDS)
+
+
+class SidePanel:
+    """Widgets on a part of a figure: those of the view, then the knobs.
+
+    ``view`` has the name, the text and the action of each button for the view; ``smooth`` is called with the weight of
+    the slider. The knobs begin at the ``first``; `hidden` says how many had no room.
+    """
+
+    def __init__(
+        self,
+        figure: Any,
+        knobs: Sequence[tuple[RunControls, Knob]],
+        view: Sequence[tuple[str, Callable[[], str], Callable[[], object]]],
+        smoothing: float,
+        smooth: Callable[[float], object],
+        first: int = 0,
+    ) -> None:
+        self.figure, self.theme = figure, theme_of(figure)
+        self.moved = False
+        self.rows: dict[str, KnobRow] = {}
+        self.boxes: list[Any] = []
+        """Fields that take keys while they are written into."""
+        self.first, self.hidden = first, 0
+        self._names = [knob.name for _, knob in knobs]
+        self._wide, self._tall = (
+            side / figure.get_figure(root=True).dpi for side in (figure.bbox.width, figure.bbox.height)
+        )
+        self._down = _MARGIN_INCHES
+        self.buttons: dict[str, tuple[Any, Callable[[], str]]] = {}
+        self._view(view, smoothing, smooth)
+        self._knobs(knobs[first:])
+
+    @property
+    def typing(self) -> bool:
+        """True while keys are written into a field."""
+        return any(box.capturekeystrokes for box in self.boxes)
+
+    def fits(self, knobs: Sequence[tuple[RunControls, Knob]]) -> bool:
+        """Return whether these are the knobs that are shown."""
+        return self._names == [knob.name for _, knob in knobs]
+
+    def update(self) -> bool:
+        """Show what has changed; return whether something has to be drawn."""
+        changed = any([row.update() for row in self.rows.values()])
+        for button, text in self.buttons.values():
+            if button.label.get_text() != (new := text()):
+                button.label.set_text(new)
+                changed = True
+        moved, self.moved = self.moved, False
+        return changed or moved
+
+    # ------------------------------------------------------------ parts
+
+    def _view(
+        self, view: Sequence[tuple[str, Callable[[], str], Callable[[], object]]], smoothing: float, smooth: Any
+    ) -> None:
+        self.say("smoothing (e)")
+        slider = self.slider(0.0, _MAX_SMOOTHING_SHARE, smoothing, 0.01)
+        slider.on_changed(self._then_move(lambda weight: smooth(float(weight))))
+        slider.valtext.set(color=self.theme.ink, fontsize=SMALL_FONT_POINTS)
+        self.smoothing = slider
+        for place, (name, text, act) in enumerate(view):
+            self.buttons[name] = self.button(text(), act, place % 2), text
+            if place % 2 or place == len(view) - 1:
+                self._down += 1.3 * _ROW_INCHES
+        self._down += 0.5 * _ROW_INCHES
+
+    def _knobs(self, knobs: Sequence[tuple[RunControls, Knob]]) -> None:
+        half = 0
+        for left, (controls, knob) in enumerate(knobs):
+            if self._down + 3.3 * _ROW_INCHES > self._tall and half == 0:
+                self.hidden = len(knobs) - left
+                self.say(f"… {self.hidden} more: turn the wheel", color=self.theme.muted)
+                return
+            row = KnobRow(self, controls, knob, half)
+            self.rows[knob.name] = row
+            half = (half + 1) % 2 if knob.info is None else 0
+            self._down += 0.3 * _ROW_INCHES if knob.info is not None else 1.9 * _ROW_INCHES * (half == 0)
+
+    def say(self, text: str, **how: Any) -> Any:
+        """Write a line; return its text."""
+        found = words(self.figure, 0, 0, "", va="top", **how)
+        found.set_position((_MARGIN_INCHES / self._wide, 1 - self._down / self._tall))
+        found.set_text(cut(shown(text), _MAX_LETTER_COUNT))
+        self._down += _ROW_INCHES * 0.85
+        return found
+
+    def axes(self, half: int | None = None, below: float = 0.0, height: float = _ROW_INCHES) -> Any:
+        """Return axes as wide as the panel, or as one ``half`` of it."""
+        room = self._wide - 2 * _MARGIN_INCHES
+        wide = room if half is None else 0.5 * room - 0.04
+        left = _MARGIN_INCHES + (0.0 if half is None else half * (0.5 * room + 0.04))
+        bottom = self._tall - self._down - below - height
+        return self.figure.add_axes(
+            (left / self._wide, bottom / self._tall, wide / self._wide, height / self._tall), facecolor="none"
+        )
+
+    def slider(self, low: float, high: float, value: float, step: float | None) -> Any:
+        """Return a slider; it draws when the window does."""
+        axes = self.axes(height=0.8 * _ROW_INCHES)
+        box = axes.get_position()
+        axes.set_position((box.x0, box.y0, 0.78 * box.width, box.height))
+        theme = self.theme
+        slider = Slider(
+            axes, "", low, high, valinit=min(high, max(low, value)), valstep=step, color=theme.of(COLORS[0]),
+            track_color=theme.faint, initcolor="none", handle_style={"edgecolor": theme.muted},
+        )  # fmt: skip
+        slider.drawon = False
+        self._down += _ROW_INCHES
+        return slider
+
+    def button(self, text: str, act: Callable[[], object], half: int | None) -> Any:
+        """Return a button; it draws when the window does."""
+        axes, theme = self.axes(half), self.theme
+        button = Button(
+            axes,
+            cut(shown(text), 22 if half is not None else _MAX_LETTER_COUNT),
+            color=theme.ground,
+            hovercolor=theme.ground,
+        )
+        button.drawon = False
+        for spine in axes.spines.values():
+            spine.set_edgecolor(theme.muted)
+        button.label.set(color=theme.ink, fontsize=SMALL_FONT_POINTS, **PLAIN)
+        button.on_clicked(self._then_move(lambda _: act()))
+        return button
+
+    def field(self, text: str, act: Callable[[str], object]) -> Any:
+        """Return a field to write into; Enter sends what it has."""
+        axes, theme = self.axes(), self.theme
+        box = TextBox(axes, "", initial=text, color=theme.ground, hovercolor=theme.ground)
+        box.text_disp.set(color=theme.ink, fontsize=SMALL_FONT_POINTS, **PLAIN)
+        for spine in axes.spines.values():
+            spine.set_edgecolor(theme.muted)
+        box.on_submit(self._then_move(act))
+        self.boxes.append(box)
+        self._down += 1.05 * _ROW_INCHES
+        return box
+
+    def move(self) -> None:
+        """Have the window draw the panel."""
+        self.moved = True
+
+    def _then_move(self, act: Callable[[Any], object]) -> Callable[[Any], None]:
+        """Return a function that acts and has the window draw the panel."""
+
+        def acted(value: Any) -> None:
+            act(value)
+            self.move()
+
+        return acted
+
+
+class KnobRow:
+    """A knob of the job: its name, a widget, and its meaning or the last outcome."""
+
+    def __init__(self, panel: SidePanel, controls: RunControls, knob: Knob, half: int) -> None:
+        self.panel, self.controls, self.knob = panel, controls, knob
+        self.widget: Any = None
+        self._shown: Any = knob.value
+        self._drawn: tuple[Any, ...] = ()
+        self._dragged = False
+        info = knob.info
+        if info is None:
+            self.widget = panel.button(knob.name, self._press, half)
+            self.title = None
+            self.outcome = words(panel.figure, *self._under(), "", va="top", color=panel.theme.muted)
+            return
+        self.title = panel.say(knob.label, fontweight="bold")
+        if slides(info) and info.minimum is not None and info.maximum is not None:
+            self._powers = in_powers(info)
+            low, high = self._place(info.minimum), self._place(info.maximum)
+            self.widget = panel.slider(low, high, self._place(info.value), None if self._powers else step_of(info))
+            self.widget.valtext.set(color=panel.theme.ink, fontsize=SMALL_FONT_POINTS, **PLAIN)
+            self.widget.on_changed(self._drag)
+            panel.figure.canvas.mpl_connect("button_release_event", self._drop)
+        elif info.type == "bool" or info.choices:
+            self.widget = panel.button(str(info.value), self._next, None)
+            panel._down += 1.05 * _ROW_INCHES
+        else:
+            self.widget = panel.field(str(info.value), self._written)
+        self.outcome = panel.say("", color=panel.theme.muted)
+
+    def _under(self) -> tuple[float, float]:
+        box = self.widget.ax.get_position()
+        return box.x0, box.y0 - 0.02 / self.panel._tall
+
+    def update(self) -> bool:
+        """Show the value, also one that another client set; return whether that changed."""
+        knob = self.knob
+        now = (knob.value, knob.outcome, knob.failed, knob.busy, self.controls.reason, knob.there)
+        if now == self._drawn:
+            return False
+        self._drawn = now
+        theme = self.panel.theme
+        dead = self.controls.reason or ("" if knob.there else "the job does not offer it now")
+        letters = _MAX_LETTER_COUNT if knob.info is not None else _MAX_LETTER_COUNT // 2
+        meaning = knob.meaning if knob.info is not None else ""
+        self.outcome.set(
+            text=cut(shown(dead or knob.outcome or meaning), letters),
+            color=theme.warning if knob.failed else theme.muted,
+        )
+        self.widget.active = not dead
+        if knob.info is not None and knob.settled and not self._dragged:
+            self._show(knob.value)
+        return True
+
+    def _show(self, value: Any) -> None:
+        self._shown, self.knob.doubtful = value, False
+        if isinstance(self.widget, Slider):
+            self.widget.eventson = False
+            self.widget.set_val(self._place(value))
+            self.widget.eventson = True
+            self.widget.valtext.set_text(f"{value:.4g}")
+        elif isinstance(self.widget, Button):
+            self.widget.label.set_text(shown(str(value)))
+        elif isinstance(self.widget, TextBox) and not self.widget.capturekeystrokes:
+            self.widget.eventson = False
+            self.widget.set_val(str(value))
+            self.widget.eventson = True
+
+    def _place(self, value: Any) -> float:
+        return math.log10(max(value, 1e-300)) if self._powers else float(value)
+
+    def _value(self) -> Any:
+        info, at = self.knob.info, float(self.widget.val)
+        value = 10.0**at if self._powers else at
+        return round(value) if info is not None and info.type == "int" else float(f"{value:.4g}")
+
+    def _drag(self, at: float) -> None:
+        self._dragged = True
+        self.widget.valtext.set_text(f"{self._value():.4g}")
+        self.panel.move()
+
+    def _drop(self, event: Any) -> None:
+        """Send the value when the mouse lets the slider go."""
+        if self._dragged:
+            self._dragged = False
+            if (value := self._value()) != self._shown:
+                self.controls.ask(self.knob, value)
+
+    def _next(self) -> None:
+        """Request the next choice, or the other of two states."""
+        info = self.knob.info
+        if info is None or not self.widget.active:
+            return
+        choices = list(info.choices) or [False, True]
+        place = choices.index(info.value) if info.value in choices else -1
+        self.controls.ask(self.knob, choices[(place + 1) % len(choices)])
+
+    def _press(self) -> None:
+        if self.widget.active:
+            self.controls.ask(self.knob)
+
+    def _written(self, text: str) -> None:
+        info = self.knob.info
+        if info is None or text == str(self._shown):
+            return
+        value: Any = text
+        if info.type in ("int", "float"):
+            try:
+                value = int(text) if info.type == "int" else float(text)
+            except ValueError:
+                self.controls.say(self.knob, f"{text!r:.20} is no number.", failed=True)
+                return
+        self.controls.ask(self.knob, value)

@@ -1,0 +1,1 @@
+"""Parts of a window: its charts, how they are looked at, pointer, frames, drawing."""
