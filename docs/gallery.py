@@ -1,7 +1,8 @@
 """Makes docs/gallery: each kind of chart on each surface. `make gallery`.
 
-The charts show the digits job, which runs from its start; the plots attach to it as usual. plotly's pages, and the live
-charts of notebooks/gallery.ipynb in JupyterLab, are photographed by Chromium or Chrome where one is installed.
+The charts show the digits job, which runs from its start; the plots attach to it as usual. Saved pages, and the live
+charts of notebooks/gallery.ipynb in JupyterLab, are photographed by Chromium or Chrome where one is installed. What has
+a ground is drawn on a light and on a dark one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from typing import Any
 from PIL import Image
 
 import looptap
+from looptap.visualizers.data.colors import DARK, LIGHT, Theme
+from looptap.visualizers.drawing.backends.with_matplotlib import draw_all as draw_on
+from looptap.visualizers.drawing.backends.with_matplotlib import new_figure
 from looptap.visualizers.drawing.backends.with_text import draw_all
 from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.plot import Plot
@@ -37,6 +41,7 @@ _BY_CLASS = "group_by(((int(t), l) for e in events for t, l in zip(e.target, e.l
 _LABELLED = "{f'digit {k}': float(v) for k, v in sorted(" + _BY_CLASS + ".items())}"
 _SUMMED = "sum(confusion(e.target, e.output, 10) for e in events)"
 _FIRST = "model[0].weight"
+_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 
 LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("loss", "step, loss", {}, {}),
@@ -125,8 +130,8 @@ def _browser() -> str:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None) or ""
 
 
-def _notebook(path: Path) -> None:
-    """Photograph the live charts of the notebook."""
+def _notebook() -> None:
+    """Photograph the live charts of the notebook, in both themes."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from lab import laboratory
 
@@ -137,29 +142,46 @@ def _notebook(path: Path) -> None:
         book.run_all()
         book.charts(CHARTS)
         book.page.add_style_tag(content=".Toastify { display: none }")
-        boxes = book.page.locator(".jp-OutputArea-output .widget-gridbox").all()
-        pieces = [Image.open(io.BytesIO(box.screenshot())).convert("RGB") for box in boxes]
+        for theme, name in (("Light", "notebook"), ("Dark", "notebook-dark")):
+            change = f"jupyterapp.commands.execute('apputils:change-theme', {{ theme: 'JupyterLab {theme}' }})"
+            book.page.evaluate(change)
+            book.page.wait_for_timeout(2000)
+            boxes = book.page.locator(".jp-OutputArea-output .widget-gridbox").all()
+            pieces = [Image.open(io.BytesIO(box.screenshot())).convert("RGB") for box in boxes]
+            _stacked(pieces).save(HERE / f"{name}.png")
+            _small(HERE / f"{name}.png")
         book.close()
+
+
+def _stacked(pieces: list[Image.Image]) -> Image.Image:
     whole = Image.new("RGB", (max(piece.width for piece in pieces), sum(piece.height for piece in pieces)), "white")
     top = 0
     for piece in pieces:
         whole.paste(piece, (0, top))
         top += piece.height
-    whole.save(path)
-    _small(path)
+    return whole
 
 
-def _photograph(page: Path, path: Path, height: int) -> bool:
-    """Photograph a page by the installed browser; return whether there is one."""
-    browser = _browser()
-    if not browser:
-        return False
-    flags = "--headless --no-sandbox --disable-quic --no-first-run --disable-background-networking --disable-sync"
-    drawn = "--disable-component-update --use-gl=angle --use-angle=swiftshader --enable-unsafe-swiftshader"
-    command = [browser, *flags.split(), *drawn.split(), "--hide-scrollbars", "--virtual-time-budget=8000"]
-    command += [f"--window-size=1500,{height}", f"--screenshot={path}", page.as_uri()]
-    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return True
+def _photograph(page: Path, path: Path, *, dark: bool) -> None:
+    """Photograph a page by the installed browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_browser(), args=_FLAGS)
+        shown = browser.new_page(viewport={"width": 1500, "height": 900}, color_scheme="dark" if dark else "light")
+        shown.goto(page.as_uri())
+        shown.wait_for_function("document.querySelectorAll('.looptap canvas, .looptap table, .looptap pre').length > 0")
+        shown.wait_for_timeout(1000)  # the values in the legends come a little later
+        shown.screenshot(path=path, full_page=True)
+        browser.close()
+
+
+def _drawn(group: list[Picture], path: Path, theme: Theme) -> None:
+    """Draw pictures with matplotlib, on a light or dark ground."""
+    figure = new_figure(18, 3.8 * 4)
+    figure.set_facecolor(theme.ground)
+    draw_on(group, figure, 4)
+    figure.savefig(path)
 
 
 def main() -> None:
@@ -174,16 +196,20 @@ def main() -> None:
 
 def _write() -> None:
     for name, group in zip(("lines", "others"), pictures(), strict=True):
-        _small(save(group, HERE / f"matplotlib-{name}.png", rows=4))
         (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=6) + "\n")
-        with tempfile.TemporaryDirectory() as directory:
-            page, photo = save(group, Path(directory) / "page.html", rows=4), HERE / f"plotly-{name}.png"
-            if _photograph(page, photo, 1420):
-                _small(photo)
-            else:
-                print(f"There is no Chromium or Chrome here: {photo.name} stays as it is.")
+        for theme in (LIGHT, DARK):
+            suffix = f"{name}{'-dark' * theme.dark}.png"
+            _drawn(group, HERE / f"matplotlib-{suffix}", theme)
+            _small(HERE / f"matplotlib-{suffix}")
+            if not _browser():
+                print(f"There is no Chromium or Chrome here: page-{suffix} stays as it is.")
+                continue
+            with tempfile.TemporaryDirectory() as directory:
+                page = save(group, Path(directory) / "page.html", rows=4)
+                _photograph(page, HERE / f"page-{suffix}", dark=theme.dark)
+            _small(HERE / f"page-{suffix}")
     if _browser():
-        _notebook(HERE / "notebook.png")
+        _notebook()
 
 
 if __name__ == "__main__":

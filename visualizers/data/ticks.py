@@ -28,6 +28,22 @@ def tick_labels(values: Sequence[float | None], log: bool = False) -> list[str]:
     return ["" if value is None else _written(value, *form) for value in values]
 
 
+def round_numbers(low: float, high: float, most: int) -> list[float]:
+    """Return at most ``most`` round numbers between two ends, evenly spread.
+
+    >>> round_numbers(0.03, 1.1, 4), round_numbers(0, 1450, 6)
+    ([0.5, 1.0], [0.0, 500.0, 1000.0])
+    """
+    if not high > low or most < 1:
+        return []
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    for step in (factor * power for factor in (1, 2, 5, 10, 20, 50)):
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last - first < most:
+            return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+    return []
+
+
 def _form(values: Sequence[float]) -> tuple[float, str, int]:
     """Return unit, suffix and decimals that tell these numbers apart."""
     largest = max(map(abs, values), default=0.0)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from looptap.visualizers.data.color_scales import BLUES, is_dark_shade, shade
+
 LEVELS = "▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -111,3 +113,13 @@ def _level(number: float, low: float, high: float) -> str:
     if not math.isfinite(number):
         return ODD
     return LEVELS[round(7 * (number - low) / (high - low)) if high > low else 0]
+
+
+def in_blue(text: str, cell: float, low: float, high: float, color: bool) -> str:
+    """Return text on the colour of its number on the scale from low to high."""
+    if not color or cell != cell:
+        return text
+    share = (cell - low) / (high - low)
+    red, green, blue = shade(BLUES, share)
+    ink = 231 if is_dark_shade(BLUES, share) else 16
+    return f"\x1b[48;2;{red};{green};{blue};38;5;{ink}m{text}\x1b[0m"

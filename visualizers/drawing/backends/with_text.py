@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -15,10 +16,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from looptap.visualizers.data.color_scales import BLUES, is_dark_shade, shade
 from looptap.visualizers.data.colors import DARK, LIGHT, Theme
+from looptap.visualizers.data.ticks import round_numbers, tick_labels
 from looptap.visualizers.drawing.axis_limits import apart, span
-from looptap.visualizers.drawing.backends.blocks import bar, beside, half_blocks, shaded
+from looptap.visualizers.drawing.backends.blocks import bar, beside, half_blocks, in_blue, shaded
 from looptap.visualizers.drawing.layouts import (
     Panel,
     arrange,
@@ -210,11 +211,7 @@ def _axes(plt: Any, picture: Picture, panel: Panel, ends: dict[str, Any], width:
     for key, axis in (("x", picture.x), ("left", picture.y), ("right", picture.right)):
         if axis is None or key not in {"x", *sides}:
             continue
-        places = np.linspace(0, 1, max(2, width // 12) if key == "x" else 5)
-        at = ends[key][0] + places * (ends[key][1] - ends[key][0])
-        words = [_number(10.0**n if axis.log else n, axis) for n in at]
-        if axis.time:
-            words = [word[-8:] if at[-1] - at[0] < 86400 else word[:10] for word in words]
+        places, words = _ticks(ends[key], axis, max(2, width // 12) if key == "x" else 6)
         if key != "x":
             plt.yticks(places.tolist(), words, yside=key)
             continue
@@ -223,6 +220,24 @@ def _axes(plt: Any, picture: Picture, panel: Panel, ends: dict[str, Any], width:
             places = _between(np.array([i for i, _ in few], float), ends["x"])
             words = [_single(label, 10) for _, label in few]
         plt.xticks(places.tolist(), words)
+
+
+def _ticks(ends: tuple[float, float], axis: Axis, most: int) -> tuple[Numbers, list[str]]:
+    """Return where ticks stand, in units of the limits, and what is written at them."""
+    low, high = ends
+    if axis.time:
+        at = np.linspace(low, high, most)
+        words = [_number(n, axis) for n in at]
+        return (at - low) / (high - low), [word[-8:] if high - low < 86400 else word[:10] for word in words]
+    powers = list(range(math.ceil(low), math.floor(high) + 1)) if axis.log else []
+    if len(powers) > 1:
+        every = -(-len(powers) // most)
+        return (np.array(powers[::every]) - low) / (high - low), tick_labels(
+            [10.0**n for n in powers[::every]], log=True
+        )
+    at = np.array(round_numbers(10.0**low, 10.0**high, most) if axis.log else round_numbers(low, high, most))
+    places = ((np.log10(at) if axis.log else at) - low) / (high - low)
+    return places, tick_labels(at.tolist())
 
 
 def _ends(columns: list[Numbers], axis: Axis) -> tuple[float, float]:
@@ -280,7 +295,7 @@ def _grid(mark: Grid, picture: Picture, width: int, height: int, color: bool) ->
         lines = [" " * head + "".join(" " + _cut(title, letters).rjust(letters) for title in titles)]
         low, high = scale(mark.cells)
         for name, row in zip(names, mark.cells, strict=True):
-            cells = (_shade(written(cell).rjust(letters), cell, low, high, color) for cell in row)
+            cells = (in_blue(written(cell).rjust(letters), cell, low, high, color) for cell in row)
             lines.append(set_cell_size(_cut(name, head), head) + "".join(" " + cell for cell in cells))
         return lines
     each = 2 if 2 * columns <= room else 1
@@ -347,15 +362,6 @@ def _shrunk(cells: Numbers, rows: int, columns: int) -> Numbers:
                     for n, most in zip(cells.shape, (rows, columns), strict=True))  # fmt: skip
     picked: Numbers = cells[np.ix_(down, across)]
     return picked
-
-
-def _shade(text: str, cell: float, low: float, high: float, color: bool) -> str:
-    if not color or cell != cell:
-        return text
-    share = (cell - low) / (high - low)
-    red, green, blue = shade(BLUES, share)
-    ink = 231 if is_dark_shade(BLUES, share) else 16
-    return f"\x1b[48;2;{red};{green};{blue};38;5;{ink}m{text}\x1b[0m"
 
 
 def _painted(text: str, color: str, colored: bool) -> str:
