@@ -10,7 +10,7 @@ from waiting import soon
 
 pytest.importorskip("matplotlib", reason="WINDOWS ARE NOT TESTED: they need matplotlib (pip install 'looptap[window]')")
 from matplotlib import pyplot
-from matplotlib.backend_bases import KeyEvent, MouseEvent
+from matplotlib.backend_bases import KeyEvent, MouseEvent, ResizeEvent
 
 import looptap
 from looptap.testing import pair
@@ -65,14 +65,19 @@ def turned(shown, condition):
 
 
 def press(shown, key):
-    KeyEvent("key_press_event", shown.canvas, key)._process()
+    shown.canvas.callbacks.process("key_press_event", KeyEvent("key_press_event", shown.canvas, key))
     shown.turn()
+
+
+def at(shown, what, x, y, **how):
+    """Do something with the mouse at a pixel."""
+    shown.canvas.callbacks.process(what, MouseEvent(what, shown.canvas, x, y, **how))
 
 
 def mouse(shown, what, axes, across=0.5, down=0.5, **how):
     """Do something with the mouse at a part of some axes."""
     box = axes.bbox
-    MouseEvent(what, shown.canvas, box.x0 + across * box.width, box.y0 + down * box.height, **how)._process()
+    at(shown, what, box.x0 + across * box.width, box.y0 + down * box.height, **how)
 
 
 def click(shown, axes, across=0.5, **how):
@@ -102,7 +107,7 @@ def test_a_window_shows_the_knobs_of_the_job_and_turns_them(window, job):
     run.set("echo.factor", 9, expected=None)  # another client
     turned(shown, lambda: shown.panel.rows["echo.factor"].widget.val == 9)
     shown.figure.set_size_inches(8, 3)
-    shown._resized(None)
+    shown.canvas.callbacks.process("resize_event", ResizeEvent("resize_event", shown.canvas))
     shown.turn()
     assert shown.panel.hidden
     mouse(shown, "scroll_event", shown.panel.rows["echo.rate"].widget.ax, step=-1)
@@ -120,7 +125,7 @@ def test_a_field_is_written_into_and_its_keys_mean_nothing_else(window, job):
     click(shown, field.ax)
     assert shown.panel.typing
     field.set_val("2.5")
-    KeyEvent("key_press_event", shown.canvas, "enter")._process()
+    shown.canvas.callbacks.process("key_press_event", KeyEvent("key_press_event", shown.canvas, "enter"))
     soon(lambda: echo.free == 2.5)
     field.begin_typing()
     field.set_val("")
@@ -189,7 +194,7 @@ def test_the_pointer_shows_all_values_and_a_line_on_all_charts(window):
     assert f"train  {x - 0.5}" in said
     assert f"val  {2 * x - 1.5}" in said
     assert len(shown.pointer.artists) == 3  # the box, and a line on each chart
-    MouseEvent("motion_notify_event", shown.canvas, 1, 1)._process()
+    at(shown, "motion_notify_event", 1, 1)
     shown.turn()
     assert shown.pointer.artists == []
 
@@ -203,7 +208,7 @@ def test_a_click_on_a_name_hides_its_line_and_a_double_click_shows_it_alone(wind
         legend = shown.parts[0].drawing.views[0].legend
         (entry,) = [one for one in legend.get_texts() if one.get_text() == text]
         box = entry.get_window_extent()
-        MouseEvent("button_press_event", shown.canvas, box.x0 + 2, (box.y0 + box.y1) / 2, button=1, **how)._process()
+        at(shown, "button_press_event", box.x0 + 2, (box.y0 + box.y1) / 2, button=1, **how)
         shown.turn()
         shown.canvas.draw()
         return [mark.name for mark in shown.parts[0].picture.marks if np.isfinite(mark.y).any()]

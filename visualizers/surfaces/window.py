@@ -102,7 +102,7 @@ class ChartWindow:
             raise KeyboardInterrupt
 
     def _interrupt(self) -> None:
-        """Note Ctrl-C; cut a turn short: the toolkit would swallow an exception elsewhere."""
+        """Note Ctrl-C; cut a turn short: the toolkit swallows exceptions elsewhere."""
         self._interrupted = True
         if self._turning:
             raise KeyboardInterrupt

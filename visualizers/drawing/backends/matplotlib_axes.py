@@ -277,13 +277,13 @@ def _scales(axes: Any, x: Axis, y: Axis) -> None:
 
 
 def _inches(figure: Any, bounds: tuple[float, float, float, float]) -> tuple[float, float]:
-    """Return width and height in inches of a part (left, bottom, width, height) of a figure."""
+    """Return width and height, in inches, of a part of a figure."""
     dpi = figure.get_figure(root=True).dpi
     return max(0.1, bounds[2] * figure.bbox.width / dpi), max(0.1, bounds[3] * figure.bbox.height / dpi)
 
 
 def _legend(axes: Any, marks: Sequence[Any], wide: float, tall: float, rows_above: int = 0) -> tuple[Any, int]:
-    """Return the names in rows above the axes, where no data is, and the number of rows.
+    """Return the names above the axes, where no data is, and their rows.
 
     ``wide`` and ``tall`` are the room in inches; names beyond a quarter of it are counted.
     """

@@ -66,7 +66,7 @@ def draw_all(pictures: Sequence[Picture], figure: Any, rows: int | None = None) 
 
 
 def align(drawings: Sequence[Drawing], columns: int) -> None:
-    """Give the axes of each row of a grid one top and bottom, and those of a column one left side."""
+    """Align the axes of a grid: tops and bottoms of a row, left sides of a column."""
     for drawing in drawings:
         drawing.pad(0.0, 0.0, 0.0)
     insets = {i: found for i, drawing in enumerate(drawings) if (found := drawing.insets) is not None}

@@ -68,7 +68,10 @@ class Knob:
 
 
 class RunControls:
-    """The controls and commands of ``run``; ``said`` is called when a knob's outcome changes."""
+    """The controls and commands of a run.
+
+    ``said`` is called when the outcome of a knob changes.
+    """
 
     def __init__(self, run: Run, said: Callable[[Knob], None] = lambda knob: None) -> None:
         self.run = run

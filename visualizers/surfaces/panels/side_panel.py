@@ -1,4 +1,4 @@
-"""`SidePanel`: beside the charts of a window, how they are looked at, and the job's knobs.
+"""`SidePanel`: the job's knobs beside the charts of a window, and their view.
 
 Everything here runs on the thread of the window's toolkit, but for the reading of the controls, which waits for the
 job: that has a thread of its own. Nothing draws by itself: the window's next turn does, if `moved`.

@@ -1,1 +1,1 @@
-"""Parts of a window: its charts, how they are looked at, pointer, frames, drawing."""
+"""Parts of a window: its charts, their view, pointer, frames and drawing."""

@@ -12,7 +12,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def interruptible(manager: Any, noted: Callable[[], None]) -> Iterator[None]:
-    """Call ``noted`` at Ctrl-C, in place of Python's own handler; in the main thread only."""
+    """Call ``noted`` at Ctrl-C, in place of Python's handler (main thread only)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

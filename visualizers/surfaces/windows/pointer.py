@@ -21,7 +21,7 @@ _BOX_GAP_PIXELS = 14
 
 
 class Pointer:
-    """A box of values beside the mouse, and a vertical line on the charts over the same x."""
+    """A box of values beside the mouse, and a line on charts over the same x."""
 
     def __init__(self, figure: Any) -> None:
         theme = theme_of(figure)
@@ -75,7 +75,7 @@ class Pointer:
 
 
 def values_at(part: WindowPart, view: Any, event: Any) -> list[str]:
-    """Return the lines of the box: x, then the name and value of each line or point there."""
+    """Return the lines of the box: x, then name and value of all that is there."""
     picture = part.drawing.picture
     found: list[str] = []
     at: float | None = None

@@ -91,7 +91,7 @@ class WindowPart:
 
 
 def without(picture: Picture, hidden: Set[str]) -> Picture:
-    """Return a picture whose marks of these names, and others of their look, are empty.
+    """Return a picture whose marks of these names or their look are empty.
 
     They keep their place among the names.
     """

@@ -1,4 +1,4 @@
-"""`WindowView`: how the charts of a window are looked at, for its keys and buttons."""
+"""`WindowView`: scales, smoothing and x of the charts of a window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.drawing.view import View
 from looptap.visualizers.surfaces.windows.window_part import WindowPart
 
-_SMOOTHING_SHARES = (0.0, 0.6, 0.9, 0.97)  # in turn, by the key
+_SMOOTHING_SHARE = (0.0, 0.6, 0.9, 0.97)  # in turn, by the key
 
 
 class WindowView:
@@ -78,7 +78,7 @@ class WindowView:
     def next_smoothing(self) -> None:
         """Smooth more, and after the most not at all."""
         now = self.smoothing
-        self.smooth(next((weight for weight in _SMOOTHING_SHARES if weight > now + 0.005), 0.0))
+        self.smooth(next((weight for weight in _SMOOTHING_SHARE if weight > now + 0.005), 0.0))
 
     def next_x(self) -> None:
         """Draw over the next of step, epoch, event, seconds, time of day."""
