@@ -310,22 +310,22 @@ def test_a_reader_skips_and_counts_values_that_never_existed():
 
 
 def test_without_readers_there_is_no_wakeup_and_only_the_first_value_hurries():
-    rung, hurried = [], []
-    history = History(QueueSet(1 << 20, lambda: rung.append(1), lambda: hurried.append(1)), 1 << 20, 1 << 20)
+    woken, urgent = [], []
+    history = History(QueueSet(1 << 20, lambda: woken.append(1), lambda: urgent.append(1)), 1 << 20, 1 << 20)
     ring = history.open(100)
     ring.put(1, 0.0, 1, 64)
     ring.put_all([2, 3], [0.0, 0.0], [2, 3], [64, 64])
     ring.lose(2)
-    assert (rung, hurried) == ([], [])
+    assert (woken, urgent) == ([], [])
     Cursor(ring)
     ring.put(6, 0.0, 6, 64)
-    assert (len(rung), hurried) == (1, [])
+    assert (len(woken), urgent) == (1, [])
     first = history.open(100)
     Cursor(first)
     first.put(1, 0.0, 1, 64)
-    assert hurried == [1]
+    assert urgent == [1]
     first.put_all([2, 3], [0.0, 0.0], [2, 3], [64, 64])
-    assert hurried == [1]
+    assert urgent == [1]
 
 
 def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_written():

@@ -669,7 +669,7 @@ def test_a_stream_that_is_handed_over_continues_without_a_gap(wire):
     assert wire.values(B)[-1] == 6
 
 
-# ---------------------------------------------------------------- heartbeats and hurry
+# ---------------------------------------------------------------- heartbeats and latency
 
 
 def test_a_heartbeat_sends_a_stream_state_only_if_it_changed(wire):

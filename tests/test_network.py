@@ -260,12 +260,12 @@ def test_after_a_long_absence_the_numbers_continue_and_the_gap_is_reported(direc
     with far_away(directory, QUICK) as (job, run, proxy):
         mapped, window = run.stream("step", on="batch"), run.stream("len(events)", on="batch", window=7)
         soon(lambda: mapped.arrived > 20 and window.arrived > 3)
-        guests = parts_of(job.agent).dispatcher.sessions
+        sessions = parts_of(job.agent).dispatcher.sessions
         for absence in range(1, 4):
             proxy.shut = True
             proxy.cut()
-            soon(lambda: run.state == "lost" and not guests.clients)
-            (reached,) = guests.reached.values()
+            soon(lambda: run.state == "lost" and not sessions.clients)
+            (reached,) = sessions.reached.values()
             last = reached[window.attach.stream]
             assert job.agent.stats()["queries"] == []  # an absent client costs nothing
             proxy.shut = False

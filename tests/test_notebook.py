@@ -256,7 +256,7 @@ class Echo:
 
 
 @pytest.fixture
-def steered():
+def controlled():
     agent, run = pair("<b>run", may_pause=1.0)
     echo = Echo()
     agent.expose(echo=echo)
@@ -266,8 +266,8 @@ def steered():
     agent.close()
 
 
-def test_each_control_gets_the_widget_that_admits_what_it_admits(steered):
-    shown = panel(steered[1])
+def test_each_control_gets_the_widget_that_admits_what_it_admits(controlled):
+    shown = panel(controlled[1])
     kinds = {name: type(row.widget).__name__ for name, row in shown.rows.items()}
     shown.close()
     assert kinds == {
@@ -280,8 +280,8 @@ def test_each_control_gets_the_widget_that_admits_what_it_admits(steered):
     assert "1e-05 to 1" in shown.rows["echo.rate"].meaning.value
 
 
-def test_a_panel_sets_controls_shows_outcomes_and_follows_other_clients(steered):
-    echo, run = steered
+def test_a_panel_sets_controls_shows_outcomes_and_follows_other_clients(controlled):
+    echo, run = controlled
     shown = panel(run)
     row = shown.rows["echo.factor"]
     row.widget.value = 5
@@ -295,8 +295,8 @@ def test_a_panel_sets_controls_shows_outcomes_and_follows_other_clients(steered)
     shown.close()
 
 
-def test_a_refused_change_is_reported_and_the_control_shows_the_real_value(steered):
-    echo, run = steered
+def test_a_refused_change_is_reported_and_the_control_shows_the_real_value(controlled):
+    echo, run = controlled
     shown = panel(run)
     row = shown.rows["echo.free"]
     echo.__class__.free.maximum = 2.0
@@ -310,23 +310,23 @@ def test_a_refused_change_is_reported_and_the_control_shows_the_real_value(steer
         shown.close()
 
 
-def test_a_viewer_sees_a_disabled_panel_with_the_reason(steered, monkeypatch):
-    shown = panel(steered[1])
-    monkeypatch.setattr(steered[1].session, "role", "viewer")
+def test_a_viewer_sees_a_disabled_panel_with_the_reason(controlled, monkeypatch):
+    shown = panel(controlled[1])
+    monkeypatch.setattr(controlled[1].session, "role", "viewer")
     soon(lambda: all(row.widget.disabled for row in shown.rows.values()))
     assert "only an operator" in shown._head.value
     shown.close()
 
 
-def test_a_run_that_is_over_says_so_on_its_panel(steered):
-    shown = panel(steered[1])
-    steered[1].close()
+def test_a_run_that_is_over_says_so_on_its_panel(controlled):
+    shown = panel(controlled[1])
+    controlled[1].close()
     soon(lambda: "ended" in shown._head.value)
     assert all(row.widget.disabled for row in shown.rows.values())
 
 
-def test_an_overview_shows_rates_cost_and_commands_and_escapes_texts_of_the_job(steered):
-    run: Run = steered[1]
+def test_an_overview_shows_rates_cost_and_commands_and_escapes_texts_of_the_job(controlled):
+    run: Run = controlled[1]
     run.set("echo.factor", 4)
     shown = overview(run)
     text = shown._facts.value
