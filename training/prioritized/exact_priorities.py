@@ -125,7 +125,7 @@ class ExactPriorities:
         >>> ghost.priorities.shape, model.weight.grad.shape
         (torch.Size([5]), torch.Size([3, 4]))
         """
-        if why := self.refused.get("ghost", self._compiled):
+        if why := self._current().why or self._failed.get("ghost") or self._compiled:
             raise PriorityError(why)
         return self._ghost_pass(direction, norms)
 

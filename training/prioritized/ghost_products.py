@@ -189,19 +189,16 @@ class GhostPass:
 
     def finish(self, scale: float = 1.0) -> None:
         """Set `priorities` and `norms` after a backward pass of `mean` times ``scale``."""
-        import torch
-
         products, squares, failure, n = self._products, self._squares, self._failure, self._n
-        squares.extend(map(squares_of, self._uses.values()))
+        squares += map(squares_of, self._uses.values())
         self._clear()
         if failure is not None:
             raise _as_priority_error(failure)
         if not products:
             raise PriorityError(f"the layers saw 0 examples, the losses are of {n}. Take method='jvp'.")
-        with torch.no_grad():
-            factor = self._factor / scale
-            self.priorities = _total(products) * factor
-            self.norms = _total(squares).sqrt() * abs(factor) if self._wants_norms else None
+        factor = self._factor / scale
+        self.priorities = _total(products).mul_(factor)
+        self.norms = _total(squares).sqrt() * abs(factor) if self._wants_norms else None
 
     def gradients(self, losses: Any) -> list[Any]:
         """Return the gradients of the mean loss, by trained parameter.
@@ -258,14 +255,13 @@ class GhostPass:
 
         planned = call.planned
         x, g = call.input(), g if g.shape == call.shape else g.reshape(call.shape)
-        if g.element_size() < 4:
-            self._half = True
+        weight, bias = (None if place is None else self._along[place] for place in (planned.weight, planned.bias))
+        if g.dtype != torch.float32:
+            self._half |= g.element_size() < 4
             g = g.float() if g.dtype == torch.float16 else g  # products with gbar leave the range of float16
         if x.dtype != g.dtype and x.is_floating_point():
             x = x.to(g.dtype)
-        weight, bias = (
-            None if place is None else self._along[place].to(g.dtype) for place in (planned.weight, planned.bias)
-        )
+        weight, bias = (one if one is None or one.dtype == g.dtype else one.to(g.dtype) for one in (weight, bias))
         found = planned.rule.products(planned.layer, x, g, weight, bias)
         if len(found) != self._n:
             if self._retained:
@@ -358,9 +354,10 @@ def _total(shares: list[Any]) -> Any:
     """Return the sum of tensors (n,), which may be on several devices."""
     import torch
 
-    if len(shares) == 1:
-        return shares[0]
-    return torch.stack([one.to(shares[0].device) for one in shares]).sum(0)
+    try:
+        return torch.stack(shares).sum(0)
+    except RuntimeError:
+        return torch.stack([one.to(shares[0].device) for one in shares]).sum(0)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from looptap.streams.preserving.probing import probing
@@ -38,7 +39,8 @@ class LayerPlan:
     """
 
     def __init__(self, model: Any) -> None:
-        self.why, self._modules = "", list(model.modules())
+        self._parts = [part for one in model.modules() for part in (one._modules, one._parameters)]
+        self.why = ""
         """Why hooks cannot compute the priorities; "": they can."""
         self.parameters: list[Any] = list(model.parameters())
         """All of the model's parameters, in its order."""
@@ -79,7 +81,7 @@ class LayerPlan:
 
     def _seen(self) -> list[Any]:
         return [
-            *[id(one) for m in self._modules for part in (m._modules, m._parameters) for one in part.values()],
+            *map(id, chain.from_iterable(map(dict.values, self._parts))),
             *[one.requires_grad for one in self.parameters],
             *[(one.training, one.running_mean is None) for one in self._normalizing.values()],
         ]

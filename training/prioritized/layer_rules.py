@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 
 from looptap.training.prioritized.gradient_norms import OuterProduct
 
-WIDE_OUTPUT_FACTOR = 2
-"""How many times its input a Linear's output must be for the product with its input to be the cheaper one."""
+WIDE_INPUT_FACTOR = 2
+"""How many times its output a Linear's input must be for the product with its output to be the cheaper one."""
+PART_BYTES = 2**21
+"""Of an output, on the CPU: what is larger comes from the system with pages to be cleared."""
+MIN_PART_EXAMPLES = 8
 
 
 class LayerRule(NamedTuple):
@@ -49,7 +52,7 @@ def _rule_of_class(kind: Any) -> LayerRule | None:
 def _rules() -> dict[Any, LayerRule]:
     from torch import nn
 
-    convolution = LayerRule(_convolution, _convolution_gradients)
+    convolution = LayerRule(_in_parts(_convolution), _convolution_gradients)
     batch = LayerRule(_after(_batch_norm), _channel_gradients)
     return {
         nn.Linear: LayerRule(_linear, _linear_gradients),
@@ -79,7 +82,24 @@ def _dot(change: Any, b: Any) -> Any:
     """Return the inner products (n,) of two tensors' examples; overwrites the first."""
     if change.element_size() < 4 or change.dtype != b.dtype:
         change, b = change.float(), b.float()
-    return change.mul_(b).flatten(1).sum(1)
+    change.mul_(b)
+    return change.sum(1) if change.ndim == 2 else change.flatten(1).sum(1)
+
+
+def _in_parts(products: Callable[[Any, Any, Any, Any, Any], Any]) -> Callable[[Any, Any, Any, Any, Any], Any]:
+    """Return products that take large batches in parts, whose memory is used again."""
+
+    def in_parts(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
+        import torch
+
+        parts = -(-g.numel() * g.element_size() // PART_BYTES) if g.device.type == "cpu" else 1
+        if parts == 1:
+            return products(layer, x, g, weight, bias)
+        size = max(MIN_PART_EXAMPLES, -(-len(g) // parts))
+        pairs = zip(x.split(size), g.split(size), strict=True)
+        return torch.cat([products(layer, some, own, weight, bias) for some, own in pairs])
+
+    return in_parts
 
 
 # ---------------------------------------------------------------- linear, embedding
@@ -88,13 +108,14 @@ def _dot(change: Any, b: Any) -> Any:
 def _linear(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
-    if g.shape[-1] > WIDE_OUTPUT_FACTOR * x.shape[-1] or (g.ndim > 2 and g.shape[-1] > x.shape[-1]):
-        found = _dot(g @ weight, x)  # the same product from its other side, which is smaller
-    elif g.ndim == 2:
-        return _dot(functional.linear(x, weight, bias), g)
-    else:
+    if x.shape[-1] > (WIDE_INPUT_FACTOR if g.ndim == 2 else 1) * g.shape[-1]:
         found = _dot(functional.linear(x, weight), g)
-    return found if bias is None else found + _positions(g, -1).to(found.dtype) @ bias.to(found.dtype)
+    else:
+        found = _dot(g @ weight, x)  # the same product from its other side
+    if bias is None:
+        return found
+    share = g @ bias
+    return found + (share if g.ndim == 2 else share.flatten(1).sum(1, dtype=found.dtype))
 
 
 def _positions(g: Any, channels: int) -> Any:
@@ -174,7 +195,7 @@ def _wide(*tensors: Any) -> Iterator[Any]:
 
 def _after(normalize: Callable[[Any, Any, Any, Any], Any]) -> Callable[[Any, Any, Any, Any, Any], Any]:
     """Return the products of a layer that scales and shifts what it has normalized."""
-    return lambda layer, x, g, weight, bias: _dot(normalize(layer, x, weight, bias), g)
+    return _in_parts(lambda layer, x, g, weight, bias: _dot(normalize(layer, x, weight, bias), g))
 
 
 def _layer_norm(layer: Any, x: Any, weight: Any, bias: Any) -> Any:
