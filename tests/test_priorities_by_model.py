@@ -173,9 +173,21 @@ def encoder():
     )
 
 
-def attention():
-    return Of(lambda self, x: self.head(self.mix(x, x, x, need_weights=False)[0].mean(1)),
-              mix=nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=True), head=head())  # fmt: skip
+def attention(batch_first: bool = True, keys: float = 1.0, checkpointed: bool = False):
+    def mix(self, x, weights):
+        return self.mix(x, x if keys == 1 else keys * x, x, need_weights=weights, attn_mask=mask)[0]
+
+    def run(self, x):
+        x = x if batch_first else x.transpose(0, 1)
+        x = (
+            checkpoint(mix, self, x, False, use_reentrant=False)
+            if checkpointed
+            else mix(self, mix(self, x, True), False)
+        )
+        return self.head(x.mean(1 if batch_first else 0))
+
+    mask = nn.Transformer.generate_square_subsequent_mask(T)
+    return Of(run, mix=nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=batch_first), head=head())
 
 
 def compiled_part():
@@ -197,8 +209,11 @@ CASES = {
     "reentrant checkpoint": (lambda: checkpointed(True), vectors, "finite_difference"),
     "LSTM": (lambda: recurrent(nn.LSTM), sequences, "finite_difference"),
     "GRU": (lambda: recurrent(nn.GRU), sequences, "jvp"),
-    "MultiheadAttention": (attention, sequences, "jvp"),
-    "TransformerEncoder": (encoder, sequences, "jvp"),
+    "MultiheadAttention": (attention, sequences, "ghost"),
+    "MultiheadAttention, time first": (lambda: attention(batch_first=False), sequences, "ghost"),
+    "MultiheadAttention of other keys": (lambda: attention(keys=2.0), sequences, "jvp"),
+    "MultiheadAttention in a checkpoint": (lambda: attention(checkpointed=True), sequences, "jvp"),
+    "TransformerEncoder": (encoder, sequences, "ghost"),
     "bare parameters": (bare_parameters, sequences, "jvp"),
     "a weight outside of its layer": (outside_of_its_layer, vectors, "jvp"),
     "several calls": (several_calls, vectors, "ghost"),

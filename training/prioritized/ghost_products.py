@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
 from looptap.training.prioritized.gradient_norms import squares_of
+from looptap.training.prioritized.layer_calls import LayerCall, projections
 from looptap.training.prioritized.layer_plan import (
     LayerPlan,
     PlannedLayer,
@@ -38,37 +39,6 @@ _REENTRANT = (
 )
 
 
-class _Call:
-    """One call of a layer."""
-
-    __slots__ = ("__weakref__", "place", "planned", "shape", "version", "x")
-
-    def __init__(self, planned: PlannedLayer, x: Any, output: Any, place: int) -> None:
-        import torch
-
-        self.planned, self.shape = planned, output.shape
-        self.place = place
-        """Of the output among those of its node."""
-        self.x = x
-        """The layer's input; under hooks of saved tensors, as of a checkpoint: the node that holds it."""
-        self.version: int | None = None
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-            self.x = _holder().apply(x, _one_that_requires_grad()).grad_fn
-        elif not x.is_inference():
-            self.version = x._version
-
-    def input(self) -> Any:
-        """Return the layer's input as it was."""
-        import torch
-
-        if not isinstance(self.x, torch.Tensor):
-            return self.x.saved_tensors[0]
-        if self.version is not None and self.x._version != self.version:
-            name = type(self.planned.layer).__name__
-            raise PriorityError(f"the input of a {name} was changed in place after its call: take method='jvp'.")
-        return self.x
-
-
 class GhostPass:
     """A context around a batch's forward and backward pass, on the layers' hooks.
 
@@ -78,9 +48,10 @@ class GhostPass:
     if the first batch is checked. The context may stay open over many steps, and follows a direction that changes in
     place; other backward passes in it are none of its concern.
 
-    Supported are Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, PReLU, and BatchNorm in evaluation
-    mode, in any model; dropout, shared weights, autocast, a GradScaler, DistributedDataParallel, and
-    `torch.utils.checkpoint`. In a loop take `ExactPriorities.ghost_pass`, which looks for the layers once.
+    Supported are Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, PReLU, MultiheadAttention where it
+    is plain self-attention, and BatchNorm in evaluation mode, in any model; dropout, shared weights, autocast, a
+    GradScaler, DistributedDataParallel, and `torch.utils.checkpoint`. In a loop take `ExactPriorities.ghost_pass`: it
+    looks for the layers once.
 
     Raises PriorityError at construction for a model with other layers, or with BatchNorm in training mode. One that is
     raised after a backward pass leaves the gradients as they are without.
@@ -117,7 +88,7 @@ class GhostPass:
         self._along = plan.matched(direction)
         self._wants_norms, self._check = norms, check
         self._handles: list[Any] = []
-        self._calls: WeakSet[_Call] = WeakSet()
+        self._calls: WeakSet[LayerCall] = WeakSet()
         """Those whose gradients have not come; each lives as long as its graph."""
         self._uses_of: Counter[int] = Counter()
         """How many calls use a parameter, by its place."""
@@ -128,6 +99,8 @@ class GhostPass:
         self._squares: list[Any] = []
         self._uses: dict[int, list[Any]] = defaultdict(list)
         self._failure: Exception | None = None
+        self._refusal: Exception | None = None
+        """Why a forward pass cannot be followed."""
         self._n = 0
         self._factor: Any = 1.0
         self._acts = self._retained = self._half = False
@@ -143,6 +116,9 @@ class GhostPass:
             self._handles.append(
                 one.layer.register_forward_hook(partial(self._tap, one), with_kwargs=True, prepend=True)
             )
+        for layer, parts in self._plan.attentions:
+            hook = partial(self._tap_attention, parts)
+            self._handles.append(layer.register_forward_hook(hook, with_kwargs=True, prepend=True))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -179,6 +155,9 @@ class GhostPass:
             raise PriorityError(f"weights of shape {tuple(weights.shape)} for losses of {tuple(losses.shape)}.")
         self._clear()
         self._n = n
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise _as_priority_error(refusal)
         if self._check:
             self._compare(losses)
         if self._wants_norms:
@@ -223,11 +202,27 @@ class GhostPass:
         # An in-place layer that follows gives a view a new node; that of its base stays.
         base = getattr(output, "_base", None)
         made = output if base is None else base
-        call = _Call(planned, args[0] if args else named["input"], output, made.output_nr)
-        self._calls.add(call)
-        made.grad_fn.register_prehook(partial(self._add, call))
+        self._expect(
+            made.grad_fn, LayerCall(planned, args[0] if args else named["input"], output.shape, made.output_nr)
+        )
 
-    def _add(self, call: _Call, gradients: Any) -> None:
+    def _tap_attention(self, parts: list[PlannedLayer], layer: Any, args: Any, named: Any, output: Any) -> None:
+        """Note the projections of a MultiheadAttention; does not raise."""
+        if not output[0].requires_grad:
+            self._silent.add(layer)
+            return
+        self._tapped.add(layer)
+        try:
+            for node, call in projections(parts, layer, args[0] if args else named["query"], output[0]):
+                self._expect(node, call)
+        except Exception as error:
+            self._refusal = error
+
+    def _expect(self, node: Any, call: LayerCall) -> None:
+        self._calls.add(call)
+        node.register_prehook(partial(self._add, call))
+
+    def _add(self, call: LayerCall, gradients: Any) -> None:
         """Add a layer's share; called in the backward pass, into which it never raises."""
         import torch
 
@@ -245,16 +240,16 @@ class GhostPass:
         if not self._retained:
             self._drop(call)
 
-    def _drop(self, call: _Call) -> None:
+    def _drop(self, call: LayerCall) -> None:
         """Let a layer's input go, although the graph lives on."""
         call.x = None
         self._calls.discard(call)
 
-    def _share(self, call: _Call, g: Any) -> None:
+    def _share(self, call: LayerCall, g: Any) -> None:
         import torch
 
         planned = call.planned
-        x, g = call.input(), g if g.shape == call.shape else g.reshape(call.shape)
+        x, g = call.pair(g)
         weight, bias = (None if place is None else self._along[place] for place in (planned.weight, planned.bias))
         if g.dtype != torch.float32:
             self._half |= g.element_size() < 4
@@ -358,29 +353,3 @@ def _total(shares: list[Any]) -> Any:
         return torch.stack(shares).sum(0)
     except RuntimeError:
         return torch.stack([one.to(shares[0].device) for one in shares]).sum(0)
-
-
-@cache
-def _holder() -> Any:
-    import torch
-
-    class Holder(torch.autograd.Function):  # type: ignore[misc]  # torch is not imported by mypy
-        """Holds a tensor as a layer does: checkpoints drop and recompute it."""
-
-        @staticmethod
-        def forward(ctx: Any, x: Any, one: Any) -> Any:
-            ctx.save_for_backward(x)
-            return one.detach()
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> tuple[None, None]:
-            return None, None  # it is no part of the graph of a loss
-
-    return Holder
-
-
-@cache
-def _one_that_requires_grad() -> Any:
-    import torch
-
-    return torch.zeros((), requires_grad=True, device="cpu")

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from looptap.streams.preserving.probing import probing
-from looptap.training.prioritized.layer_rules import LayerRule, mixes_examples, rule_of, trained
+from looptap.training.prioritized.layer_rules import LayerRule, linear_rule, mixes_examples, rule_of, trained
 
 _COMPILED = (
     "{} is compiled, and what torch.compile makes runs no hooks: compute the priorities in a pass of their own, "
@@ -52,7 +52,16 @@ class LayerPlan:
         """Layers whose first dimension is a multiple of the batch, as a check has allowed."""
         self._normalizing = {path: one for path, one in model.named_modules() if _is_batch_norm(one)}
         place = {id(one): number for number, one in enumerate(self.parameters)}
+        self.attentions: list[tuple[Any, list[PlannedLayer]]] = []
+        """Each MultiheadAttention, and its projections in place of layers."""
+        inside = set()
         for path, layer in model.named_modules():
+            if is_attention(layer):
+                inside.add(layer.out_proj)
+                self.attentions.append((layer, _projections(layer, place)))
+                continue
+            if layer in inside:
+                continue
             self.why = self.why or _why_not(path, layer)
             if not self.why and (own := trained(layer)) and (rule := rule_of(layer)):
                 weight, bias = (getattr(layer, name, None) for name in ("weight", "bias"))
@@ -62,7 +71,8 @@ class LayerPlan:
                         {name: place[id(one)] for name, one in own.items()},
                     )
                 )  # fmt: skip
-        owners = Counter(one for layer in self.layers for one in layer.trained.values())
+        planned = [*self.layers, *chain.from_iterable(parts for _, parts in self.attentions)]
+        owners = Counter(one for layer in planned for one in layer.trained.values())
         self.shared = {one for one, count in owners.items() if count > 1}
         """The places of parameters that several layers use."""
         self.places = [place for place, one in enumerate(self.parameters) if one.requires_grad]
@@ -114,6 +124,42 @@ class LayerPlan:
             elif along.requires_grad:
                 given[place] = along.detach()
         return given
+
+
+class AttentionPart:
+    """A projection of a MultiheadAttention, with the names of a Linear's parameters."""
+
+    def __init__(self, weight: Any, bias: Any) -> None:
+        self.weight, self.bias = weight, bias
+
+
+def is_attention(layer: Any) -> bool:
+    """Return True for a MultiheadAttention whose projections can be followed.
+
+    One weight for queries, keys and values; both weights are trained, or nothing is.
+    """
+    from torch import nn
+
+    if not isinstance(layer, nn.MultiheadAttention) or type(layer).forward is not nn.MultiheadAttention.forward:
+        return False
+    weights, biases = (layer.in_proj_weight, layer.out_proj.weight), (layer.in_proj_bias, layer.out_proj.bias)
+    if weights[0] is None or layer.bias_k is not None:
+        return False
+    return all(one.requires_grad for one in weights) or not any(
+        one is not None and one.requires_grad for one in (*weights, *biases)
+    )
+
+
+def _projections(layer: Any, place: dict[int, int]) -> list[PlannedLayer]:
+    given = [(layer.in_proj_weight, layer.in_proj_bias), (layer.out_proj.weight, layer.out_proj.bias)]
+    found = []
+    for weight, bias in given if layer.in_proj_weight.requires_grad else []:
+        own = {"weight": weight, "bias": bias}
+        names = {name: place[id(one)] for name, one in own.items() if one is not None and one.requires_grad}
+        found.append(
+            PlannedLayer(AttentionPart(weight, bias), linear_rule(), place[id(weight)], place.get(id(bias)), names)
+        )
+    return found
 
 
 def why_compiled(model: Any) -> str:

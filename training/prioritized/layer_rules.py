@@ -37,6 +37,11 @@ def rule_of(layer: Any) -> LayerRule | None:
     return _rule_of_class(kind)
 
 
+def linear_rule() -> LayerRule:
+    """Return the rule of a Linear."""
+    return LayerRule(_linear, _linear_gradients)
+
+
 def trained(layer: Any) -> dict[str, Any]:
     """Return a layer's own parameters that are trained, by name."""
     return {name: one for name, one in layer._parameters.items() if one is not None and one.requires_grad}
@@ -55,7 +60,7 @@ def _rules() -> dict[Any, LayerRule]:
     convolution = LayerRule(_in_parts(_convolution), _convolution_gradients)
     batch = LayerRule(_after(_batch_norm), _channel_gradients)
     return {
-        nn.Linear: LayerRule(_linear, _linear_gradients),
+        nn.Linear: linear_rule(),
         nn.Embedding: LayerRule(_embedding, _embedding_gradients),
         nn.Conv1d: convolution,
         nn.Conv2d: convolution,
