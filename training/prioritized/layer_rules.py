@@ -113,14 +113,26 @@ def _in_parts(products: Callable[[Any, Any, Any, Any, Any], Any]) -> Callable[[A
 def _linear(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
-    if x.shape[-1] > (WIDE_INPUT_FACTOR if g.ndim == 2 else 1) * g.shape[-1]:
-        found = _dot(functional.linear(x, weight), g)
+    n, time_first = len(g), g.ndim == 3 and not g.is_contiguous() and g.transpose(0, 1).is_contiguous()
+    if time_first:  # as attention has it; a product of other strides would take one matrix after the other
+        x, g = x.transpose(0, 1), g.transpose(0, 1)
+    rows, columns = (one if one.ndim == 2 else one.reshape(-1, one.shape[-1]) for one in (g, x))
+    if x.shape[-1] > (WIDE_INPUT_FACTOR if len(rows) == n else 1) * g.shape[-1]:
+        change, other = functional.linear(columns, weight), rows
     else:
-        found = _dot(g @ weight, x)  # the same product from its other side
+        change, other = rows @ weight, columns  # the same product from its other side
+    if len(rows) == n:
+        found = _dot(change, other)
+    elif time_first:
+        found = _dot(change, other).view(-1, n).sum(0)
+    else:
+        found = _dot(change.view(n, -1), other.view(n, -1))
     if bias is None:
         return found
-    share = g @ bias
-    return found + (share if g.ndim == 2 else share.flatten(1).sum(1, dtype=found.dtype))
+    share = rows @ bias
+    if len(rows) > n:
+        share = (share.view(-1, n).t() if time_first else share.view(n, -1)).sum(1, dtype=found.dtype)
+    return found + share
 
 
 def _positions(g: Any, channels: int) -> Any:
