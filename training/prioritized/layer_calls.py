@@ -120,7 +120,7 @@ _INPUTS = {"AddmmBackward0": "_saved_mat1", "MmBackward0": "_saved_self"}
 
 
 def _leaf(node: Any) -> Any:
-    """Return the parameter of which a node is the transpose, also cast; None: it is of none."""
+    """Return the parameter whose transpose, or its cast, a node is; else None."""
     while node is not None and node.name() in ("TBackward0", "ToCopyBackward0"):
         node = node.next_functions[0][0]
     return getattr(node, "variable", None)
