@@ -19,7 +19,7 @@ PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak mutants lint types check demo bench bench-charts bench-progress bench-echo bench-assistant gallery architecture notebooks clean
+.PHONY: help setup browsers test soak mutants lint types check demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,9 @@ bench-echo: $(READY) ## what echoing saves where data is slow, and where it does
 
 bench-assistant: $(READY) ## what selecting instances saves, to equal accuracy: docs/selection-benchmarks.md
 	@$(VENV)/bin/python benchmarks/selection/run.py $(if $(PART),--part $(PART)) $(BENCH)
+
+bench-prioritized: $(READY) ## what prioritized gradient descent saves, and the paper's figures: docs/prioritized-benchmarks.md
+	@$(VENV)/bin/python benchmarks/prioritized/run.py $(if $(PART),--part $(PART)) $(BENCH)
 
 gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
 	@$(VENV)/bin/python docs/gallery.py

@@ -124,7 +124,7 @@ class Training:
         job, chosen = self.job, self.job.method != PLAIN
         if math.isinf(target) and job.kind == COUNTED:  # it makes a target: to the end of the budget is enough
             self.limit = min(self.limit, self.task.epochs * self.size)
-        selection = _selection(job, self) if chosen else None
+        selection = self.sampler() if chosen else None
         inputs, targets = self.split.inputs, self.split.targets
         chooses = job.method in METHODS and METHODS[job.method].chooses
         begun, steps, selected = self.clock.now(), 0, 0
@@ -143,7 +143,7 @@ class Training:
                     if chooses:
                         kept = selection.choose(indices, losses)
                         where, losses, logits, wanted = where[kept], losses[kept], logits[kept], wanted[kept]
-                    loss, trained = selection.mean(where, losses), len(where)
+                    loss, trained = self.mean(selection, where, losses), len(where)
                     selected += selection.selecting
                 if job.kind == DECAYING:
                     for group in self.optimizer.param_groups:
@@ -168,6 +168,14 @@ class Training:
         kept = 1.0 if selection is None else selection.taken / max(1, selection.walk.walked)
         numbers = ([round(value, 4) for value in values] for values in self.curve[:5])
         return Curve(*numbers, round(kept, 4), round(selected / steps, 4))
+
+    def sampler(self) -> Any:
+        """Return what draws the batches of the job's method."""
+        return _selection(self.job, self)
+
+    def mean(self, selection: Any, where: Tensor, losses: Tensor) -> Any:
+        """Return the loss of a step, from which it goes back."""
+        return selection.mean(where, losses)
 
     def _plain(self) -> Iterator[list[int]]:
         if self.job.kind == TIMED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 from statistics import mean
@@ -58,10 +58,13 @@ ONE_EPOCH = "easy-heavy"
 
 
 class Results:
-    """Curves by job, in a JSON file; what is there is not done again."""
+    """Curves by job, in a JSON file; what is there is not done again.
 
-    def __init__(self, path: Path, protocol: Protocol) -> None:
-        self.path, self.protocol = path, protocol
+    ``train`` does a job, up to an accuracy at which it may end.
+    """
+
+    def __init__(self, path: Path, protocol: Protocol, train: Callable[[Job, float], Curve] | None = None) -> None:
+        self.path, self.protocol, self.train = path, protocol, train or _trained
         known = json.loads(path.read_text()) if path.exists() else {"runs": [], "costs": {}}
         self.found = {Job(*job): Curve(*curve) for job, curve in known["runs"]}
         self.costs: dict[str, float] = known.get("costs", {})
@@ -74,7 +77,7 @@ class Results:
             return
         with Progress() as progress, worker_pool(processes) as pool:
             bar = progress.add_task(what, total=len(missing))
-            running = {pool.submit(_trained, job, target): job for job, target in missing}
+            running = {pool.submit(self.train, job, target): job for job, target in missing}
             for future in as_completed(running):
                 self.found[running[future]] = future.result()
                 progress.advance(bar)
@@ -85,7 +88,7 @@ class Results:
         missing = [(job, target) for job, target in dict.fromkeys(jobs) if job not in self.found]
         with Progress() as progress:
             for job, target in progress.track(missing, description=what):
-                self.found[job] = _trained(job, target)
+                self.found[job] = self.train(job, target)
                 self.write()
 
     def write(self) -> None:

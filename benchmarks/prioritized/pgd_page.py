@@ -1,0 +1,220 @@
+"""The page and its figures: what it saves, then the paper figure by figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+
+import pgd_chart
+from pgd_paper import AGES, BUDGET, DIMENSIONS, PGD_A, PGD_S, POINTS, SGD, Paper
+from pgd_runs import METHODS, PrioritizedResults
+from selection_arithmetic import Paired, change, crossing, targets
+from selection_runs import DEFAULT, PLAIN, Curve, Job
+from selection_stages import Tuned
+from selection_tasks import TASKS
+
+PROMISED_TASKS = ("easy-heavy", "imbalanced")
+LOSS_WORK_SHARE, ACCURACY_WORK_SHARE = 0.12, 0.15
+"""Promised to be saved, up to the second loss target and to the second accuracy target."""
+ALIKE_FACTOR = 1.01
+"""How far apart two losses may be and count as alike."""
+
+
+class Work:
+    """The gradients that methods need on a task."""
+
+    def __init__(self, results: PrioritizedResults, task: str) -> None:
+        self.results, self.task, self.tuned = results, task, Tuned(results, task)
+        budget = results.protocol.budget
+        evaluations = budget * TASKS[task].epochs * TASKS[task].evaluations
+        first = results.curves(task, PLAIN, self.tuned.rate(PLAIN), results.protocol.tuned)
+        self.accuracies = self.tuned.targets
+        low = targets([[-loss for loss in curve.loss] for curve in first], evaluations)
+        self.losses = -low[0], -low[1]
+
+    def curves(self, method: str) -> dict[int, Curve]:
+        """Return the judged runs by seed."""
+        if not self.tuned.tried(method):
+            return {}
+        rate, budget = self.tuned.rate(method), self.results.protocol.budget
+        every = {seed: Job(self.task, method, rate, seed, budget) for seed in self.results.protocol.judged}
+        return {seed: self.results.found[job] for seed, job in every.items() if job in self.results.found}
+
+    def changes(self, method: str) -> list[Paired]:
+        """Return by which part the gradients to both accuracies and both losses are more."""
+        base, other = self.curves(PLAIN), self.curves(method)
+        seeds = sorted(base.keys() & other.keys())
+        end = max(curve.cost[-1] for curve in base.values())
+        return [
+            change(
+                [_reached(base[seed], *what) for seed in seeds], [_reached(other[seed], *what) for seed in seeds], end
+            )
+            for what in self._wanted()
+        ]
+
+    def base(self) -> list[float]:
+        """Return the median gradients that uniform sampling needs."""
+        return [median(_reached(curve, *what) for curve in self.curves(PLAIN).values()) for what in self._wanted()]
+
+    def _wanted(self) -> list[tuple[str, float]]:
+        return [*(("accuracy", one) for one in self.accuracies), *(("loss", one) for one in self.losses)]
+
+
+def write(results: PrioritizedResults, paper: Paper, into: Path, tasks: Sequence[str]) -> None:
+    """Write what is there."""
+    works = [Work(results, task) for task in tasks if Tuned(results, task).tried(PLAIN)]
+    works = [work for work in works if work.curves(PLAIN)]
+    lines = [*_head(results, works), *_promises(works), *_tables(works)]
+    if paper.runs:
+        lines += [*_figure_1(paper), *_figure_5(paper), *_figures_6_to_9(paper)]
+        pgd_chart.paper(into / "prioritized-paper.png", paper)
+    if works:
+        pgd_chart.work(into / "prioritized-work.png", works)
+    (into / "prioritized-benchmarks.md").write_text("\n".join(lines) + "\n")
+
+
+def _head(results: PrioritizedResults, works: Sequence[Work]) -> list[str]:
+    seeds = results.protocol.judged
+    counts = {method: mean(len(work.curves(method)) for work in works) for method in METHODS} if works else {}
+    fewest = min(counts.values(), default=0)
+    return [
+        f"""# What prioritized gradient descent saves
+
+Made by `make bench-prioritized`. How many gradients of single examples a method computes up to an accuracy or a loss of
+uniform sampling. All are counted, those of initial passes included; scoring from stored losses costs none.
+
+- Tasks, grid of rates and judgement are those of [the selection's benchmark](selection-benchmarks.md). Targets are the
+  accuracies, and the training losses, that uniform sampling has after one and two thirds of its budget. Rates are tuned
+  for each method on seeds of their own; the figures are of {len(seeds)} other seeds, paired with uniform sampling
+  ({fewest:g} of them for each method): the median, and in brackets the 95 % interval of the mean. Momentum is 0.9.
+- A target that is not reached within the budget of uniform sampling counts as reached at its end, so such a figure,
+  marked ≥, is a lower bound.
+- `PGD-A` and `PGD-S` are `published` with both variants, k = r = 1 %, the guard against divergence off;
+  `loss, unbiased` is `loss`. The default is `norm` with its switch on.
+"""
+    ]
+
+
+def _promises(works: Sequence[Work]) -> list[str]:
+    made = []
+    for work in works:
+        if work.task in PROMISED_TASKS and work.curves(DEFAULT):
+            found = work.changes(DEFAULT)
+            for what, one, share in (("loss", found[3], LOSS_WORK_SHARE), ("accuracy", found[1], ACCURACY_WORK_SHARE)):
+                held = "yes" if one.median <= -share else "**no**"
+                made.append(
+                    [f"default, gradients to a late {what}, {work.task}", f"≥ {share:.0%} fewer", _shown(one), held]
+                )
+    return ["## Promises\n", *_table(["", "promised", "measured", "held"], made)] if made else []
+
+
+def _tables(works: Sequence[Work]) -> list[str]:
+    lines = ["\n## Gradients to equal accuracy and loss\n", "![Accuracy and loss over gradients](prioritized-work.png)"]
+    for work in works:
+        named = [f"to {one:.1%}" for one in work.accuracies] + [f"to loss {one:.3g}" for one in work.losses]
+        base = [f"{value:,.0f}" for value in work.base()]
+        made = [[PLAIN, f"{work.tuned.rate(PLAIN):g}", *base]]
+        for method in METHODS[1:]:
+            if work.curves(method):
+                made.append([method, f"{work.tuned.rate(method):g}", *(_shown(one) for one in work.changes(method))])
+        lines += [f"\n### {work.task}\n", *_table(["", "rate", *named], made)]
+    return lines if works else []
+
+
+def _figure_1(paper: Paper) -> list[str]:
+    made = [[f"{age}", *(f"{share:.0%}" for share in found["top"]), f"{found['negative']:.0%}"]
+            for age in AGES if (found := paper.priorities.get(str(age)))]  # fmt: skip
+    return ["\n## The paper's figures\n", "![Priorities, rates, and sweeps of k and r](prioritized-paper.png)",
+            "\n### Fig. 1: few examples have most of the priority\n",
+            "Exact priorities of all 9,600 easy-heavy images along the gradient of the whole data, for the MLP after "
+            "epochs of uniform sampling: the top's share of all positive priority, and the share below 0.\n",
+            *_table(["epochs", "top 1 %", "top 5 %", "top 10 %", "negative"], made)]  # fmt: skip
+
+
+def _figure_5(paper: Paper) -> list[str]:
+    """Return lines on the speed beside SGD, at each rate and at the best ones."""
+    target = paper.target(1 / 3)
+    made = []
+    for rate in paper.rates:
+        needed = {
+            method: mean(paper.needed(method, rate, seed, target) for seed in paper.rate_seeds)
+            for method in (SGD, PGD_A, PGD_S)
+        }
+        cells = [_gradients(needed[method]) for method in (SGD, PGD_A, PGD_S)]
+        made.append([f"{rate:g}", *cells, _ratio(needed[SGD], needed[PGD_A]), _ratio(needed[SGD], needed[PGD_A] - 2)])
+    rows = []
+    for method in (SGD, PGD_A, PGD_S):
+        rate = paper.best(method)
+        ends = [paper.final(method, 0.01, 0.01, rate, [seed]) for seed in paper.final_seeds]
+        needed_by_seed = [paper.needed(method, rate, seed, target) for seed in paper.final_seeds]
+        reached = sum(math.isfinite(one) for one in needed_by_seed)
+        rows.append([_name(method), f"{rate:g}", f"{median(ends):.4f}", f"{min(ends):.4f} to {max(ends):.4f}",
+                     _gradients(median(needed_by_seed)), f"{reached} of {len(needed_by_seed)}"])  # fmt: skip
+    return ["\n### Fig. 5: against SGD\n",
+            f"Logistic regression on the paper's synthetic data, {POINTS:,} points in {DIMENSIONS:,} dimensions, "
+            f"{BUDGET} gradients for each point, batches of 200, k = r = 1 %, no momentum. Gradients for each point up "
+            f"to a loss of {target:.3f}, which SGD with its best rate has at a third of the budget, and how much "
+            "faster PGD-A is: all counted, and without the two initial passes.\n",
+            *_table(["rate", "SGD", "PGD-A", "PGD-S", "PGD-A faster", "uncounted"], made),
+            f"\nEach with its best rate, on {len(paper.final_seeds)} other seeds:\n",
+            *_table(["", "rate", "loss at the end", "from, to", "gradients to the loss", "reached"], rows)]  # fmt: skip
+
+
+def _figures_6_to_9(paper: Paper) -> list[str]:
+    lines = ["\n### Fig. 6 to 9: k, r, and PGD-A against PGD-S\n",
+             f"The same data, with the best rate of PGD-A at k = r = 1 % ({paper.best(PGD_A):g}). Means over "
+             f"{len(paper.grid_seeds)} seeds: the least loss on the way → that at the end, bold where it is 20 % more. "
+             f"It starts at ln 2 = {math.log(2):.3f}. The guard is off."]  # fmt: skip
+    for method in (PGD_A, PGD_S):
+        made = [[f"k = {k:.1%}", *(_cell(paper, method, k, r) for r in paper.shares)] for k in paper.shares]
+        lines += [f"\n{_name(method)}\n", *_table(["", *(f"r = {r:.1%}" for r in paper.shares)], made)]
+    better = [[f"{k:.1%}", *(_better(paper, k, r) for r in paper.shares)] for k in paper.shares]
+    lines += ["\nFig. 9: which of the two has the lower loss at the end\n",
+              *_table(["k", *(f"r = {r:.1%}" for r in paper.shares)], better)]  # fmt: skip
+    return lines
+
+
+def _cell(paper: Paper, method: str, k: float, r: float) -> str:
+    curves = [curve for run, curve in paper.runs.items()
+              if run[:4] == (method, k, r, paper.best(PGD_A)) and run.seed in paper.grid_seeds]  # fmt: skip
+    least, end = mean(min(curve.loss) for curve in curves), mean(curve.loss[-1] for curve in curves)
+    return f"{least:.3f} → {_bold(f'{end:.3g}', end > 1.2 * least)}"
+
+
+def _better(paper: Paper, k: float, r: float) -> str:
+    ends = {method: paper.final(method, k, r, paper.best(PGD_A), paper.grid_seeds) for method in (PGD_A, PGD_S)}
+    if max(ends.values()) <= ALIKE_FACTOR * min(ends.values()):
+        return "alike"
+    return _name(min(ends, key=lambda method: ends[method]))
+
+
+def _reached(curve: Curve, what: str, target: float) -> float:
+    return crossing(curve.cost, curve.accuracy, target) if what == "accuracy" else crossing(
+        curve.cost, [-loss for loss in curve.loss], -target)  # fmt: skip
+
+
+def _shown(found: Paired) -> str:
+    missed = f", {found.missed} of {found.seeds} not reached" if found.missed else ""
+    return f"{'≥ ' if found.missed else ''}{found.median:+.0%} ({found.low:+.0%} to {found.high:+.0%}{missed})"
+
+
+def _gradients(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "not reached"
+
+
+def _ratio(base: float, other: float) -> str:
+    return f"{base / other:.2f} ×" if math.isfinite(base) and math.isfinite(other) and other > 0 else ""
+
+
+def _name(method: str) -> str:
+    return method if method == SGD else f"PGD-{method}"
+
+
+def _bold(text: str, bold: bool) -> str:
+    return f"**{text}**" if bold else text
+
+
+def _table(names: Sequence[str], made: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (names, ["---", *["---:"] * (len(names) - 1)], *made)]
