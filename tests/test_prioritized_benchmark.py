@@ -1,4 +1,4 @@
-"""Parts of `make bench-prioritized`: all gradients count, and the page is written."""
+"""Parts of `make bench-prioritized`: what is counted, and the page."""
 
 from __future__ import annotations
 

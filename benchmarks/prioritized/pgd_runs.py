@@ -1,4 +1,4 @@
-"""Trainings by the methods of `Prioritized`, in the loop of the selection's benchmark."""
+"""Trainings by the methods of `Prioritized`, in the selection's loop."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class PrioritizedTraining(Training):
 
 
 def train(job: Job, target: float) -> Curve:
-    """Do a training; those of uniform sampling and the default are the selection's."""
+    """Do a training; uniform sampling and the default are the selection's."""
     return (PrioritizedTraining if job.method in VARIANTS else Training)(job).run(target)
 
 
 class PrioritizedResults(Results):
-    """Curves of all methods; those of the selection's benchmark are read, not written."""
+    """Curves of all methods; those of the selection's benchmark are only read."""
 
     def __init__(self, path: Path, protocol: Protocol, shared: Path, processes: int | None = None) -> None:
         super().__init__(path, protocol, train)

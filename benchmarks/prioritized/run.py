@@ -1,4 +1,4 @@
-"""`make bench-prioritized`: gradient computations to equal loss and accuracy, and the paper's figures.
+"""`make bench-prioritized`: gradients to equal loss, and the paper's figures.
 
 Writes docs/prioritized-benchmarks.md and .json, and the figures beside them. Each training is done once and kept in the
 JSON files; delete them to do all again. ``--part easy-heavy`` does one part; ``--quick`` is a smoke test that writes
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def judge(results: PrioritizedResults, task: str) -> None:
-    """Tune the rates of all methods, and run the judged seeds to the end of the budget."""
+    """Tune the rates of all methods, and run the judged seeds to the end."""
     tune(results, task, [*(method for method in METHODS if method not in VARIANTS), *VARIANTS])
     tuned, budget = Tuned(results, task), results.protocol.budget
     jobs = [(Job(task, method, tuned.rate(method), seed, budget), math.inf)

@@ -59,8 +59,8 @@ class VariantControl(Control):
 class Prioritized(PrioritizedObservables):
     """Draws batches, more often of the examples that move the loss.
 
-    ``data`` is a map-style data set, or its length; ``model`` the module inside all wrappers, or None for methods
-    without priorities. Give this to a DataLoader as its ``batch_sampler``, around ``WithIndex(dataset)``; in a step,
+    ``data`` is a map-style data set, or its length; ``model`` the module, or None for methods without
+    priorities. Give this to a DataLoader as its ``batch_sampler``, around ``WithIndex(dataset)``; in a step,
     call `backward` with the losses of single examples in place of ``loss.backward()``, and after it `observe`.
     ``method``:
 
@@ -72,8 +72,8 @@ class Prioritized(PrioritizedObservables):
     - ``"repaired"``: the same with a gbar that forgets fast, and is not fed by the examples of high priority.
     - ``"uniform"``: all alike.
 
-    ``exact`` is the way to priorities, one of those of `ExactPriorities`, with "auto" the hooks of the layers, else a
-    finite difference, for which `backward` needs ``inputs`` and ``targets``. The other arguments are those of
+    ``exact`` is the way to priorities, one of those of `ExactPriorities`. For all but hooks of the layers, which "auto"
+    takes where it can, `backward` needs ``inputs`` and ``targets``. The other arguments are those of
     `Selection`, and so is what is said there of ranks, random numbers and errors.
 
     >>> prioritized = Prioritized(8, None, batch_size=4)
@@ -111,8 +111,9 @@ class Prioritized(PrioritizedObservables):
         agree: Callable[[float], float] | None = None,
     ) -> None:
         self.k, self.r, self.lam = k, r, lam
-        self.model, self.trends, self.renewals = model, PriorityTrends(arguments.size_of(data)), Renewals()
+        self.trends, self.renewals = PriorityTrends(arguments.size_of(data)), Renewals()
         self._source = None if model is None else PrioritySource(model, loss, exact)
+        self.model: Any = None if self._source is None else self._source.model
         self._stepped: Any = None  # the losses of the last `backward`, for `observe`
         self.feeds_average = True
         """Whether `backward` updates `average`, from ``.grad``; False: it is updated elsewhere."""
@@ -182,6 +183,11 @@ class Prioritized(PrioritizedObservables):
         super().close()
         if self._source is not None:
             self._source.close()
+
+    @property
+    def way(self) -> str:
+        """How priorities are computed, as `ExactPriorities` names it; "" without a model."""
+        return "" if self._source is None else self._source.way
 
     # ------------------------------------------------------------ as a batch sampler
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from looptap.training.prioritized.exact_priorities import METHODS, ExactPriorities
-from looptap.training.prioritized.ghost_products import GhostPass, PriorityError, why_not
+from looptap.training.prioritized.exact_priorities import ExactPriorities, PriorityError
+from looptap.training.prioritized.ghost_products import GhostPass
 from looptap.training.prioritized.methods.published import Published
 from looptap.training.sampling.per_example import criterion_of
 from looptap.training.sampling.permutation_walk import Bools, Floats
@@ -31,28 +31,20 @@ class PrioritySource:
     """
 
     def __init__(self, model: Any, loss: Any, exact: str) -> None:
-        import torch
-
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model={model!r:.60} must be a torch.nn.Module, or None for methods without priorities.")
-        if exact not in (*METHODS, "auto"):
-            raise ValueError(f"exact={exact!r} must be 'auto' or one of {', '.join(METHODS)}.")
-        if exact == "ghost" and (why := why_not(model)):
-            raise PriorityError(why)
-        self.model, self._criterion, self._exact = model, criterion_of(loss), exact
+        self._criterion = criterion_of(loss)
+        self._exact = ExactPriorities(model, self._losses, method=exact)
+        self.model = self._exact.model
+        """The module inside all wrappers."""
         self._handle: Any = None
         self._ghost: GhostPass | None = None
-        self._checked = False
         self._why = ""  # the hooks cannot be used
         self._found: Any = None  # the priorities of the present step
         self._missing = ""  # what is missing in it
 
     @property
     def way(self) -> str:
-        """How priorities are computed: "ghost" by hooks, "jvp", or "finite_difference"."""
-        if self._exact != "auto":
-            return self._exact
-        return "finite_difference" if self._why else "ghost"
+        """How priorities are computed: one of the ways of `ExactPriorities`."""
+        return self._exact.method
 
     def open(self, direction: list[Any]) -> None:
         """Watch forward passes for priorities along ``direction``.
@@ -60,8 +52,8 @@ class PrioritySource:
         It may change in place.
         """
         self.close()
-        self._why = ""
-        if self._exact in ("ghost", "auto"):
+        self._why = self._exact.refused.get("ghost", "")
+        if self.way == "ghost":
             self._handle = self.model.register_forward_pre_hook(lambda module, given: self._watch(direction))
 
     def close(self) -> None:
@@ -77,7 +69,7 @@ class PrioritySource:
 
         if self._ghost is None and not self._why and torch.is_grad_enabled():
             try:
-                self._ghost = GhostPass(self.model, direction, check=not self._checked).__enter__()
+                self._ghost = self._exact.ghost_pass(direction).__enter__()
             except PriorityError as error:
                 self._why = str(error)
             except Exception as error:  # it runs inside the loop's forward pass
@@ -116,7 +108,7 @@ class PrioritySource:
             part = ~mask if method.separate else mask
             if bool(part.any()) and not bool(part.all()):
                 apart = torch.autograd.grad(losses[part].mean(), trained, retain_graph=True, allow_unused=True)
-        self._backward(losses, scale, trained, before, priorities=not first)
+        self._backward(losses, scale, priorities=not first)
         self._unwatch()
         own: Any = [_added(one.grad, old, scale) for one, old in zip(trained, before, strict=True)]
         if first or second:
@@ -132,19 +124,21 @@ class PrioritySource:
 
     # ------------------------------------------------------------ inside
 
-    def _backward(self, losses: Any, scale: float, trained: list[Any], before: list[Any], *, priorities: bool) -> None:
+    def _backward(self, losses: Any, scale: float, *, priorities: bool) -> None:
         """Run the backward pass of the mean, with priorities if hooks can."""
-        ghost = self._ghost
-        if ghost is not None and priorities:
+        ghost, mean = self._ghost if priorities else None, None
+        if ghost is not None:
             try:
-                ghost.backward(losses, scale=scale)
-                self._found, self._checked = ghost.priorities, True
-                return
-            except PriorityError as error:  # before the backward pass, or after it
+                mean = ghost.mean(losses)
+            except PriorityError as error:
                 self._why = self._missing = str(error)
-            if any(_added(one.grad, old, 1.0) is not None for one, old in zip(trained, before, strict=True)):
-                return
-        (losses.mean() * scale).backward()
+        ((losses.mean() if mean is None else mean) * scale).backward()
+        if ghost is not None and mean is not None:
+            try:
+                ghost.finish(scale)
+                self._found = ghost.priorities
+            except PriorityError as error:
+                self._why = self._missing = str(error)
 
     def _without_hooks(self, direction: list[Any], losses: Any, inputs: Any, targets: Any) -> None:
         if inputs is None or targets is None:
@@ -155,8 +149,7 @@ class PrioritySource:
             )
             return
         try:
-            exact = ExactPriorities(self.model, self._losses, method=self.way)
-            self._found = exact(inputs, targets, direction, losses=losses.detach()).priorities
+            self._found = self._exact(inputs, targets, direction, losses=losses.detach()).priorities
             self._missing = ""
         except Exception as error:  # of the model, in another forward pass than that of the loop
             self._missing = f"Priorities by {self.way} failed: {error}"
