@@ -353,3 +353,29 @@ def test_a_deep_copy_of_the_model_and_an_evaluation_are_left_alone(data):
         copy.deepcopy(model)(x).sum().backward()
         trained(prioritized, model, data, 1)
     assert not prioritized.note
+
+
+@pytest.mark.parametrize("method", ["loss", "published", "repaired"])
+def test_on_another_number_of_ranks_priorities_are_taken_over_by_index(data, method):
+    states, known = [], np.full(N, np.nan, np.float32)
+    for rank in range(2):
+        model = a_model()
+        prioritized = Prioritized(N, model, 10, method, k=0.1, r=0.1, rank=rank, world=2, agree=lambda number: number)
+        trained(prioritized, model, data, 4)
+        states.append(prioritized.state_dict())
+        source = prioritized.table.loss if method == "loss" else prioritized.trends.priority
+        known[rank::2] = source[rank::2]
+    assert np.isfinite(known).all()
+    model = a_model()
+    alone = Prioritized(N, model, 10, method, k=0.1, r=0.1)
+    alone.load_state_dict(*states)
+    assert np.array_equal(alone.table.loss if method == "loss" else alone.trends.priority, known)
+    assert not alone.note
+    work = alone.gradient_work
+    trained(alone, model, data, 2)
+    assert 2 * N <= alone.gradient_work - work < 3 * N
+    assert not alone.note
+    with pytest.warns(RuntimeWarning, match="Of 2 ranks the states of 1 were given"):
+        Prioritized(N, a_model(), 10, method, k=0.1, r=0.1).load_state_dict(states[0])
+    with pytest.raises(ValueError, match="other parameters") if method != "loss" else nullcontext():
+        Prioritized(N, nn.Linear(3, 3), 10, method, k=0.1, r=0.1).load_state_dict(*states)

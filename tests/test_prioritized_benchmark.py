@@ -53,7 +53,7 @@ def test_the_page_says_first_what_is_not_held_and_shared_runs_are_not_written_ag
     pgd_page.write(again, Paper(tmp_path / "paper.json"), tmp_path, ["easy-heavy"])
     page = (tmp_path / "prioritized-benchmarks.md").read_text()
     assert page.index("**no**") < page.index("## Gradients to equal")
-    assert "| PGD-A | 0.05 | +" in page
-    assert "| norm | 0.05 | -" in page
+    assert "| PGD-A | 0.05, at an edge | " in page
+    assert "| norm | 0.05, at an edge | -" in page
     assert "2 of 2 not reached" in page
     assert (tmp_path / "prioritized-work.png").stat().st_size > 1000
