@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 import looptap
@@ -90,3 +92,22 @@ def test_an_argument_that_an_agent_would_refuse_is_refused():
         pair(budgets=0.1)
     with pytest.raises(ValueError, match="on_stop"):
         pair(on_stop=3)
+
+
+@pytest.mark.parametrize(
+    ("whole", "names"),
+    [
+        (looptap.Agent, "stream control trigger checkpoint state_dict load_state_dict close"),
+        (
+            looptap.Run,
+            "stream skew set call trigger checkpoint stop pause resume outcome cancel export keep share revoke",
+        ),
+    ],
+)
+def test_a_method_that_a_part_carries_has_its_signature_and_docstring(whole, names):
+    for name in names.split():
+        method = getattr(whole, name)
+        _, *parameters = inspect.signature(method).parameters.values()
+        assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters), name
+        assert method.__name__ == name
+        assert inspect.getdoc(method)
