@@ -27,6 +27,7 @@ from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.legends import legends
 from looptap.visualizers.charts.registry import KINDS
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, MAX_KEPT_POINTS
+from looptap.visualizers.drawing.layouts import caption_lines
 from looptap.visualizers.drawing.picture import (
     Band,
     Bars,
@@ -96,6 +97,10 @@ TABLE = [
     ([(np.zeros((8, 8)), "a")], "images", FRAME),
     ({"fc.weight": np.zeros((3, 4)), "fc.bias": np.zeros(3)}, "ridgeline", FRAME),
     ({"fc.weight": (np.ones(4), np.arange(5.0))}, "ridgeline", FRAME),
+    ({"conv.weight": torch.zeros(8, 3, 3, 3), "conv.bias": torch.zeros(8)}, "ridgeline", FRAME),
+    (torch.zeros(64, 32, 1, 1), "heatmap", FRAME),
+    (dict.fromkeys("abcdefghi", 1.0), "layers", APPEND),
+    ((1, "x", True), "table", APPEND),
     ({"a": np.ones(1), "b": np.ones(1)}, "bars", FRAME),
     ({"a": (1,), "b": (2,)}, "bars", FRAME),
     ("a line", "text", APPEND),
@@ -710,8 +715,69 @@ def test_images_of_any_numbers_become_bytes():
     shown = drawn([np.linspace(-1, 1, 8 * 8).reshape(1, 8, 8)])
     (image,) = shown.marks[0].images
     assert (image.dtype, image.shape, image.min(), image.max()) == (np.uint8, (8, 8, 3), 0, 255)
-    assert "0..1" in shown.badges[0]
+    assert shown.badges == ("loss: black is -0.98, white is 0.98",)
     assert drawn([[(np.zeros((4, 4)), "seven"), (np.ones((4, 4)), 3)]]).marks[0].captions == ("seven", "3")
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "shape"),
+    [
+        (torch.rand(64, 3, 3, 3), 64, (3, 3, 3)),
+        (torch.rand(64, 3, 3, 3).numpy(), 64, (3, 3, 3)),
+        (torch.rand(8, 16, 5, 5), 8, (5, 5, 3)),
+        (torch.rand(8, 1, 28, 28), 8, (28, 28, 3)),
+        (torch.rand(16, 3, 3), 16, (3, 3, 3)),
+        (torch.rand(3, 16, 12), 1, (16, 12, 3)),
+        (torch.zeros(4, 16, 12, 3, dtype=torch.uint8), 4, (16, 12, 3)),
+        (np.zeros((4, 16, 12, 3), np.uint8), 4, (16, 12, 3)),
+        (np.zeros((16, 12, 3)), 1, (16, 12, 3)),
+    ],
+)
+def test_tensors_are_channels_first_and_bytes_of_numpy_last(value, count, shape):
+    (images,) = drawn([value]).marks
+    assert (len(images.images), images.images[0].shape) == (count, shape)
+
+
+def test_pictures_of_one_value_share_a_robust_scale_that_is_said():
+    values = np.linspace(-2, 2, 10_000).reshape(4, 1, 50, 50)
+    values[0, 0, 0, 0] = 1e6
+    picture = drawn([torch.from_numpy(values)])
+    means = [image.mean() for image in picture.marks[0].images]
+    assert means == sorted(means)
+    assert means[3] - means[0] > 150
+    assert picture.badges == ("loss: black is -1.96, white is 1.96",)
+    assert drawn([torch.linspace(0, 1, 64).reshape(1, 8, 8)]).badges == ()
+
+
+def test_several_image_fields_are_side_by_side_and_the_prediction_comes_before_the_rest():
+    row = {"by": 2.345, "image": torch.rand(3, 8, 8), "saliency": torch.rand(4, 4), "target": 7,
+           "output": torch.eye(10)[3]}  # fmt: skip
+    (images,) = drawn([[row] * 3]).marks
+    assert images.captions == ("target 7, output 3, by 2.35, image | saliency",) * 3
+    assert images.images[0].shape == (8, 8 + 2 + 8, 3)
+    assert caption_lines("target 7, prediction 3, by 2.31", 10, 2) == ["target 7,", "predict… 3"]
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "captions"),
+    [
+        ({"a": (np.ones((8, 8)), "cat"), "b": (np.ones((8, 8)), "dog")}, None, ("a, cat", "b, dog")),
+        ({"input": torch.rand(3, 8, 8), "rebuilt": torch.rand(3, 8, 8)}, None, ("input", "rebuilt")),
+        ({"image": torch.rand(3, 8, 8), "target": 7}, None, ("target 7",)),
+        ((torch.rand(3, 8, 8), torch.rand(3, 8, 8)), ("x", "rebuilt"), ("x", "rebuilt")),
+        ((torch.rand(2, 3, 8, 8), torch.tensor([7, 3])), ("x", "y"), ("y 7", "y 3")),
+        ((4, torch.rand(3, 8, 8)), ("step", "x"), ()),
+    ],
+)
+def test_values_with_pictures_in_them_are_a_grid_with_captions(value, fields, captions):
+    (images,) = drawn([value], fields=fields).marks
+    assert images.captions == captions
+
+
+def test_a_step_before_a_picture_of_numbers_is_not_in_the_picture():
+    (grid,) = drawn([(1, np.eye(3, dtype=int))], fields=("epoch", "v1")).marks
+    assert isinstance(grid, Grid)
+    assert grid.written
 
 
 def test_the_samples_that_a_query_picks_are_images_with_what_is_known_of_them():

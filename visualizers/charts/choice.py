@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.values.snapshots import Image
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
 from looptap.visualizers.charts.reading.flat import flattened
+from looptap.visualizers.charts.reading.pictured import axes_of, is_picture, sheet_of
 from looptap.visualizers.charts.reading.points import is_row, scattered
 from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.data.numbers import as_array, describe, is_array, is_number
@@ -23,7 +23,7 @@ MAX_CONFUSION_CLASSES = 200
 MAX_LINES = 8
 """The most numbers of a dict that are lines; more are a heat map of names over time."""
 _MIN_SCATTER_ROWS = 8  # a matrix of two or three columns with more rows is a scatter
-_CHANNEL_COUNTS = (1, 3, 4)
+_AXES = {"n": "number", "h": "height", "w": "width", "c": "channels"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Choice:
     """Other kinds in which the same values can be seen, one click away."""
     flat: bool = False
     """True if the values are drawn as dicts of the numbers in them."""
+    part: int | None = None
+    """The part of the values that is drawn, where the others only count, as in `step, image`."""
 
 
 def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = "", *, chart: str = "") -> Choice:
@@ -64,6 +66,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     names = schemas.names_of(value, fields, query)
     if (plain := flattened(value, names)) is not None and chart not in ("table", "text"):
         return replace(choose(plain, on=on, chart=chart), flat=True, schema=tuple(plain))
+    if _counted(value, names) and chart not in ("table", "text"):
+        return replace(choose(value[1], on=on, chart=chart), part=1)
     if chart:
         return _asked(kind_named(chart), value, fields, query)
     own = _own(value, fields, query)
@@ -74,7 +78,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
             return _choice(kind, schema=names)
     if schemas.band_of(names) is not None:
         return _choice("band", schema=names)
-    found = _of_points(value, names) or _of_names(value, names, query) or _by_shape(value, names)
+    by_name = _of_points(value, names) or _of_names(value, names, query) or _of_images(value, names)
+    found = by_name or _by_shape(value, names)
     return found if found.schema else replace(found, schema=names)
 
 
@@ -87,6 +92,17 @@ def _of_names(value: Any, names: tuple[str, ...], query: str) -> Choice | None:
     return _lines(names)
 
 
+def _counted(value: Any, names: Sequence[str]) -> bool:
+    """Return whether a value is (number that counts, something of several numbers)."""
+    if not isinstance(value, tuple) or len(value) != 2 or not names or not schemas.counts(names[0]):
+        return False
+    return is_number(value[0]) and (is_picture(value[1]) or isinstance(value[1], list | Mapping) or _has_axes(value[1]))
+
+
+def _has_axes(value: Any) -> bool:
+    return is_array(value) and len(value.shape) > 0
+
+
 def _of_points(value: Any, names: tuple[str, ...]) -> Choice | None:
     """Return a scatter for rows with x, y and label, and for points with labels."""
     if is_row(value, names):
@@ -94,6 +110,13 @@ def _of_points(value: Any, names: tuple[str, ...]) -> Choice | None:
     if isinstance(value, list | tuple | Mapping) and (found := scattered(value, names)) is not None:
         return _choice("scatter" if found.points.shape[1] == 2 else "scatter3d", schema=names)
     return None
+
+
+def _of_images(value: Any, names: tuple[str, ...]) -> Choice | None:
+    """Return pictures for rows, dicts, lists and batches of them."""
+    if not isinstance(value, list | tuple | Mapping) or not value or sheet_of(value, names) is None:
+        return None
+    return _choice("images", schema=names, guess="Arrays in the values are taken for images; chart='table' lists them.")
 
 
 def _lines(names: Sequence[str]) -> Choice:
@@ -173,14 +196,6 @@ def _by_shape(value: Any, names: tuple[str, ...] = ()) -> Choice:
     return _choice("text", guess=f"{describe(value)}: there is no chart for this type, and its repr is shown.")
 
 
-def is_picture(value: Any) -> bool:
-    """Return whether a value is an image: from a job, of PIL, or a matplotlib figure."""
-    if isinstance(value, Image):
-        return True
-    names = {f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__}
-    return bool(names & {"PIL.Image.Image", "matplotlib.figure.Figure"})
-
-
 def _of_tuple(value: tuple[Any, ...]) -> Choice:
     form = "".join("n" if part is None or is_number(part) else "s" if isinstance(part, str) else "?" for part in value)
     if form in ("nns", "nnns"):
@@ -195,8 +210,6 @@ def _of_tuple(value: tuple[Any, ...]) -> Choice:
         return _choice("bars", APPEND)
     if is_histogram(value):
         return _choice("histogram")
-    if captioned(value):
-        return _choice("images")
     return _choice("table") if value else _choice("text")
 
 
@@ -211,37 +224,9 @@ def is_histogram(value: Any) -> bool:
     return all(len(shape) == 1 for shape in shapes) and int(shapes[1][0]) == int(shapes[0][0]) + 1 > 1
 
 
-def captioned(value: Any) -> bool:
-    """Return whether a value is (image, caption)."""
-    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], str | int | float):
-        return False
-    return _is_image(value[0])
-
-
-def image_field(rows: Sequence[Any]) -> Any:
-    """Return the key of the images in a list of dicts, as of `batch_topk`; else None."""
-    if not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
-        return None
-    keys = [key for key in rows[0] if all(_is_image(row[key]) for row in rows)]
-    return keys[0] if len(keys) == 1 else None
-
-
-def _is_image(value: Any) -> bool:
-    if not is_array(value) or not _numeric(value):
-        return is_picture(value)
-    shape = tuple(value.shape)
-    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in _CHANNEL_COUNTS or shape[2] in _CHANNEL_COUNTS))
-
-
 def _of_list(value: list[Any]) -> Choice:
     if value and all(map(is_number, value)):
         return _of_array(np.empty(len(value)))
-    if value and all(is_picture(v) or captioned(v) for v in value):
-        return _choice("images")
-    if value and all(map(_is_image, value)):
-        return _choice("images", guess="A list of matrices is taken for images; chart='table' lists them.")
-    if value and image_field(value):
-        return _choice("images", guess="The rows are shown as images with captions; chart='table' lists them.")
     if value and all(isinstance(v, tuple) and len(v) in (2, 3) and all(map(is_number, v)) for v in value):
         found = _of_array(np.empty((len(value), len(value[0])))) if len({len(v) for v in value}) == 1 else None
         return found if found is not None and found.kind.startswith("scatter") else _choice("table")
@@ -254,8 +239,6 @@ def _of_dict(value: Mapping[Any, Any]) -> Choice:
         if all(isinstance(name, int) for name in value):  # classes: not the names of fields
             return _choice("bars", FRAME)
         return _lines(tuple(map(str, value)))
-    if parts and all(is_picture(part) for part in parts):
-        return _choice("images")
     if parts and all(is_array(part) and _numeric(part) for part in parts):
         if all(_size(part) == 1 for part in parts):
             return _choice("bars", FRAME)
@@ -290,18 +273,13 @@ def _of_array(value: Any) -> Choice:
             return _choice("scatter" if shape[1] == 2 else "scatter3d", guess=guess or
                            "Each row is taken for a point; chart='heatmap' draws the matrix.")  # fmt: skip
         return _choice("heatmap", guess=guess)
-    if len(shape) == 3:
-        if shape[2] in _CHANNEL_COUNTS or shape[0] in _CHANNEL_COUNTS:
-            both = shape[2] in _CHANNEL_COUNTS and shape[0] in _CHANNEL_COUNTS
-            read = "height, width, channels" if shape[2] in _CHANNEL_COUNTS else "channels, height, width"
-            other = "; transpose it if the channels come first" if both else ""
-            return _choice("image", guess=f"{shape} is taken for an image ({read}){other}; chart='images' takes it for "
-                           "gray images, chart='histogram' for numbers.")  # fmt: skip
-        return _choice("images", guess=f"{shape} is taken for {shape[0]} gray images; chart='histogram' draws how its "
-                       "numbers are distributed.")  # fmt: skip
-    if len(shape) == 4 and (shape[3] in _CHANNEL_COUNTS or shape[1] in _CHANNEL_COUNTS):
-        return _choice("images", guess=f"{shape} is taken for {shape[0]} images; chart='histogram' draws how its "
-                       "numbers are distributed.")  # fmt: skip
+    if len(shape) == 4 and shape[2:] == (1, 1):
+        return _choice("heatmap", guess=f"{shape} is drawn as a matrix of {shape[0]} × {shape[1]}.")
+    if axes := axes_of(value):
+        read = ", ".join(_AXES[axis] for axis in axes)
+        one = "an image" if axes[0] != "n" else f"{shape[0]} images"
+        return _choice("images" if axes[0] == "n" else "image", guess=f"{shape} is taken for {one} ({read}); "
+                       "chart='histogram' draws how its numbers are distributed.")  # fmt: skip
     return _choice("histogram", guess=f"An array of {len(shape)} dimensions is drawn as the histogram of its numbers.")
 
 

@@ -3,97 +3,142 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.values.snapshots import Image
-from looptap.visualizers.charts.choice import captioned, image_field, is_picture
-from looptap.visualizers.data.numbers import as_array, describe, is_array
-from looptap.visualizers.data.words import shown
+from looptap.visualizers.charts.reading.pictured import CHANNEL_COUNTS, axes_of, channels_last, is_picture, sheet_of
+from looptap.visualizers.data.numbers import describe, is_array
 
 Pixels: TypeAlias = NDArray[np.uint8]
 MAX_SIDE_PIXELS = 1024
 """Pixels of a side; of larger images every n-th is taken."""
-_CHANNEL_COUNTS = (1, 3, 4)
 _MAX_PNG_PIXELS = 40_000_000  # of a PNG, more are not unpacked
+_MAX_SCALED_NUMBERS = 1_000_000  # numbers that the range of a scale is taken from
+_ROBUST_QUANTILES = (0.01, 0.99)
+_MIN_BRIGHT_SHARE = 0.5  # of 0..1 or 0..255 that the largest number reaches where they are taken as brightness
+_GAP_PIXELS, _GAP_GRAY_PIXELS = 2, 128
 
 
-def pictures(value: Any, *, many: bool, most: int) -> tuple[list[tuple[Pixels, str]], int, bool]:
-    """Return up to ``most`` images (pixels, caption), how many there are, if scaled.
+class Shown(NamedTuple):
+    """Pictures as pixels with captions, how many there are, and what was done to them."""
+
+    images: list[tuple[Pixels, str]]
+    count: int
+    remark: str
+
+
+def pictures(value: Any, *, many: bool, most: int, names: Sequence[str] = ()) -> Shown:
+    """Return up to ``most`` pictures with captions; several of a sample are side by side.
 
     ``many``: the first axis of an array counts images. Raises TypeError or ValueError for what is no image.
     """
-    pairs = _pairs(value, many)
-    made = [(pixels(one), caption) for one, caption in pairs[:most]]
-    return [(found, caption) for (found, _), caption in made], len(pairs), any(scaled for (_, scaled), _ in made)
-
-
-def _pairs(value: Any, many: bool) -> list[tuple[Any, str]]:
-    if captioned(value):
-        return [(value[0], str(value[1])[:200])]
-    if isinstance(value, Mapping):
-        return [(one, str(name)[:200]) for name, one in value.items()]
-    if isinstance(value, list) and value and (key := image_field(value)) is not None:
-        return [(row[key], ", ".join(f"{name} {_brief(row[name])}" for name in row if name != key)) for row in value]
-    if isinstance(value, list):
-        return [(one[0], str(one[1])[:200]) if captioned(one) else (one, "") for one in value]
-    if many and is_array(value) and value.ndim > 2:
-        return [(one, "") for one in as_array(value)]
-    return [(value, "")]
-
-
-def _brief(value: Any) -> str:
-    """Return a value in few characters: there is little room below an image."""
-    return f"{value:.3g}" if isinstance(value, float) else shown(value, 24)
+    sheet = sheet_of(value, names, many)
+    if sheet is None:
+        raise TypeError(f"expected an image: height, width and 1, 3 or 4 channels, got {describe(value)}")
+    shots = sheet.shots[:most]
+    remarks = [f"each is the mean of {sheet.averaged} channels"] if sheet.averaged else []
+    columns = []
+    for place in range(max((len(shot.pictures) for shot in shots), default=0)):
+        column = [_plain(shot.pictures[place]) for shot in shots]
+        limits = _limits([one for one in column if isinstance(one, np.ndarray) and one.dtype != np.uint8])
+        columns.append([one if one.dtype == np.uint8 else _bytes(one, limits) for one in column])
+        if limits is not None:
+            remarks.append(f"black is {limits[0]:.3g}, white is {limits[1]:.3g}")
+    rows = zip(*columns, strict=True) if columns else ()
+    images = [(_beside(list(map(_colored, row))), shot.caption) for row, shot in zip(rows, shots, strict=True)]
+    return Shown(images, len(sheet.shots), "; ".join(dict.fromkeys(remarks)))
 
 
 def pixels(value: Any) -> tuple[Pixels, bool]:
     """Return the pixels of one image, and whether its numbers were scaled.
 
-    Floats within 0..1 are taken as such, numbers within 0..255 too; others are scaled from the smallest to the largest.
-    A matrix is gray; of three axes the last or the first is channels.
+    Floats that fill 0..1 are taken as brightness, numbers that fill 0..255 too; others are scaled, so that 1 % of them
+    are black and 1 % white. A matrix is gray; tensors are channels first.
 
     >>> pixels(np.array([[0.0, 1.0]]))[0].tolist()
     [[[0, 0, 0], [255, 255, 255]]]
     """
+    (image, _), *_ = (found := pictures(value, many=False, most=1)).images
+    return image, bool(found.remark)
+
+
+def _plain(value: Any) -> NDArray[Any]:
+    """Return one picture as bytes or numbers (height, width, channels)."""
     if is_picture(value):
-        return _of_picture(value), False
-    array = as_array(value)
-    if array.dtype.kind == "c":
-        array = np.abs(array)
-    if array.ndim == 3 and array.shape[2] not in _CHANNEL_COUNTS and array.shape[0] in _CHANNEL_COUNTS:
-        array = array.transpose(1, 2, 0)
+        return _of_picture(value)
+    array: NDArray[Any] = channels_last(value, axes_of(value)) if is_array(value) else np.empty((0, 0, 1))
     if array.ndim == 2:
         array = array[:, :, None]
-    if array.ndim != 3 or array.shape[2] not in _CHANNEL_COUNTS:
+    if array.ndim != 3 or array.shape[2] not in CHANNEL_COUNTS:
         raise TypeError(f"expected an image: height, width and 1, 3 or 4 channels, got {describe(value)}")
     if not array.size:
-        return np.zeros((1, 1, 3), np.uint8), False
+        return np.zeros((1, 1, 3), np.uint8)
     step = -(-max(array.shape[:2]) // MAX_SIDE_PIXELS)
-    found, scaled = _bytes(array[::step, ::step])
-    return (np.repeat(found, 3, axis=2) if found.shape[2] == 1 else found), scaled
-
-
-def _bytes(array: NDArray[Any]) -> tuple[Pixels, bool]:
-    if array.dtype == np.uint8:
-        return array.copy(), False
+    array = array[::step, ::step]
     if array.dtype.kind == "b":
-        return array.astype(np.uint8) * np.uint8(255), False
+        return array.astype(np.uint8) * np.uint8(255)
+    return np.abs(array) if array.dtype.kind == "c" else array
+
+
+def _limits(arrays: Sequence[NDArray[Any]]) -> tuple[float, float] | None:
+    """Return the numbers that are black and white; None where they are brightness."""
+    if not arrays:
+        return None
+    every = np.concatenate([one.ravel() for one in arrays])
+    with np.errstate(all="ignore"):
+        numbers = every[:: -(-len(every) // _MAX_SCALED_NUMBERS)].astype(np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return None
+    low, high = float(numbers.min()), float(numbers.max())
+    if low >= 0 and _whole_range(high, every.dtype.kind) is not None:
+        return None
+    first, last = (float(one) for one in np.quantile(numbers, _ROBUST_QUANTILES))
+    return (first, last) if last > first else (low, high)
+
+
+def _whole_range(high: float, kind: str) -> float | None:
+    """Return 1 or 255 if numbers up to ``high`` are brightness up to that."""
+    if kind == "f" and _MIN_BRIGHT_SHARE <= high <= 1:
+        return 1.0
+    return 255.0 if 255 * _MIN_BRIGHT_SHARE <= high <= 255 or high == 0 else None
+
+
+def _bytes(array: NDArray[Any], limits: tuple[float, float] | None) -> Pixels:
     with np.errstate(all="ignore"):
         numbers = array.astype(np.float64)
-        finite = numbers[np.isfinite(numbers)]
-        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-        if low >= 0 and high <= 1 and array.dtype.kind == "f":
-            numbers, scaled = numbers * 255, False
-        elif low >= 0 and high <= 255:
-            scaled = False
+        if limits is None:
+            finite = numbers[np.isfinite(numbers)]
+            unit = array.dtype.kind == "f" and (not len(finite) or finite.max() <= 1)
+            numbers = numbers * 255 if unit else numbers
         else:
+            low, high = limits
             span = (high / 2 - low / 2) or 0.5
-            numbers, scaled = (numbers / 2 - low / 2) / span * 255, True
-        return np.clip(np.nan_to_num(numbers, posinf=255.0, neginf=0.0), 0, 255).round().astype(np.uint8), scaled
+            numbers = (numbers / 2 - low / 2) / span * 255
+        return np.clip(np.nan_to_num(numbers, posinf=255.0, neginf=0.0), 0, 255).round().astype(np.uint8)
+
+
+def _colored(image: NDArray[Any]) -> Pixels:
+    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+
+
+def _beside(images: Sequence[Pixels]) -> Pixels:
+    """Return pictures side by side, small ones enlarged by a whole number."""
+    if len(images) == 1:
+        return images[0]
+    tall = max(image.shape[0] for image in images)
+    parts: list[Pixels] = []
+    for image in images:
+        zoom = max(1, tall // image.shape[0])
+        large = image[..., :3].repeat(zoom, axis=0).repeat(zoom, axis=1)
+        below = np.full((tall - large.shape[0], large.shape[1], 3), _GAP_GRAY_PIXELS, np.uint8)
+        gap = np.full((tall, _GAP_PIXELS, 3), _GAP_GRAY_PIXELS, np.uint8)
+        parts += [np.concatenate([large, below]), gap]
+    return np.concatenate(parts[:-1], axis=1)
 
 
 def _of_picture(value: Any) -> Pixels:

@@ -142,12 +142,14 @@ class Series:
             new = Columns._make([*(column[there] for column in new[:-1]), list(compress(new.values, there))])
         if not new.values:
             return
-        if self.choice.flat:
+        if self.choice.flat or self.choice.part is not None:
             new = new._replace(values=[self.plain(value) for value in new.values])
         self._add(new)
 
     def plain(self, value: Any) -> Any:
         """Return a value as the chart takes it: of nested numbers one dict."""
+        if self.choice.part is not None and isinstance(value, tuple) and len(value) > self.choice.part:
+            return value[self.choice.part]
         if not self.choice.flat:
             return value
         stream = self.stream

@@ -55,7 +55,15 @@ def caption_lines(caption: str, letters: int, lines: int) -> list[str]:
     more = len(found) > lines
     ends = ["," if place < min(len(found), lines) - 1 else "…" * more for place in range(len(found))]
     whole = [line + end if len(line + end) <= letters else line for line, end in zip(found[:lines], ends, strict=False)]
-    return [cut(line, max(3, letters)) for line in whole]
+    return [_shortened(line, max(3, letters)) for line in whole]
+
+
+def _shortened(line: str, letters: int) -> str:
+    """Return a line of at most so many letters; of "prediction 3" the 3 stays."""
+    name, _, value = line.rpartition(" ")
+    if len(line) > letters and name and len(value) + 3 <= letters:
+        return f"{cut(name, letters - len(value) - 1)} {value}"
+    return cut(line, letters)
 
 
 def panels(picture: Picture) -> tuple[Panel, ...]:

@@ -209,7 +209,7 @@ def _images(mark: Images, notices: list[str]) -> Mark:
     images = tuple(_image(image) for image in mark.images[:MAX_IMAGES])
     if not images:
         return Text(("There is no image yet.",))
-    captions = _padded(mark.captions, len(images), 40) if mark.captions else ()
+    captions = _padded(mark.captions, len(images), 120) if mark.captions else ()
     return Images(images, captions, max(0, mark.columns))
 
 

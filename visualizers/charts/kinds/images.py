@@ -26,12 +26,13 @@ class ImageChart(Chart):
 
     def frame(self, series: Series, value: Any) -> list[tuple[Pixels, str]]:
         """Return the pixels of each image with its caption."""
-        found, count, scaled = pictures(value, many=self.many, most=MAX_IMAGES)
-        if count > MAX_IMAGES:
-            series.remarks["images"] = f"the first {MAX_IMAGES} of {count:,} images are shown"
-        if scaled:
-            series.remarks["scaled"] = "numbers outside 0..1 and 0..255, scaled from the least to the largest"
-        return found
+        found = pictures(value, many=self.many, most=MAX_IMAGES, names=series.choice.schema)
+        if found.count > MAX_IMAGES:
+            series.remarks["images"] = f"the first {MAX_IMAGES} of {found.count:,} images are shown"
+        series.remarks.pop("scaled", None)
+        if found.remark:
+            series.remarks["scaled"] = found.remark
+        return found.images
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield the images that are shown."""

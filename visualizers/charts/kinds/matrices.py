@@ -30,6 +30,8 @@ class HeatMapChart(Chart):
     def frame(self, series: Series, value: Any) -> Floats:
         """Return the matrix, averaged down to what can be drawn; a 1-D array is a row."""
         cells = floats(value)
+        if cells.ndim == 4 and cells.shape[2:] == (1, 1):  # the weights of a convolution of single pixels
+            cells = cells[:, :, 0, 0]
         if cells.ndim > 2:
             raise TypeError(f"expected a matrix, got {describe(value)}")
         cells = np.atleast_2d(cells)
