@@ -95,6 +95,25 @@ class Cell:
             picture = self.chart.draw(raw=raw)
             return replace(picture, badges=(*picture.badges, "paused")) if self.paused else picture
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of chart that is drawn, and then others that show the same values."""
+        with self.lock:
+            natural = chosen(self.streams[0]) if len(self.streams) == 1 else None
+            every = (natural.kind, *natural.others) if natural is not None and natural.others else ()
+            if self.chart is None or self.chart.kind not in every:
+                return ()
+            at = every.index(self.chart.kind)
+            return every[at:] + every[:at]
+
+    def draw_as(self, kind: str) -> None:
+        """Draw the kept values as another chart, one of `kinds`; others are ignored."""
+        with self.lock:
+            if kind in self.kinds[1:]:
+                self._how = {**self._how, "chart": kind}
+                self.chart = None
+                self._begin()
+
     def _begin(self, strict: bool = False) -> bool:
         """Create the chart if a value has come; raise IncompatibleStreams if ``strict``."""
         if self.chart is not None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from looptap.streams.errors import SnapshotError
 from looptap.streams.events import parts_of
+from looptap.streams.values.described import described
 from looptap.streams.values.device_transfer import Pending, copy_to_host
 from looptap.streams.values.rows import row_like
 from looptap.streams.values.torch_interop import on_device
@@ -302,8 +303,8 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
         (enum.Enum, _enum), ((int, float, complex), _number_subclass), (str, _string_of), (np.generic, _scalar),
         (np.ndarray, _array), (tuple, _tuple), (list, _items), ((set, frozenset), _set), (Mapping, _dict),
     ]  # fmt: skip
-    if hasattr(kind, "__looptap_panel__"):  # a client draws its observables; of itself there is this line
-        return lambda value, walk, depth: _text(f"{value!r:.1000}", walk, depth)
+    if (describe := described(kind)) is not None:
+        return lambda value, walk, depth: _copy(describe(value), walk, depth + 1)
     if isinstance(value, np.float64):  # a float subclass, but numpy's own
         return _scalar
     for base, copier in bases:

@@ -20,12 +20,13 @@ from looptap.visualizers.charts.base import APPEND, Mode
 from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.frame_history import MAX_FRAME_BYTES, MAX_FRAMES, FrameHistory
 from looptap.visualizers.charts.marks import Marks
+from looptap.visualizers.charts.reading.emptiness import nothing_seen
 from looptap.visualizers.charts.reading.scales import on_a_log_axis, on_two_axes
 from looptap.visualizers.charts.registry import find
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, SESSION, Palette, dash_for
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
-from looptap.visualizers.drawing.picture import Axis, Line, Mark, Picture, Side
+from looptap.visualizers.drawing.picture import Axis, Line, Mark, Picture, Side, Text
 from looptap.visualizers.drawing.view import View
 
 __all__ = ["COLORS", "Chart", "IncompatibleStreams", "Series"]
@@ -289,6 +290,8 @@ class Chart:
             except Exception as error:
                 x, y, z = Axis(), Axis(), None
                 badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
+            if instead := self._instead(marks, badges):
+                marks, badges = [Text(instead)], []
             y, right = self._share(marks, y)
             x, y, right = self.view.axes(x, y, right, marks)
             return Picture(
@@ -304,6 +307,13 @@ class Chart:
                 frame=frame,
                 offers=self._offers(),
             )
+
+    def _instead(self, marks: list[Mark], badges: list[str]) -> tuple[str, ...]:
+        """Return why nothing can be drawn, in the place of an empty picture."""
+        if self._waiting or not any(series.taken for series in self.series) or not nothing_seen(marks):
+            return ()
+        why = [*badges, *(badge for series in self.series for badge in series.badges())]
+        return (*(why or ["The values so far are empty."]), "chart='text' shows the values as they are.")
 
     def _share(self, marks: list[Mark], y: Axis) -> tuple[Axis, Axis | None]:
         """Return the axes on both sides; lines of another scale move to the right."""

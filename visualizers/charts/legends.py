@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.reading.labels import labels_of
+from looptap.visualizers.charts.schemas import counts
 from looptap.visualizers.data.colors import DASHES
 
 
@@ -34,15 +35,19 @@ def run_of(stream: Stream) -> Any:
     return None
 
 
-def label_of_stream(stream: Stream) -> str:
+def label_of_stream(stream: Stream, *, drawn: bool = False) -> str:
     """Return the given name of a stream, or a label read from its query.
+
+    ``drawn`` leaves out what only counts, as the step of `step, loss`.
 
     >>> label_of_stream(Stream("loss.item()", text="loss.item()")), label_of_stream(Stream("x", text="loss"))
     ('loss', 'x')
     """
     if stream.name and stream.name != stream.text:
         return stream.name
-    return ", ".join(label.text for label in labels_of(stream.text)) or stream.name or "value"
+    every = [label.text for label in labels_of(stream.text)]
+    some = [text for text in every if not counts(text)] if drawn and len(every) > 1 else []
+    return ", ".join(some or every) or stream.name or "value"
 
 
 def label_of(run: Any) -> str:

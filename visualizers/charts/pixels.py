@@ -27,7 +27,7 @@ class Shown(NamedTuple):
     """Pictures as pixels with captions, how many there are, and what was done to them."""
 
     images: list[tuple[Pixels, str]]
-    count: int
+    total: int
     remark: str
 
 

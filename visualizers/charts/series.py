@@ -73,7 +73,7 @@ class Series:
     @property
     def name(self) -> str:
         """The name of this stream in the legend."""
-        return self.label or label_of_stream(self.stream)
+        return self.label or label_of_stream(self.stream, drawn=True)
 
     @property
     def state(self) -> tuple[Any, ...]:

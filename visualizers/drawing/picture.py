@@ -59,6 +59,8 @@ class Points:
     values: Numbers | None = None
     opacity: float = 1.0
     side: Side = "left"
+    images: tuple[Numbers, ...] = ()
+    """The sample that each point stands for, as pixels, for the pointer; or none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -164,7 +164,8 @@ def _drawn(mark: Line | Points | Band | Bars, x: Axis, y: Axis, z: Axis, notices
         mark = replace(mark, values=values)
     across, up, *deep = _even(*columns)
     if isinstance(mark, Points):
-        return replace(mark, x=across, y=up, z=deep[0] if deep else None)
+        samples = tuple(map(_image, mark.images)) if len(mark.images) == len(across) else ()
+        return replace(mark, x=across, y=up, z=deep[0] if deep else None, images=samples)
     notes = [(i, clean(text, 60)) for i, text in mark.notes if 0 <= i < len(across)]
     _tell(notices, len(notes), MAX_NOTES, "newest notes")
     floor = mark.filled

@@ -27,8 +27,8 @@ class ImageChart(Chart):
     def frame(self, series: Series, value: Any) -> list[tuple[Pixels, str]]:
         """Return the pixels of each image with its caption."""
         found = pictures(value, many=self.many, most=MAX_IMAGES, names=series.choice.schema)
-        if found.count > MAX_IMAGES:
-            series.remarks["images"] = f"the first {MAX_IMAGES} of {found.count:,} images are shown"
+        if found.total > MAX_IMAGES:
+            series.remarks["images"] = f"the first {MAX_IMAGES} of {found.total:,} images are shown"
         series.remarks.pop("scaled", None)
         if found.remark:
             series.remarks["scaled"] = found.remark

@@ -19,6 +19,7 @@ from looptap.visualizers.charts.base import APPEND, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.legends import label_of_stream, run_of
 from looptap.visualizers.charts.reading.counting import XWatch
+from looptap.visualizers.charts.reading.emptiness import ODD
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, is_number, number, rows, scalars
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, SampleBuffer, thinned
@@ -323,7 +324,7 @@ def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, se
     before = np.maximum.accumulate(np.where(finite, np.arange(len(y)), -1))[places]
     first = int(np.argmax(finite)) if finite.any() else -1
     height = np.where(before >= 0, y[before], y[first] if first >= 0 else 0.0)
-    return Points(x[places], height, name=f"{name}: NaN or ±inf", color=color, opacity=0.6, side=series.side)
+    return Points(x[places], height, name=f"{name}: {ODD}", color=color, opacity=0.6, side=series.side)
 
 
 def breaks_of(series: Series, columns: Floats) -> NDArray[np.intp]:

@@ -13,6 +13,7 @@ from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
+from looptap.visualizers.charts.pixels import pixels
 from looptap.visualizers.charts.reading.points import LABELS, Scattered, scattered
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, floats, rows
@@ -22,6 +23,9 @@ MAX_DRAWN_POINTS = 5_000
 """The most points drawn of a stream, evenly chosen."""
 MAX_CLASSES = 20
 """The most classes with a name and a colour each."""
+MAX_SAMPLES = 500
+"""The most points whose samples are shown at the pointer."""
+_MAX_SAMPLE_PIXELS = 48  # of a side
 _TRAIL_FRAMES, _MAX_TEXTS = 3, 1000
 
 
@@ -39,6 +43,11 @@ class ScatterChart(LineChart):
         if points.ndim != 2 or points.shape[1] not in (self.width, 3):
             wanted = "(n, 3)" if self.width == 3 else "(n, 2) or (n, 3)"
             raise TypeError(f"expected an array {wanted}, got {describe(value)}")
+        if found.images:
+            if len(found.images) > MAX_SAMPLES:
+                series.remarks["samples"] = f"more than {MAX_SAMPLES} points have no pictures"
+            known = found.images if len(found.images) <= MAX_SAMPLES else ()
+            found = found._replace(images=tuple(_thumbnail(one) for one in known))
         return found
 
     def numbers(self, series: Series, values: Sequence[Any]) -> Floats:
@@ -74,11 +83,14 @@ class ScatterChart(LineChart):
         shown: list[Scattered] = series.frames.shown[-_TRAIL_FRAMES:]
         for age, found in zip(reversed(range(len(shown))), shown, strict=True):
             if not found.labels:
-                yield self._dots(series, found.points.T, "" if age else series.name, 0.5 * fading(age) if age else 0.8)
+                dots = self._dots(series, found.points.T, "" if age else series.name, 0.5 * fading(age) if age else 0.8)
+                yield dots if age else replace(dots, images=found.images)
             elif not age:
-                yield from self._classes(series, found.points.T, found.labels)
+                yield from self._classes(series, found.points.T, found.labels, found.images)
 
-    def _classes(self, series: Series, parts: Floats, labels: Sequence[str]) -> Iterator[Points]:
+    def _classes(
+        self, series: Series, parts: Floats, labels: Sequence[str], images: Sequence[Any] = ()
+    ) -> Iterator[Points]:
         """Yield the points of each class in its colour; of too many, all by number."""
         names = sorted(set(labels), key=_in_order)
         if len(names) > MAX_CLASSES:
@@ -89,8 +101,10 @@ class ScatterChart(LineChart):
         every, colors = np.array(labels), list[str]()
         for name in names:
             colors.append(self.palette.color(f"class {name}", but=colors))
-            dots = self._dots(series, parts[:, every == name], name, 0.8)
-            yield replace(dots, color=colors[-1], values=None)
+            mine = (every == name) & np.isfinite(parts).all(axis=0)
+            dots = self._dots(series, parts[:, mine], name, 0.8)
+            samples = tuple(images[place] for place in np.flatnonzero(mine)) if len(images) else ()
+            yield replace(dots, color=colors[-1], values=None, images=samples)
 
     def x_part(self, series: Series) -> int | None:
         """Return the first part, unless another counts."""
@@ -130,6 +144,12 @@ class ScatterChart(LineChart):
         if len(schema) < self.width or (mine and mine[0].frames.shown and mine[0].frames.shown[-1].labels):
             schema = ("x", "y", "z")
         return Axis(schema[0]), Axis(schema[1]), Axis(schema[2]) if self.width == 3 else None
+
+
+def _thumbnail(image: Any) -> Any:
+    found, _ = pixels(image)
+    step = -(-max(found.shape[:2]) // _MAX_SAMPLE_PIXELS)
+    return found[::step, ::step]
 
 
 def _parts_of(value: Any) -> Sequence[Any]:

@@ -94,7 +94,7 @@ def _with(points: Floats, more: Sequence[tuple[str, Any]], titles: tuple[str, ..
     for name, part in more:
         if not _per_point(part, len(points)):
             return None
-        flat = not (is_array(part) and len(part.shape) > 1) and not (len(part) and is_array(part[0]))
+        flat = len(part.shape) == 1 if is_array(part) else not any(map(is_array, part[:1]))
         if flat and (not labels or name in LABELS):
             labels = tuple(map(_text, part.tolist() if is_array(part) else part))
         elif not flat and not images:

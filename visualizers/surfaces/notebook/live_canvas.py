@@ -85,6 +85,7 @@ class Live:
                 picture = self.cell.draw(raw=True)  # a page smooths by itself
                 frame = frame_of(picture, {} if chart is None else growing(chart, picture))
                 frame.layout["playing"] = not self.cell.paused
+                frame.layout["kinds"] = self.cell.kinds
                 message = self.canvas.made(frame, blind=blind, made=self._made)
         self.canvas.send(*message)
 
@@ -95,6 +96,8 @@ class Live:
             chart.show(index)
         elif kind == "x" and isinstance(x := message.get("x"), str) and chart is not None and x in ("", *chart.xs):
             chart.x = x
+        elif kind == "kind" and isinstance(wanted := message.get("kind"), str):
+            self.cell.draw_as(wanted)
         elif kind == "play" and message.get("on"):
             if chart is not None:
                 chart.show(None)

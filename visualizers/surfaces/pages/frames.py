@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from looptap.visualizers.drawing.layouts import Panel, bar_labels, bar_sides, panels
-from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Images, Mark, Numbers, Picture
+from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Images, Mark, Numbers, Picture, Points
 from looptap.visualizers.drawing.sanitize import sanitize
 
 MAX_COARSE_NUMBERS = 4_000
@@ -94,13 +94,13 @@ def _mark(mark: Mark, key: str, panel: Panel, slides: Growing | None, columns: d
     elif isinstance(mark, Bars):
         left, right = bar_sides(mark, panel.marks)
         arrays |= {"left": Column(left), "right": Column(right)}
-    elif isinstance(mark, Images):
+    elif isinstance(mark, Images | Points):
         about["images"] = [image.shape for image in mark.images]
-        arrays = {f"image{i}": Column(np.ascontiguousarray(image)) for i, image in enumerate(mark.images)}
+        arrays |= {f"image{i}": Column(np.ascontiguousarray(image)) for i, image in enumerate(mark.images)}
     for name, column in arrays.items():
         about.setdefault(name, f"{key}.{name}")
         columns[f"{key}.{name}"] = column
-    if isinstance(mark, Images):
+    if isinstance(mark, Images | Points):
         about["key"] = key
     return about
 

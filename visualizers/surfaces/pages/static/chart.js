@@ -91,6 +91,7 @@ class View {
     else if (what === "clip") this.set("clip", !this.look("clip"));
     else if (what === "smooth") this.set("smooth", { 0: 0.6, 0.6: 0.9, 0.9: 0.97 }[this.look("smooth") ?? 0] ?? 0);
     else if (event.key === "r") this.reset();
+    else if (event.key === "v") this.tools.turn();
     else if (event.key === " " && !this.store.still) this.store.pause(!this.store.paused);
     else return;
     event.preventDefault();

@@ -2,11 +2,14 @@
 
 const X_NAMES = { "": "as the values say", step: "step", epoch: "epoch", event: "event", time: "seconds", wall: "time of day" };
 
+const KIND_NAMES = { line: "lines", layers: "heat map", flow: "bars" };
+
 class Tools {
   constructor(view, el) {
     this.view = view;
     const { store } = view;
     this.log = this.button(el, "log", "Logarithmic axis (l)", () => view.set("log", !view.log));
+    this.kind = this.button(el, "", "The same values as another chart (v)", () => this.turn());
     this.menu = this.button(el, "⋯", "Smoothing, x axis, limits, files", () => this.open(this.sheet.hidden));
     this.hold = this.button(el, "Pause", "Hold the picture; what arrives meanwhile is shown when it goes on", () =>
       store.pause(!store.paused),
@@ -89,6 +92,9 @@ class Tools {
     const plane = layout?.panels.some(({ kind }) => kind === "plane");
     this.log.hidden = !plane;
     this.menu.hidden = !layout;
+    const kinds = layout?.kinds ?? [];
+    this.kind.hidden = store.still || kinds.length < 2;
+    this.kind.textContent = kinds.length > 1 ? `as ${KIND_NAMES[kinds[1]] ?? kinds[1]}` : "";
     if (!layout) return;
     this.log.classList.toggle("on", view.log);
     if (this.sheet.hidden) return;
@@ -105,6 +111,11 @@ class Tools {
     this.fill(this.x, Object.fromEntries(["", ...xs].map((x) => [x, X_NAMES[x] ?? x])), layout.over ?? "");
     this.fill(this.sort, { "": "order", name: "name", value: "newest value" }, view.options.sort ?? "");
     this.query.hidden = !layout.queries?.length;
+  }
+  // The next of the charts that show these values.
+  turn() {
+    const [, next] = this.view.store.layout?.kinds ?? [];
+    if (next) this.view.store.send({ t: "kind", kind: next });
   }
   copy() {
     const text = this.view.store.layout.queries.join("\n");

@@ -1,0 +1,147 @@
+"""Query helpers that ask a model: saliency, embedding, and the size of updates."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from looptap.streams.preserving.probing import probe
+from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
+
+SALIENCY = ("gradient", "input", "integrated", "smooth")
+"""The methods of `saliency`."""
+MAX_EMBEDDED_SAMPLES = 2_000
+"""Samples of an embedding; of more, every n-th is taken."""
+_NOISE_SHARE = 0.1  # of the range of the inputs, the deviation of a noisy copy
+
+
+def saliency(model: Any, x: Any, y: Any = None, method: str = "gradient", steps: int = 8) -> Any:
+    """Return how much each input pixel moves the score of its class, by `probe`.
+
+    ``x`` is a batch, ``y`` its classes, by default those that the model predicts. A map has the shape of an input
+    without channels. ``method``: ``gradient`` is the magnitude of the gradient, ``input`` of gradient times input,
+    ``integrated`` of its mean over ``steps`` from zero to the input times the input, ``smooth`` of its mean over
+    ``steps`` noisy copies, whose noise has a generator of its own.
+
+    >>> import torch
+    >>> saliency(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2)), torch.ones(5, 3, 2, 2)).shape
+    torch.Size([5, 2, 2])
+    """
+    if method not in SALIENCY:
+        raise ValueError(f"method is one of {', '.join(SALIENCY)}, not {method!r:.80}.")
+    torch = sys.modules["torch"]
+    x = x.detach()
+    if not x.is_floating_point():
+        raise ValueError(f"saliency takes floating-point inputs, and x is {x.dtype}: ask for the embedding's output.")
+    if method == "integrated":
+        mean = sum(_gradient(model, x * ((step + 0.5) / steps), y) for step in range(steps)) / steps
+    elif method == "smooth":
+        noise = torch.Generator(device=x.device).manual_seed(0)
+        spread = _NOISE_SHARE * float(x.max() - x.min())
+        copies = (x + spread * torch.empty_like(x).normal_(generator=noise) for _ in range(steps))
+        mean = sum(_gradient(model, copy, y) for copy in copies) / steps
+    else:
+        mean = _gradient(model, x, y)
+    found = (mean * x if method in ("input", "integrated") else mean).abs()
+    return found.amax(1) if found.ndim > 2 else found
+
+
+def _gradient(model: Any, x: Any, y: Any) -> Any:
+    """Return the gradient of the classes' scores by the inputs."""
+    torch = sys.modules["torch"]
+    with torch.enable_grad():
+        asked = x.detach().clone().requires_grad_()
+        output = probe(model, asked, gradient=True)
+        if not is_tensor(output) or output.ndim < 1 or len(output) != len(x):
+            raise ValueError("saliency needs a model whose output is a tensor with a row of scores for each input.")
+        scores = output.flatten(1) if output.ndim > 1 else output[:, None]
+        classes = scores.detach().argmax(1) if y is None else torch.as_tensor(y, device=scores.device).long()
+        if scores.shape[1] == 1:
+            classes = torch.zeros_like(classes)
+        (found,) = torch.autograd.grad(scores.gather(1, classes[:, None]).sum(), asked)
+    return found.detach()
+
+
+def embedding(features: Any, labels: Any = None, images: Any = None, dimensions: int = 2) -> dict[str, Any]:
+    """Return the features (n, …) of a batch in few dimensions, for a scatter.
+
+    The dimensions are the principal components, whose signs are fixed so that a point stays where it is while the
+    features do. ``labels`` name the classes, ``images`` are the samples, with one for each point. With
+    ``dimensions=30`` a client can draw them with ``chart="umap"`` or ``chart="tsne"``.
+
+    >>> embedding(np.eye(3, 5), labels=[7, 8, 9])["embedding"].shape
+    (3, 2)
+    """
+    with no_grad():
+        if is_tensor(features):
+            features = full(dense(local(features))).float().cpu().numpy()
+        rows = np.asarray(features, np.float64)
+        if rows.ndim < 2:
+            raise ValueError(f"embedding takes features (n, …), and these have the shape {rows.shape}.")
+        rows = rows.reshape(len(rows), -1)
+        step = -(-len(rows) // MAX_EMBEDDED_SAMPLES) or 1
+        found: dict[str, Any] = {"embedding": _components(np.nan_to_num(rows[::step]), dimensions)}
+        for name, column in (("labels", labels), ("images", images)):
+            if column is not None:
+                if len(column) != len(rows):
+                    raise ValueError(f"There are {len(column)} {name} for {len(rows)} features.")
+                found[name] = column[::step]
+        return found
+
+
+def _components(rows: Any, dimensions: int) -> Any:
+    """Return the coordinates along the principal components (n, dimensions)."""
+    rows = rows - rows.mean(axis=0)
+    if rows.shape[1] <= rows.shape[0]:
+        _, axes = np.linalg.eigh(rows.T @ rows)
+        found = rows @ axes[:, ::-1][:, :dimensions]
+    else:
+        values, axes = np.linalg.eigh(rows @ rows.T)
+        found = (axes * np.sqrt(np.maximum(values, 0.0)))[:, ::-1][:, :dimensions]
+    found = np.pad(found, ((0, 0), (0, max(0, dimensions - found.shape[1]))))
+    largest = np.abs(found).argmax(axis=0)
+    return found * np.where(found[largest, np.arange(found.shape[1])] < 0, -1.0, 1.0)
+
+
+def update_ratio(model: Any, optimizer: Any) -> dict[str, Any]:
+    """Return the size of the optimizer's last update of each parameter, by its weight's.
+
+    About 1e-3 is usual. Read from the optimizer's state after its step: of SGD, Adam, AdamW and RMSprop, and those
+    with the same state. A parameter without a gradient is left out.
+    """
+    with no_grad():
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        found: dict[str, Any] = {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None or id(parameter) not in names:
+                    continue
+                weight = local(parameter)
+                update = _update(parameter, group, optimizer.state.get(parameter, {}))
+                ratio = update.norm() / weight.norm().clamp(min=1e-12)
+                found[names[id(parameter)]] = ratio.item() if ratio.is_cpu else ratio
+        if not found:
+            raise ValueError("No parameter has a gradient at this event. Emit after step() and before zero_grad().")
+        return {name: found[name] for name in names.values() if name in found}
+
+
+def _update(parameter: Any, group: dict[str, Any], state: dict[str, Any]) -> Any:
+    gradient, weight = local(parameter.grad), local(parameter)
+    rate, decay = group["lr"], group.get("weight_decay", 0.0) or 0.0
+    if "exp_avg" in state and "exp_avg_sq" in state:
+        first, second = group.get("betas", (0.9, 0.999))
+        count = max(1.0, float(state["step"]))
+        mean = local(state["exp_avg"]) / (1 - first**count)
+        spread = (local(state["exp_avg_sq"]) / (1 - second**count)).sqrt()
+        decoupled = decay if group.get("decoupled_weight_decay") else 0.0
+        return rate * (mean / (spread + group.get("eps", 1e-8)) + decoupled * weight)
+    if "square_avg" in state:
+        return rate * gradient / (local(state["square_avg"]).sqrt() + group.get("eps", 1e-8))
+    gradient = gradient + decay * weight if decay else gradient
+    momentum = group.get("momentum", 0.0) or 0.0
+    if momentum and state.get("momentum_buffer") is not None:
+        buffer = local(state["momentum_buffer"])
+        gradient = gradient + momentum * buffer if group.get("nesterov") else buffer
+    return rate * gradient
