@@ -103,7 +103,7 @@ class ScatterChart(LineChart):
             colors.append(self.palette.color(f"class {name}", but=colors))
             mine = (every == name) & np.isfinite(parts).all(axis=0)
             dots = self._dots(series, parts[:, mine], name, 0.8)
-            samples = tuple(images[place] for place in np.flatnonzero(mine)) if len(images) else ()
+            samples = tuple(images[place] for place in np.flatnonzero(mine).tolist()) if len(images) else ()
             yield replace(dots, color=colors[-1], values=None, images=samples)
 
     def x_part(self, series: Series) -> int | None:
