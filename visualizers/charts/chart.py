@@ -291,7 +291,7 @@ class Chart:
                 x, y, z = Axis(), Axis(), None
                 badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
             if instead := self._instead(marks, badges):
-                marks, badges = [Text(instead)], []
+                marks = [Text(instead)]
             y, right = self._share(marks, y)
             x, y, right = self.view.axes(x, y, right, marks)
             return Picture(

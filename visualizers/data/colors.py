@@ -19,6 +19,7 @@ DARK_COLORS = ("#0674b4", "#d86109", "#0ea276", "#d07dab", "#52b1e5", "#e7a002",
 DASHES = ("solid", "dash", "dot", "dashdot")
 """The dashes of lines of one colour on one chart."""
 _MAX_NAMES = 10_000
+_GREY = 0x88  # seen on a light and on a dark ground
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,19 @@ def dash_for(color: str, taken: Sequence[tuple[str, str]]) -> str:
     """
     used = Counter(dash for other, dash in taken if other == color)
     return min(DASHES, key=lambda dash: (used[dash], DASHES.index(dash)))
+
+
+def muted(color: str, times: int) -> str:
+    """Return a colour mixed with grey, for the eighth and further classes of a scatter.
+
+    >>> muted("#066299", 0), muted("#066299", 1)
+    ('#066299', '#477590')
+    """
+    if not times:
+        return color
+    share = 0.5**times
+    parts = [int(color[place : place + 2], 16) for place in (1, 3, 5)]
+    return "#" + "".join(f"{round(share * part + (1 - share) * _GREY):02x}" for part in parts)
 
 
 SESSION = Palette()

@@ -17,8 +17,8 @@ _short.maxlong = 60
 def shown(value: Any, letters: int = 200) -> str:
     """Return a value as text of at most ``letters`` characters.
 
-    >>> shown(0.123456789), shown("a" * 9, 5), shown([1, None])
-    ('0.123457', 'aaaa…', '[1, None]')
+    >>> shown(0.123456789), shown("a" * 9, 5), shown([1, None, 1 / 3])
+    ('0.123457', 'aaaa…', '[1, None, 0.333333]')
     """
     try:
         text = _text(value, letters)
@@ -35,4 +35,11 @@ def _text(value: Any, letters: int) -> str:
         if isinstance(plain, float):
             return f"{plain:.6g}"
         return str(plain) if isinstance(plain, bool | complex) or abs(plain) < 10**15 else f"{number(plain):.6g}"
+    if isinstance(value, list | tuple) and 0 < len(value) <= _short.maxlist and all(map(_is_plain, value)):
+        inner = ", ".join(_text(one, letters) for one in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner})"
     return describe(value) if is_array(value) and value.size != 1 else _short.repr(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or is_number(value)

@@ -16,6 +16,7 @@ from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.pixels import pixels
 from looptap.visualizers.charts.reading.points import LABELS, Scattered, scattered
 from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.colors import COLORS, muted
 from looptap.visualizers.data.numbers import Floats, describe, floats, rows
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
 
@@ -98,13 +99,14 @@ class ScatterChart(LineChart):
             third = np.array([names.index(label) for label in labels], np.float64)
             yield self._dots(series, np.vstack([parts[: self.width], third]), series.name, 0.8)
             return
-        every, colors = np.array(labels), list[str]()
-        for name in names:
-            colors.append(self.palette.color(f"class {name}", but=colors))
+        every = np.array(labels)
+        for place, name in enumerate(names):
             mine = (every == name) & np.isfinite(parts).all(axis=0)
             dots = self._dots(series, parts[:, mine], name, 0.8)
             samples = tuple(images[place] for place in np.flatnonzero(mine).tolist()) if len(images) else ()
-            yield replace(dots, color=colors[-1], values=None, images=samples)
+            yield replace(
+                dots, color=muted(COLORS[place % len(COLORS)], place // len(COLORS)), values=None, images=samples
+            )
 
     def x_part(self, series: Series) -> int | None:
         """Return the first part, unless another counts."""

@@ -32,12 +32,16 @@ def labels_of(query: str) -> tuple[Label, ...]:
     ['step', 'loss', 'mean(x)']
     >>> labels_of("mean(e.loss for e in events)"), labels_of("math.sin(step)")
     ((Label(text='mean(loss)', named=True),), (Label(text='math.sin(step)', named=False),))
+    >>> labels_of("batch_topk(9, losses, image=image, target=target)")[0].text
+    'batch_topk(9, …)'
     """
     try:
         body = _yielded(ast.parse(query.strip()))
         if body is None:
             return ()
         body = _Short().visit(body)
+        if isinstance(body, ast.Dict) and all(isinstance(key, ast.Constant) for key in body.keys):
+            return tuple(Label(f"{key.value}", True) for key in body.keys if isinstance(key, ast.Constant))
         return tuple(map(_label, body.elts if isinstance(body, ast.Tuple | ast.List) else [body]))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
@@ -110,4 +114,7 @@ def _label(node: ast.expr) -> Label:
 
 def _text(node: ast.expr) -> str:
     text = ast.unparse(node)
+    if len(text) > MAX_LABEL_CHARACTERS and isinstance(node, ast.Call) and len(node.args) + len(node.keywords) > 1:
+        short = ast.Call(node.func, [*node.args[:1], ast.Name("…")], [])
+        text = ast.unparse(short)
     return text if len(text) <= MAX_LABEL_CHARACTERS else text[: MAX_LABEL_CHARACTERS - 1] + "…"

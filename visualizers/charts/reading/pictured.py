@@ -77,12 +77,12 @@ def channels_last(value: Any, axes: str) -> Any:
         return array
     if not axes.endswith("c"):
         array = array.swapaxes(-3, -2).swapaxes(-2, -1)
-    return array if array.shape[-1] in CHANNEL_COUNTS else abs_mean(array)
+    return array if array.shape[-1] in CHANNEL_COUNTS else mean_over_channels(array)
 
 
-def abs_mean(array: Any) -> Any:
+def mean_over_channels(array: Any) -> Any:
     """Return the mean over the last axis, where complex numbers count as magnitudes."""
-    return floats(array).mean(axis=-1)
+    return floats(array).mean(axis=-1) if array.size else floats(array).sum(axis=-1)
 
 
 def captioned(value: Any) -> bool:
@@ -137,7 +137,7 @@ def _of_list(value: list[Any]) -> Sheet | None:
     keys = [tuple(name for name, _ in row) for row in rows]
     if not rows or not keys[0] or len(set(keys)) > 1:
         return None
-    found = [name for place, name in enumerate(keys[0]) if all(is_image(row[place][1]) for row in rows)]
+    found = [place for place in range(len(keys[0])) if all(is_image(row[place][1]) for row in rows)]
     shots = [_shot(row, found) for row in rows] if found else []
     return Sheet(shots) if shots else None
 
@@ -163,7 +163,7 @@ def _of_dict(value: Mapping[str, Any]) -> Sheet | None:
 
 def _of_parts(parts: list[tuple[str, Any]]) -> Sheet | None:
     """Return the pictures of a row, or of a batch with a number for each sample."""
-    images = [name for place, (name, part) in enumerate(parts) if is_image(part)]
+    images = [place for place, (_, part) in enumerate(parts) if is_image(part)]
     if images and all(is_image(part) or _brief(part) is not None for _, part in parts):
         if len(images) == len(parts):
             return Sheet([Shot((part,), name) for name, part in parts])
@@ -196,11 +196,12 @@ def _alike(part: Any, other: Any) -> bool:
     return tuple(part.shape) == shape and len(shape) == 3 and is_image(part)
 
 
-def _shot(row: list[tuple[str, Any]], images: Sequence[str]) -> Shot:
-    caption = _caption([(name, part) for name, part in row if name not in images])
+def _shot(row: list[tuple[str, Any]], images: Sequence[int]) -> Shot:
+    """Return the pictures of a row, which are at the places ``images``, and the rest."""
+    caption = _caption([part for place, part in enumerate(row) if place not in images])
     if len(images) > 1:
-        caption = ", ".join(filter(None, [caption, " | ".join(images)]))
-    return Shot(tuple(part for name, part in row if name in images), caption)
+        caption = ", ".join(filter(None, [caption, " | ".join(row[place][0] for place in images)]))
+    return Shot(tuple(row[place][1] for place in images), caption)
 
 
 def _caption(parts: Sequence[tuple[str, Any]]) -> str:

@@ -57,6 +57,9 @@ class PlaneView:
             _scales(axes, picture.x, y)
             axes.set_ylabel(shown(y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
             axes.tick_params(labelsize=SMALL_FONT_POINTS)
+        across = [column for mark in panel.marks if (column := getattr(mark, "x", None)) is not None]
+        if across and not (self.labels or picture.x.log or picture.x.time) and all(map(_whole, across)):
+            self.axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         theme = theme_of(figure)
         self.axes.grid(color=theme.faint, linewidth=0.5)
@@ -227,6 +230,11 @@ def tint(axes: Any) -> None:
     for axis in filter(None, (getattr(axes, name, None) for name in ("xaxis", "yaxis", "zaxis"))):
         axis.label.set_color(theme.ink)
         axis.get_offset_text().set_color(theme.ink)
+
+
+def _whole(column: Any) -> bool:
+    known = column[np.isfinite(column)]
+    return bool((known == np.floor(known)).all())
 
 
 def _on_the_right(mark: Mark) -> bool:

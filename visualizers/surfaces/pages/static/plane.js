@@ -4,6 +4,8 @@ const RAW_OPACITY_SHARE = 0.25; // of a line behind its moving average
 const RULE_WORDS_PIXELS = 14; // height of a row of words over the plot, for commands
 const CLIP_SECONDS = 0.25; // between two searches for outliers
 const CLIP_SAMPLE = 20000; // numbers of a line in which outliers are searched for
+// A label of at most 20 letters: of a layer the end says which it is.
+const ended = (label) => (label.length > 20 ? `…${label.slice(-19)}` : label);
 const planes = new Set(); // of the whole page: they share one cursor
 
 class Plane {
@@ -47,7 +49,7 @@ class Plane {
       labels?.length && {
         space: across ? 10 + 7 * Math.min(20, Math.max(...labels.map((label) => label.length))) : 13,
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000],
-        values: (_, at) => at.map((i) => (Number.isInteger(i) ? (labels[i] ?? "").slice(0, 20) : "")),
+        values: (_, at) => at.map((i) => (Number.isInteger(i) ? ended(labels[i] ?? "") : "")),
       };
     const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
     const fitted = (title) => (title.length > room ? `${title.slice(0, room - 1)}…` : title);
@@ -68,9 +70,10 @@ class Plane {
       dir: grid ? -1 : 1,
       range: () => this.limits(about, side),
     });
+    const roomy = (rows) => (rows?.length ? { size: Math.min(150, 22 + 6.2 * Math.max(...rows.map((row) => Math.min(20, row.length)))) } : {});
     const axes = [
       axis(x, { size: 40, space: 80, ...labelled(grid ? grid.columns : panel.labels, true) }),
-      axis(y, { scale: "y", ...labelled(grid?.rows) }),
+      axis(y, { scale: "y", ...labelled(grid?.rows), ...roomy(grid?.rows) }),
     ];
     const scales = {
       x: { time: x.time, distr: x.log ? 3 : 1, range: () => this.reach() },
