@@ -29,7 +29,9 @@ from looptap.streams.values.checks import (
     shape,
     thumbnail,
 )
+from looptap.streams.values.described import summary
 from looptap.streams.values.memory import cuda_memory, cuda_peak, peak_rss, rss
+from looptap.streams.values.model_helpers import embedding, saliency, update_ratio
 from looptap.testing import pair
 
 
@@ -267,6 +269,7 @@ MEMORY = {"rss": rss, "peak_rss": peak_rss, "cuda_memory": cuda_memory, "cuda_pe
 def everything(model):
     """Call each helper on tensors of the model's device."""
     x = next(model.parameters()).new_ones(6, 1)
+    inputs = next(one.in_features for one in model.modules() if isinstance(one, nn.Linear))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return {
         "layer_norms": lambda: [layer_norms(model, w, k) for w in ("grad", "weight") for k in KINDS],
@@ -284,6 +287,10 @@ def everything(model):
         "shape": lambda: shape(x),
         "lr": lambda: lr(optimizer),
         "thumbnail": lambda: thumbnail(x),
+        "summary": lambda: summary(model),
+        "update_ratio": lambda: update_ratio(model, optimizer),
+        "saliency": lambda: saliency(model, x.new_ones(6, inputs)),
+        "embedding": lambda: embedding(x.new_ones(6, 4), labels=x[:, 0]),
         **MEMORY,
     }
 
@@ -315,7 +322,7 @@ def test_no_helper_reads_a_tensor_of_a_device(name):
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     result = everything(model)[name]()
-    assert name in ("lr", "shape", *MEMORY) or "device='meta'" in repr(result)
+    assert name in ("lr", "shape", "summary", *MEMORY) or "device='meta'" in repr(result)
 
 
 def test_helpers_do_not_import_torch():

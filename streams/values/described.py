@@ -1,4 +1,4 @@
-"""What stands for an object that cannot leave the job itself: rows of a table, or a line."""
+"""What stands for an object that cannot leave the job: a table, or a line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def line(thing: Any) -> str:
 
 
 def groups(optimizer: Any) -> list[dict[str, Any]]:
-    """Return a row for each group of an optimizer: its settings, and how much it trains."""
+    """Return a row for each group of an optimizer: settings and parameters."""
     rows = []
     for place, group in enumerate(optimizer.param_groups):
         settings = {name: _setting(value) for name, value in group.items() if name not in ("params", "param_names")}

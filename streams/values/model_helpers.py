@@ -14,6 +14,7 @@ SALIENCY = ("gradient", "input", "integrated", "smooth")
 """The methods of `saliency`."""
 MAX_EMBEDDED_SAMPLES = 2_000
 """Samples of an embedding; of more, every n-th is taken."""
+_ITERATIONS = 24  # for the principal components of features on a device
 _NOISE_SHARE = 0.1  # of the range of the inputs, the deviation of a noisy copy
 
 
@@ -39,7 +40,7 @@ def saliency(model: Any, x: Any, y: Any = None, method: str = "gradient", steps:
         mean = sum(_gradient(model, x * ((step + 0.5) / steps), y) for step in range(steps)) / steps
     elif method == "smooth":
         noise = torch.Generator(device=x.device).manual_seed(0)
-        spread = _NOISE_SHARE * float(x.max() - x.min())
+        spread = _NOISE_SHARE * (x.max() - x.min())
         copies = (x + spread * torch.empty_like(x).normal_(generator=noise) for _ in range(steps))
         mean = sum(_gradient(model, copy, y) for copy in copies) / steps
     else:
@@ -76,13 +77,15 @@ def embedding(features: Any, labels: Any = None, images: Any = None, dimensions:
     """
     with no_grad():
         if is_tensor(features):
-            features = full(dense(local(features))).float().cpu().numpy()
-        rows = np.asarray(features, np.float64)
+            features = full(dense(local(features))).float()
+            features = features.numpy() if features.is_cpu else features
+        rows = features if is_tensor(features) else np.asarray(features, np.float64)
         if rows.ndim < 2:
-            raise ValueError(f"embedding takes features (n, …), and these have the shape {rows.shape}.")
+            raise ValueError(f"embedding takes features (n, …), and these have the shape {tuple(rows.shape)}.")
         rows = rows.reshape(len(rows), -1)
         step = -(-len(rows) // MAX_EMBEDDED_SAMPLES) or 1
-        found: dict[str, Any] = {"embedding": _components(np.nan_to_num(rows[::step]), dimensions)}
+        components = _components_on_device if is_tensor(rows) else _components
+        found: dict[str, Any] = {"embedding": components(rows[::step], dimensions)}
         for name, column in (("labels", labels), ("images", images)):
             if column is not None:
                 if len(column) != len(rows):
@@ -93,6 +96,7 @@ def embedding(features: Any, labels: Any = None, images: Any = None, dimensions:
 
 def _components(rows: Any, dimensions: int) -> Any:
     """Return the coordinates along the principal components (n, dimensions)."""
+    rows = np.nan_to_num(rows)
     rows = rows - rows.mean(axis=0)
     if rows.shape[1] <= rows.shape[0]:
         _, axes = np.linalg.eigh(rows.T @ rows)
@@ -105,8 +109,23 @@ def _components(rows: Any, dimensions: int) -> Any:
     return found * np.where(found[largest, np.arange(found.shape[1])] < 0, -1.0, 1.0)
 
 
+def _components_on_device(rows: Any, dimensions: int) -> Any:
+    """Return the same by iteration, which does not wait for the device."""
+    torch = sys.modules["torch"]
+    rows = torch.nan_to_num(rows)
+    rows = rows - rows.mean(0)
+    width = rows.shape[1]
+    places = torch.arange(width * dimensions, device=rows.device, dtype=rows.dtype).reshape(width, dimensions)
+    axes = torch.cos(places)
+    for _ in range(_ITERATIONS):
+        axes, _ = torch.linalg.qr(rows.T @ (rows @ axes))
+    found = rows @ axes
+    largest = found.gather(0, found.abs().argmax(0, keepdim=True))
+    return torch.nn.functional.pad(found * torch.where(largest < 0, -1.0, 1.0), (0, dimensions - found.shape[1]))
+
+
 def update_ratio(model: Any, optimizer: Any) -> dict[str, Any]:
-    """Return the size of the optimizer's last update of each parameter, by its weight's.
+    """Return the size of the last update of each parameter, by its weight's.
 
     About 1e-3 is usual. Read from the optimizer's state after its step: of SGD, Adam, AdamW and RMSprop, and those
     with the same state. A parameter without a gradient is left out.
@@ -132,7 +151,7 @@ def _update(parameter: Any, group: dict[str, Any], state: dict[str, Any]) -> Any
     rate, decay = group["lr"], group.get("weight_decay", 0.0) or 0.0
     if "exp_avg" in state and "exp_avg_sq" in state:
         first, second = group.get("betas", (0.9, 0.999))
-        count = max(1.0, float(state["step"]))
+        count = state["step"]  # a tensor on the host, or on the device
         mean = local(state["exp_avg"]) / (1 - first**count)
         spread = (local(state["exp_avg_sq"]) / (1 - second**count)).sqrt()
         decoupled = decay if group.get("decoupled_weight_decay") else 0.0

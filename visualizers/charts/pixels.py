@@ -24,7 +24,7 @@ _GAP_PIXELS, _GAP_GRAY_PIXELS = 2, 128
 
 
 class Shown(NamedTuple):
-    """Pictures as pixels with captions, how many there are, and what was done to them."""
+    """Pictures with captions, how many there are, and what was done to them."""
 
     images: list[tuple[Pixels, str]]
     total: int
@@ -32,7 +32,7 @@ class Shown(NamedTuple):
 
 
 def pictures(value: Any, *, many: bool, most: int, names: Sequence[str] = ()) -> Shown:
-    """Return up to ``most`` pictures with captions; several of a sample are side by side.
+    """Return up to ``most`` pictures with captions, those of a sample in one.
 
     ``many``: the first axis of an array counts images. Raises TypeError or ValueError for what is no image.
     """

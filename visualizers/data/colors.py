@@ -112,7 +112,7 @@ def dash_for(color: str, taken: Sequence[tuple[str, str]]) -> str:
 
 
 def muted(color: str, times: int) -> str:
-    """Return a colour mixed with grey, for the eighth and further classes of a scatter.
+    """Return a colour mixed with grey, for the eighth class and further ones.
 
     >>> muted("#066299", 0), muted("#066299", 1)
     ('#066299', '#477590')

@@ -1,4 +1,4 @@
-"""`nothing_seen`: whether a picture would be empty, so that words have to take its place."""
+"""`nothing_seen`: whether a picture is empty, so that words replace it."""
 
 from __future__ import annotations
 

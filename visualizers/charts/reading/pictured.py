@@ -71,7 +71,7 @@ def axes_of(value: Any, many: bool = False) -> str:
 
 
 def channels_last(value: Any, axes: str) -> Any:
-    """Return pictures as (height, width, channels), or (n, …); of many channels the mean."""
+    """Return pictures channels last; of many channels the mean."""
     array = as_array(value)
     if "c" not in axes:
         return array
@@ -93,7 +93,7 @@ def captioned(value: Any) -> bool:
 
 
 def is_image(value: Any) -> bool:
-    """Return whether a value is one picture: an array (h, w) or with channels, or PIL."""
+    """Return whether a value is one picture: an array, PIL, or matplotlib."""
     if not is_array(value) or not _numeric(value):
         return is_picture(value)
     return axes_of(value) in ("hw", "chw", "hwc")
@@ -185,7 +185,7 @@ def _of_parts(parts: list[tuple[str, Any]]) -> Sheet | None:
 
 
 def _counts_samples(part: Any) -> bool:
-    """Return whether a part is a column: a number or text for each of several samples."""
+    """Return whether a part has a number or text for each of several samples."""
     if is_array(part):
         return len(part.shape) == 1 and _numeric(part)
     return isinstance(part, list) and bool(part) and all(isinstance(one, str) or is_number(one) for one in part)
@@ -212,7 +212,7 @@ def _caption(parts: Sequence[tuple[str, Any]]) -> str:
 
 
 def _brief(value: Any) -> str | None:
-    """Return a value in few characters, of scores the class of the largest; else None."""
+    """Return a value in few characters, of scores the largest class; or None."""
     if isinstance(value, float):
         return f"{value:.3g}"
     if value is None or isinstance(value, str | int):
