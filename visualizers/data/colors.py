@@ -19,7 +19,7 @@ DARK_COLORS = ("#0674b4", "#d86109", "#0ea276", "#d07dab", "#52b1e5", "#e7a002",
 DASHES = ("solid", "dash", "dot", "dashdot")
 """The dashes of lines of one colour on one chart."""
 _MAX_NAMES = 10_000
-_GREY = 0x88  # seen on a light and on a dark ground
+_GREY_NUMBER = 0x88  # seen on a light and on a dark ground
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def muted(color: str, times: int) -> str:
         return color
     share = 0.5**times
     parts = [int(color[place : place + 2], 16) for place in (1, 3, 5)]
-    return "#" + "".join(f"{round(share * part + (1 - share) * _GREY):02x}" for part in parts)
+    return "#" + "".join(f"{round(share * part + (1 - share) * _GREY_NUMBER):02x}" for part in parts)
 
 
 SESSION = Palette()

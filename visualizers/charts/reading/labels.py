@@ -41,7 +41,7 @@ def labels_of(query: str) -> tuple[Label, ...]:
             return ()
         body = _Short().visit(body)
         if isinstance(body, ast.Dict) and all(isinstance(key, ast.Constant) for key in body.keys):
-            return tuple(Label(f"{key.value}", True) for key in body.keys if isinstance(key, ast.Constant))
+            return tuple(Label(str(key.value), True) for key in body.keys if isinstance(key, ast.Constant))
         return tuple(map(_label, body.elts if isinstance(body, ast.Tuple | ast.List) else [body]))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
