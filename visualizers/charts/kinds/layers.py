@@ -43,6 +43,10 @@ class LayersChart(LineChart):
         name, known = "", cells[np.isfinite(cells)]
         if known.size and known.min() > 0 and known.max() > _LOG_RATIO * known.min():
             cells, name = np.log10(cells), "log10"
+        if name:
+            series.remarks["log"] = "colours are powers of ten"
+        else:
+            series.remarks.pop("log", None)
         names = series.data["names"]
         yield Grid(cells, tuple(names[part] for part in drawn), tuple(f"{at:.6g}" for at in x), name=name)
         self.remark_length(series)
