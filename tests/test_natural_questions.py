@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 
 import numpy as np
@@ -200,6 +201,16 @@ def test_the_points_of_an_embedding_have_their_samples(job):
     assert sum(len(mark.x) for mark in points) == 16
     assert all(len(mark.images) == len(mark.x) for mark in points)
     assert points[0].images[0].shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(("chart", "module"), [("umap", "umap"), ("t-SNE", "sklearn")])
+def test_a_projection_is_made_by_the_client_or_says_what_is_not_installed(job, chart, module):
+    kind, picture, _ = job.ask("embedding(output, labels=target, dimensions=8)", chart=chart)
+    assert kind == chart.lower().replace("-", "")
+    if importlib.util.find_spec(module) is None:
+        assert f"pip install {'umap-learn' if module == 'umap' else 'scikit-learn'}" in picture.marks[0].lines[0]
+    else:
+        assert sum(len(mark.x) for mark in picture.marks) == 16
 
 
 @pytest.mark.parametrize("method", ["gradient", "input", "integrated", "smooth"])

@@ -34,6 +34,8 @@ KINDS: dict[str, KindEntry] = {
     "confusion": KindEntry("mat", (FRAME,), "matrices.ConfusionChart"),
     "scatter": KindEntry("xy", (FRAME, APPEND), "scatters.ScatterChart"),
     "scatter3d": KindEntry("xyz", (FRAME, APPEND), "scatters.ScatterChart3D"),
+    "tsne": KindEntry("xy", (FRAME,), "scatters.TsneChart"),
+    "umap": KindEntry("xy", (FRAME,), "scatters.UmapChart"),
     "heatmap": KindEntry("mat", (FRAME,), "matrices.HeatMapChart"),
     "image": KindEntry("img", (FRAME,), "images.ImageChart"),
     "images": KindEntry("img", (FRAME,), "images.ImagesChart"),
@@ -50,7 +52,7 @@ KINDS: dict[str, KindEntry] = {
 ALIASES = {
     "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
     "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
-    "ridge": "ridgeline", "gradient flow": "flow", "heat map": "heatmap", "layers over time": "layers",
+    "ridge": "ridgeline", "t-sne": "tsne", "gradient flow": "flow", "heat map": "heatmap", "layers over time": "layers",
 }  # fmt: skip
 """Other names of kinds."""
 

@@ -65,7 +65,7 @@ def as_array(value: Any) -> NDArray[Any]:
         value = _of_tensor(value)
     try:
         array = np.asarray(value)
-    except ValueError:  # rows of different lengths
+    except (ValueError, TypeError):  # rows of different lengths, tensors of dtypes that numpy lacks
         array = np.empty(0, object)
     if array.dtype.kind == "O" and isinstance(value, list | tuple) and value and all(map(is_number, value)):
         return scalars(value)  # integers beyond 64 bits, numbers of torch

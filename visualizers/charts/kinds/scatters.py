@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ MAX_CLASSES = 20
 MAX_SAMPLES = 500
 """The most points whose samples are shown at the pointer."""
 _MAX_SAMPLE_PIXELS = 48  # of a side
+_MIN_PROJECTED_POINTS = 4
 _TRAIL_FRAMES, _MAX_TEXTS = 3, 1000
 
 
@@ -188,3 +190,53 @@ class ScatterChart3D(ScatterChart):
     def place(self, series: Series, what: str, at: float) -> float | None:
         """Return None: no axis counts events."""
         return None
+
+
+class TsneChart(ScatterChart):
+    """Points of many dimensions in two, by t-SNE in this process."""
+
+    kind: ClassVar[str] = "tsne"
+    module: ClassVar[str] = "sklearn.manifold"
+    package: ClassVar[str] = "scikit-learn"
+
+    def frame(self, series: Series, value: Any) -> Scattered:
+        """Return the points with their labels, projected to two dimensions."""
+        if isinstance(value, Mapping):
+            first = next(iter(value), None)
+            return super().frame(
+                series, {name: self._flat(part) if name == first else part for name, part in value.items()}
+            )
+        if isinstance(value, tuple) and value:
+            return super().frame(series, (self._flat(value[0]), *value[1:]))
+        return super().frame(series, self._flat(value))
+
+    def _flat(self, points: Any) -> Floats:
+        found = np.nan_to_num(floats(points))
+        if found.ndim != 2 or len(found) < _MIN_PROJECTED_POINTS:
+            raise TypeError(f"expected an array (n, dimensions) of some points, got {describe(points)}")
+        try:
+            module = import_module(self.module)
+        except ImportError:
+            raise TypeError(
+                f"chart={self.kind!r} needs {self.package}, which is not installed here: pip install {self.package}. "
+                "embedding(features) without dimensions= draws the principal components."
+            ) from None
+        return np.asarray(self.projected(module, found), np.float64)
+
+    def projected(self, module: Any, points: Floats) -> Any:
+        """Return the points (n, 2), the same each time."""
+        near = min(30.0, (len(points) - 1) / 3)
+        return module.TSNE(2, init="pca", random_state=0, perplexity=near).fit_transform(points)
+
+
+class UmapChart(TsneChart):
+    """Points of many dimensions in two, by UMAP in this process."""
+
+    kind: ClassVar[str] = "umap"
+    module: ClassVar[str] = "umap"
+    package: ClassVar[str] = "umap-learn"
+
+    def projected(self, module: Any, points: Floats) -> Any:
+        """Return the points (n, 2), the same each time."""
+        near = min(15, len(points) - 1)
+        return module.UMAP(n_components=2, n_neighbors=near, init="pca", random_state=0).fit_transform(points)
