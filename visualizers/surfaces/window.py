@@ -318,8 +318,6 @@ class ChartWindow:
             case "r":
                 self._release()
                 self.view.reset()
-            case "v":
-                self._stale |= any([part.turn() for part in self.parts])
             case _:
                 key_press_handler(event, self.canvas, self.canvas.toolbar)
 

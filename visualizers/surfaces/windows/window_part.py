@@ -71,12 +71,11 @@ class WindowPart:
             self.cell.chart.show(index)
             self.dirty = True
 
-    def turn(self) -> bool:
-        """Show the values as the next kind of chart; return whether there is one."""
+    def turn(self) -> None:
+        """Show the values as the next kind of chart, if there is one."""
         if kinds := self.cell.kinds[1:]:
             self.cell.draw_as(kinds[0])
             self.dirty = True
-        return bool(kinds)
 
     def hold(self) -> None:
         """Keep the limits as the user has set them."""

@@ -32,11 +32,16 @@ class WindowView:
 
     def pressed(self, key: str | None) -> bool:
         """Do what a key means; return whether it means something."""
-        keys = {"l": self.toggle_log, "e": self.next_smoothing, "c": self.toggle_clip, "x": self.next_x}
+        keys = {"l": self.toggle_log, "e": self.next_smoothing, "c": self.toggle_clip, "x": self.next_x, "v": self.turn}
         if key not in keys:
             return False
         keys[key]()
         return True
+
+    def turn(self) -> None:
+        """Draw the values of each chart as the next kind that shows them, if any."""
+        for part in self._parts():
+            part.turn()
 
     @property
     def log(self) -> bool:
