@@ -116,7 +116,9 @@ class Prioritized(PrioritizedObservables):
         self.model: Any = None if self._source is None else self._source.model
         self._stepped: Any = None  # the losses of the last `backward`, for `observe`
         self.feeds_average = True
-        """Whether `backward` updates `average`, from ``.grad``; False: it is updated elsewhere."""
+        """Whether `backward` updates `average`; False: it is updated elsewhere."""
+        self.reduced: Any = None
+        """On several ranks, a `ReducedGradients`: DDP's buckets are averaged, not copies of ``.grad``."""
         super().__init__(
             data, batch_size, method, epochs=epochs, loss=loss, switch=switch, floor=floor, seed=seed, rank=rank,
             world=world, agree=agree,
@@ -153,7 +155,7 @@ class Prioritized(PrioritizedObservables):
         try:
             if self.feeds_average and step.gradients is not None:
                 self.average.decay = method.average_decay(len(ids))
-                self.average.update(step.gradients)
+                self.average.update(self._reduced(method, scale) or step.gradients)
             if step.priorities is not None:
                 self._learn_priorities(method, ids, renewed, step.priorities)
             method.computed(len(ids))
@@ -270,6 +272,15 @@ class Prioritized(PrioritizedObservables):
             self._say(f"backward: {error}. The plain mean is taken.")
             return None
         return ids, self.table.uniform[ids]
+
+    def _reduced(self, method: Published, scale: float) -> Any:
+        """Return the mean gradients over the ranks; None: take what was found here.
+
+        "repaired" averages the gradients of S, of which DDP has no bucket: each rank has a gbar of its own then.
+        """
+        if self.reduced is None or method.from_renewed or scale != 1.0:
+            return None
+        return self.reduced.taken()
 
     def _learn_priorities(self, method: Published, ids: Ints, renewed: Bools, priorities: Floats) -> None:
         if not np.isfinite(priorities).all():

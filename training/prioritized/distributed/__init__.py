@@ -10,5 +10,9 @@ from looptap.training.prioritized.distributed.parameter_server import ParameterS
 from looptap.training.prioritized.distributed.rank_checkpoint import RankCheckpoint, RankLost
 from looptap.training.prioritized.distributed.rank_parts import load_parts
 from looptap.training.prioritized.distributed.reduced_gradients import ReducedGradients
+from looptap.training.prioritized.distributed.resharding import merge_states, resharded, split_state
 
-__all__ = ["AsyncWorker", "ParameterServer", "RankCheckpoint", "RankLost", "ReducedGradients", "load_parts"]
+__all__ = [
+    "AsyncWorker", "ParameterServer", "RankCheckpoint", "RankLost", "ReducedGradients", "load_parts", "merge_states",
+    "resharded", "split_state",
+]  # fmt: skip
