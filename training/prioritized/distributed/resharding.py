@@ -147,7 +147,7 @@ def _sums(table: dict[str, Any]) -> list[float]:
 
 def _jumped(state: dict[str, Any], rank: int) -> dict[str, Any]:
     """Return a state of random numbers far from those of the other ranks."""
-    generator = np.random.PCG64()
+    generator: Any = np.random.PCG64()
     generator.state = state
     found: dict[str, Any] = dict(generator.jumped(rank).state) if rank else state
     return found
