@@ -1,4 +1,4 @@
-"""Trains with `Prioritized` on several ranks, and continues on other numbers of them.
+"""Trains with `Prioritized` on several ranks, also from the state of others.
 
 python prioritized_ranks_job.py FOLDER METHOD [resume]: two epochs; saves at the end, to FOLDER. Each rank prints JSON.
 """
