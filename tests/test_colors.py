@@ -63,9 +63,22 @@ def test_a_name_keeps_its_colour_on_all_charts_of_a_session():
     for plot in (first, second):
         plot.pull()
     lines = {mark.name: mark.color for mark in first.pictures()[0].marks}
+    assert [mark.name for picture in second.pictures() for mark in picture.marks] == ["other", "val"]
     other, val = (picture.marks[0].color for picture in second.pictures())
     assert val == lines["val"]
     assert len({other, val, lines["train"]}) == 3
+
+
+def test_a_field_has_one_colour_alone_and_beside_others():
+    one = Plot(looptap.stream_of([(1, 2.0), (2, 2.5)], fields=("step", "loss"), name=""))
+    more = Plot(
+        looptap.stream_of([(1, 0.5, 3.0), (2, 0.75, 3.5)], fields=("step", "error", "loss"), name=""), chart="line"
+    )
+    for plot in (one, more):
+        plot.pull()
+    colors = {mark.name: mark.color for plot in (one, more) for mark in plot.pictures()[0].marks}
+    assert colors.keys() == {"loss", "error"}
+    assert one.pictures()[0].marks[0].color == more.pictures()[0].marks[1].color
 
 
 def test_lines_of_one_chart_differ_in_colour_and_then_in_dash():

@@ -62,13 +62,13 @@ class Series:
     """The number of values skipped as older than what the chart keeps."""
     remarks: dict[str, str] = field(default_factory=dict)
     """Badges of the chart about this stream, by what they are about."""
-    lines: dict[Any, tuple[str, str]] = field(default_factory=dict)
-    """Colour and dash of each of its lines, if it has several."""
+    lines: dict[tuple[int, int | None], tuple[str, str, str]] = field(default_factory=dict)
+    """Name, colour and dash of each of its lines, by part and rank."""
 
     @property
     def looks(self) -> list[tuple[str, str]]:
         """Colour and dash of all its lines."""
-        return list(self.lines.values()) or [(self.color, self.dash)]
+        return [(color, dash) for _, color, dash in self.lines.values()] or [(self.color, self.dash)]
 
     @property
     def name(self) -> str:

@@ -175,20 +175,18 @@ class LineChart(Chart):
         _remark(series, "length", f"the newest {len(ring):,} of {len(ring) + gone:,} values are drawn" if gone else "")
 
     def appearance(self, series: Series, part: int, drawn: list[int], rank: int | None = None) -> tuple[str, str, str]:
-        """Return name, colour and dash of a line; a line alone has the stream's."""
+        """Return name, colour and dash of a line: those of its name on all charts."""
         own = series.label or series.stream.name not in ("", series.stream.text)
         name: str = series.name if len(drawn) == 1 and own else series.data["names"][part]
         if len(drawn) > 1 and len(self.series) > 1:
             name = f"{series.name} {name}"
-        if len(drawn) == 1 and rank is None:
-            series.lines.clear()
-            return name, series.color, series.dash
         name = name if rank is None else f"{name} rank {rank}"
-        if name not in series.lines:
+        if series.lines.get((part, rank), ("",))[0] != name:
             others = [look for one in self.series if one is not series for look in one.looks]
-            first = series.color if not series.lines else ""
-            series.lines[name] = self.palette.look(name, [*others, *series.lines.values()], first)
-        return name, *series.lines[name]
+            mine = [(look[1], look[2]) for key, look in series.lines.items() if key != (part, rank)]
+            color, dash = self.palette.look(name, [*others, *mine], "" if mine else series.color)
+            series.lines[part, rank] = name, color, dash if series.dash == "solid" else series.dash
+        return series.lines[part, rank]
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes, titled where they show a single thing."""

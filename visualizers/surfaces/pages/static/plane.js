@@ -52,11 +52,12 @@ class Plane {
         values: (_, at) => at.map((i) => (Number.isInteger(i) ? ended(labels[i] ?? "") : "")),
       };
     const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
+    const power = (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? value : null); // no crowd of lines between
     const fitted = (title) => (title.length > room ? `${title.slice(0, room - 1)}…` : title);
     const numbers = (axis) => (axis.time ? {} : { values: (_, at) => tickLabels(at, axis.log) });
     const axis = (about, more) => ({
       stroke: () => this.ink,
-      grid: { stroke: "#8883", width: 1, show: !grid },
+      grid: { stroke: "#8883", width: 1, show: !grid, ...(about.log && { filter: (_, at) => at.map(power) }) },
       ticks: { stroke: "#8886", width: 1 },
       label: about.title ? fitted(about.title) : undefined,
       labelSize: 18,
