@@ -165,6 +165,8 @@ def test_keys_and_buttons_change_how_all_charts_are_looked_at(window):
     assert not shown.view.clip
     assert [len(part.picture.marks) for part in parts] == [1, 1]
     press(shown, "k")  # a panel without knobs: that of the view
+    press(shown, "e")
+    assert shown.panel.smoothing.val == 0.6
     click(shown, shown.panel.buttons["log"][0].ax)
     shown.turn()
     assert [part.picture.y.log for part in shown.parts] == [True, True]

@@ -17,7 +17,8 @@ from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.data.colors import DARK, LIGHT
 from looptap.visualizers.drawing.backends.matplotlib_marks import theme_of
 from looptap.visualizers.drawing.backends.with_matplotlib import align
-from looptap.visualizers.surfaces.panels.side_panel import PANEL_INCHES, ControlsReader, SidePanel, runs_to_control
+from looptap.visualizers.surfaces.panels.side_panel import ControlsReader, SidePanel, runs_to_control
+from looptap.visualizers.surfaces.panels.window_width import MAX_WINDOW_INCHES, PANEL_INCHES, widen
 from looptap.visualizers.surfaces.windows.framebar import FrameBar
 from looptap.visualizers.surfaces.windows.interrupts import interruptible
 from looptap.visualizers.surfaces.windows.pointer import Pointer
@@ -57,7 +58,9 @@ class ChartWindow:
         self.title, self._status, self._say = title, status, say
         self.closed = self.paused = self._interrupted = self._turning = False
         down, across = plot.shape
-        self.figure = pyplot.figure(figsize=(min(16, 3 + 4 * across), min(10, 1.4 + 3 * down)), layout="none")
+        self.figure = pyplot.figure(
+            figsize=(min(MAX_WINDOW_INCHES, 3 + 4 * across), min(10, 1.4 + 3 * down)), layout="none"
+        )
         self.canvas: Any = self.figure.canvas
         self.manager: Any = self.canvas.manager
         self.parts: list[WindowPart] = []
@@ -102,8 +105,7 @@ class ChartWindow:
             raise KeyboardInterrupt
 
     def _interrupt(self) -> None:
-        """Note Ctrl-C; cut a turn short: the toolkit swallows exceptions elsewhere."""
-        self._interrupted = True
+        self._interrupted = True  # elsewhere the toolkit would swallow the exception
         if self._turning:
             raise KeyboardInterrupt
 
@@ -141,10 +143,7 @@ class ChartWindow:
         area = self.figure.add_subfigure(grid[0, 0])
         if wanted:
             side = self.figure.add_subfigure(grid[:, 1])
-            view = self.view
-            self.panel = SidePanel(
-                side, self._reader.knobs, view.buttons, view.smoothing, view.smooth, self._first_knob
-            )
+            self.panel = SidePanel(side, self._reader.knobs, self.view, self._first_knob)
         self._stale = False
         places = area.subfigures(*self.plot.shape, squeeze=False).ravel()
         self.parts = [WindowPart(cell, place) for cell, place in zip(cells, places, strict=False)]
@@ -205,6 +204,7 @@ class ChartWindow:
     def _turn(self) -> None:
         start = time.monotonic()
         if self._wants_arranging():
+            widen(self.figure, self.wants_panel - (self.panel is not None))
             self._arrange()
             changes = {"structure"}
         else:

@@ -181,7 +181,8 @@ class LineChart(Chart):
         if len(drawn) > 1 and len(self.series) > 1:
             name = f"{series.name} {name}"
         name = name if rank is None else f"{name} rank {rank}"
-        if series.lines.get((part, rank), ("",))[0] != name:
+        known = series.lines.get((part, rank))
+        if known is None or known[0] != name:
             others = [look for one in self.series if one is not series for look in one.looks]
             mine = [(look[1], look[2]) for key, look in series.lines.items() if key != (part, rank)]
             color, dash = self.palette.look(name, [*others, *mine], "" if mine else series.color)

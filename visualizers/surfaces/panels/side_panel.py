@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from matplotlib.widgets import Button, Slider, TextBox
 
@@ -27,8 +27,6 @@ from looptap.visualizers.surfaces.panels.run_controls import (
     step_of,
 )
 
-PANEL_INCHES = 2.6
-"""The width of the panel."""
 _ROW_INCHES = 0.2  # of a line of small letters, or of a slider
 _MARGIN_INCHES = 0.12
 _MAX_LETTER_COUNT = 44  # letters of a line
@@ -69,20 +67,33 @@ class ControlsReader:
             self._over.wait(REFRESH_INTERVAL_SECONDS)
 
 
+class ChartsView(Protocol):
+    """How charts are looked at, for the buttons and the slider of a panel."""
+
+    @property
+    def buttons(self) -> list[tuple[str, Callable[[], str], Callable[[], object]]]:
+        """The name, the text and the action of each button."""
+
+    @property
+    def smoothing(self) -> float:
+        """The weight of the smoothing."""
+
+    def smooth(self, weight: float) -> None:
+        """Smooth all lines."""
+
+
 class SidePanel:
     """Widgets on a part of a figure: those of the view, then the knobs.
 
-    ``view`` has the name, the text and the action of each button for the view; ``smooth`` is called with the weight of
-    the slider. The knobs begin at the ``first``; `hidden` says how many had no room.
+    ``view`` has the buttons of the charts and their smoothing (`WindowView`). The knobs begin at the ``first``;
+    `hidden` says how many had no room.
     """
 
     def __init__(
         self,
         figure: Any,
         knobs: Sequence[tuple[RunControls, Knob]],
-        view: Sequence[tuple[str, Callable[[], str], Callable[[], object]]],
-        smoothing: float,
-        smooth: Callable[[float], object],
+        view: ChartsView,
         first: int = 0,
     ) -> None:
         self.figure, self.theme = figure, theme_of(figure)
@@ -97,7 +108,8 @@ class SidePanel:
         )
         self._down = _MARGIN_INCHES
         self.buttons: dict[str, tuple[Any, Callable[[], str]]] = {}
-        self._view(view, smoothing, smooth)
+        self._view(view)
+        self._charts = view
         self._knobs(knobs[first:])
 
     @property
@@ -116,22 +128,24 @@ class SidePanel:
             if button.label.get_text() != (new := text()):
                 button.label.set_text(new)
                 changed = True
+        weight = min(_MAX_SMOOTHING_SHARE, self._charts.smoothing)
+        if abs(weight - self.smoothing.val) > 1e-9:
+            _put(self.smoothing, weight)
+            changed = True
         moved, self.moved = self.moved, False
         return changed or moved
 
     # ------------------------------------------------------------ parts
 
-    def _view(
-        self, view: Sequence[tuple[str, Callable[[], str], Callable[[], object]]], smoothing: float, smooth: Any
-    ) -> None:
+    def _view(self, view: ChartsView) -> None:
         self.say("smoothing (e)")
-        slider = self.slider(0.0, _MAX_SMOOTHING_SHARE, smoothing, 0.01)
-        slider.on_changed(self._then_move(lambda weight: smooth(float(weight))))
+        slider = self.slider(0.0, _MAX_SMOOTHING_SHARE, view.smoothing, 0.01)
+        slider.on_changed(self._then_move(lambda weight: view.smooth(float(weight))))
         slider.valtext.set(color=self.theme.ink, fontsize=SMALL_FONT_POINTS)
         self.smoothing = slider
-        for place, (name, text, act) in enumerate(view):
+        for place, (name, text, act) in enumerate(view.buttons):
             self.buttons[name] = self.button(text(), act, place % 2), text
-            if place % 2 or place == len(view) - 1:
+            if place % 2 or place == len(view.buttons) - 1:
                 self._down += 1.3 * _ROW_INCHES
         self._down += 0.5 * _ROW_INCHES
 
@@ -278,16 +292,12 @@ class KnobRow:
     def _show(self, value: Any) -> None:
         self._shown, self.knob.doubtful = value, False
         if isinstance(self.widget, Slider):
-            self.widget.eventson = False
-            self.widget.set_val(self._place(value))
-            self.widget.eventson = True
+            _put(self.widget, self._place(value))
             self.widget.valtext.set_text(f"{value:.4g}")
         elif isinstance(self.widget, Button):
             self.widget.label.set_text(shown(str(value)))
         elif isinstance(self.widget, TextBox) and not self.widget.capturekeystrokes:
-            self.widget.eventson = False
-            self.widget.set_val(str(value))
-            self.widget.eventson = True
+            _put(self.widget, str(value))
 
     def _place(self, value: Any) -> float:
         return math.log10(max(value, 1e-300)) if self._powers else float(value)
@@ -334,3 +344,10 @@ class KnobRow:
                 self.controls.say(self.knob, f"{text!r:.20} is no number.", failed=True)
                 return
         self.controls.ask(self.knob, value)
+
+
+def _put(widget: Any, value: Any) -> None:
+    """Have a widget show a value, which is no change by the user."""
+    widget.eventson = False
+    widget.set_val(value)
+    widget.eventson = True
