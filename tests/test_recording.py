@@ -176,6 +176,12 @@ def test_a_file_that_is_not_complete_when_the_run_ends_is_named(directory, file,
 
 def test_a_slow_disk_that_outlasts_the_run_is_named(directory, file, monkeypatch, caplog):
     monkeypatch.setattr("looptap.agent.server.recording.CLOSE_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("looptap.store.writer.BUSY_TIMEOUT_SECONDS", 60.0)
+
+    def written():
+        with looptap.open(file()) as stored:
+            return stored.ended
+
     with looptap.Agent("kept") as agent:
         agent.stream("loss", "loss", on="batch", keep=True)
         agent.emit("batch", loss=0.5)
@@ -185,7 +191,7 @@ def test_a_slow_disk_that_outlasts_the_run_is_named(directory, file, monkeypatch
         agent.emit("batch", loss=0.25)
     assert f"{file()} is not complete: the disk took longer than 0.01 s at the end of the run." in caplog.text
     other.close()
-    soon(lambda: looptap.open(file()).ended)  # written all the same, as long as the process lives
+    soon(written)  # all the same, as long as the process lives
 
 
 def test_without_a_file_the_shell_lists_the_stored_runs(directory, file, capsys):

@@ -333,3 +333,13 @@ def test_a_name_in_place_of_a_path_is_answered_by_the_file(tmp_path, monkeypatch
     (tmp_path / "digits-20260102.looptap").touch()
     with pytest.raises(looptap.StoreError, match=r"Did you mean .*digits-20260102\.looptap\?"):
         looptap.open("digits")
+
+
+def test_a_file_that_is_locked_is_refused_and_not_read_as_one_that_nothing_changes(file, tmp_path, monkeypatch):
+    monkeypatch.setattr("looptap.store.layout.database._BUSY_TIMEOUT_SECONDS", 0.01)
+    path = Path(shutil.copy(file, tmp_path))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(looptap.StoreError, match=r"has been locked for 0\.01 s by what writes it; try again"):
+            looptap.open(path)
+    looptap.open(path).close()

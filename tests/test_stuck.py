@@ -30,7 +30,7 @@ def unclean():
     endless()
 
 def test_before(): pass
-@pytest.mark.timeout(0.5)
+@pytest.mark.timeout(1, func_only=True)
 def test_endless(): endless()
 @pytest.mark.timeout(60)
 def test_unclean(unclean): assert False
