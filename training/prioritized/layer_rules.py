@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from looptap.training.prioritized.gradient_norms import OuterProduct
 
-WIDE_INPUT_FACTOR = 2
-"""How many times its output a Linear's input must be for the product with its output to be the cheaper one."""
-PART_BYTES = 2**21
+WIDE_INPUT_FACTOR = 100
+"""How many times a Linear's output its input must be for the product with vectors to be cheaper from the input's side;
+with sequences, whose other factor is larger, it is 1."""
+PART_BYTES = 2**22
 """Of an output, on the CPU: what is larger comes from the system with pages to be cleared."""
 MIN_PART_EXAMPLES = 8
 
@@ -118,7 +119,7 @@ def _linear(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
         x, g = x.transpose(0, 1), g.transpose(0, 1)
     rows, columns = (one if one.ndim == 2 else one.reshape(-1, one.shape[-1]) for one in (g, x))
     if x.shape[-1] > (WIDE_INPUT_FACTOR if len(rows) == n else 1) * g.shape[-1]:
-        change, other = functional.linear(columns, weight), rows
+        change, other, bias = functional.linear(columns, weight, bias), rows, None
     else:
         change, other = rows @ weight, columns  # the same product from its other side
     if len(rows) == n:
