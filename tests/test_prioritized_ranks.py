@@ -51,6 +51,6 @@ def test_ranks_train_alike_and_continue_on_other_numbers_of_them(tmp_path, metho
         assert [rank["note"] for rank in found] == [""] * world
         assert one(found, "weights")
         assert (one(found, "gbar") is None) == (method == "norm")
-        assert all(rank["seconds"] > 0 for rank in found)
+        assert all(rank["seconds"] > 0 and (rank["own"] > 0) == (world > 1) for rank in found)
         last = found
     assert one(last, "loss") < 0.5

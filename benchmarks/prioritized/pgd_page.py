@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 
 import pgd_chart
+import ranks
 from pgd_paper import AGES, BUDGET, DIMENSIONS, PGD_A, PGD_S, POINTS, SGD, Paper
 from pgd_runs import METHODS, PrioritizedResults
 from selection_arithmetic import Paired, change, crossing, targets
@@ -74,6 +76,8 @@ def write(results: PrioritizedResults, paper: Paper, into: Path, tasks: Sequence
         pgd_chart.paper(into / "prioritized-paper.png", paper)
     if works:
         pgd_chart.work(into / "prioritized-work.png", works)
+    if (measured := into / "prioritized-ranks.json").exists():
+        lines += ["", "## Several ranks", "", *ranks.table(json.loads(measured.read_text()))]
     (into / "prioritized-benchmarks.md").write_text("\n".join(lines) + "\n")
 
 

@@ -1,6 +1,7 @@
 """Two ranks against one: time to a loss, communication, and a model of 64 ranks.
 
-python benchmarks/prioritized/ranks.py [--json FILE] [--seeds 5] [--latency SECONDS] [--bandwidth BYTES_A_SECOND]
+python benchmarks/prioritized/ranks.py [--json docs/prioritized-ranks.json] [--seeds 5] [--latency SECONDS]
+    [--bandwidth BYTES_A_SECOND]: with that file, run.py --part page puts the tables on its page.
 
 Takes less than five minutes on two quiet cores. One rank with a global batch of 64, and two with 32 each, train the
 wide CNN on the easy-heavy images to the same loss, in turn, one thread a rank, by gloo under torchrun. `ASSUMPTIONS`

@@ -62,7 +62,8 @@ with RankCheckpoint(folder, state, step=start) as checkpoint:
     dist.barrier()
 print(json.dumps({
     "counts": counts, "weights": network.weight.tolist(), "known": known, "shard": len(prioritized.shard),
-    "note": prioritized.note, "seconds": reduced.seconds, "steps": prioritized.steps, "start": start,
+    "note": prioritized.note, "seconds": reduced.seconds, "own": prioritized.communication_seconds,
+    "steps": prioritized.steps, "start": start,
     "gbar": None if prioritized.average is None else [one.tolist() for one in prioritized.average.tensors],
     "loss": float(torch.nn.functional.cross_entropy(network(inputs), targets)),
 }))  # fmt: skip

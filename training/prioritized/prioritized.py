@@ -124,6 +124,8 @@ class Prioritized(PrioritizedObservables):
             world=world, agree=agree,
         )  # fmt: skip
         self.variant = variant
+        if self._agree is not None:
+            self._agree = self._timed(self._agree)
 
     # ------------------------------------------------------------ in the step
 

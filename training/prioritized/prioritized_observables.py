@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -145,6 +147,18 @@ class PrioritizedObservables(Selection):
         return {"computed": self.gradient_work, "left out": self.skipped}
 
     # ------------------------------------------------------------ inside
+
+    def _timed(self, agree: Callable[[float], float]) -> Callable[[float], float]:
+        """Return ``agree`` with its seconds counted: it is all that the methods send."""
+
+        def timed(number: float) -> float:
+            begun = time.perf_counter()
+            try:
+                return agree(number)
+            finally:
+                self.communication_seconds += time.perf_counter() - begun
+
+        return timed
 
     def _importance(self, ids: Ints) -> Numbers:
         method = self._method
