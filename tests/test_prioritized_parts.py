@@ -125,3 +125,18 @@ def test_every_chart_of_the_panel_can_be_computed(method):
         assert prioritized.work_saved == 0
     if method == "norm":
         assert prioritized.work_saved > 0
+
+
+@pytest.mark.parametrize("method", ["norm", "published"])
+def test_the_example_prints_what_is_most_important(method, monkeypatch, capsys):
+    from looptap.examples import prioritized
+
+    monkeypatch.setenv("LOOPTAP_DISABLED", "1")
+    monkeypatch.setattr("sys.argv", ["prioritized", "--method", method, "--epochs", "3"])
+    threads = torch.get_num_threads()
+    try:
+        prioritized.main()
+    finally:
+        torch.set_num_threads(threads)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["epoch 0", "epoch 1", "epoch 2", *["most important"] * 3]

@@ -49,7 +49,7 @@ def paper(path: Path, paper: Paper) -> None:
         xlabel="learning rate",
         ylabel="loss at the end",
         xscale="log",
-        ylim=(0.3, 1),
+        ylim=(0.2, 1),
     )
     fifth.legend(fontsize=7)
     for axis, method in ((a, PGD_A), (s, PGD_S)):
@@ -61,7 +61,7 @@ def paper(path: Path, paper: Paper) -> None:
                     loss = np.mean([curve.loss[:many] for curve in runs], 0)
                     color = f"C{paper.shares.index(k)}"
                     axis.plot(runs[0].cost[:many], loss, style, color=color, lw=1.2, label=f"k {k:.1%}, r {r:.1%}")
-        axis.set(title=f"Fig. 6 to 9: PGD-{method}", xlabel="gradients for each point", ylabel="loss", ylim=(0.3, 1.2))
+        axis.set(title=f"Fig. 6 to 9: PGD-{method}", xlabel="gradients for each point", ylabel="loss", ylim=(0.2, 1.2))
     a.legend(fontsize=6)
     _save(figure, fifth, path)
 

@@ -83,8 +83,7 @@ def write(results: PrioritizedResults, paper: Paper, into: Path, tasks: Sequence
 
 def _head(results: PrioritizedResults, works: Sequence[Work]) -> list[str]:
     seeds = results.protocol.judged
-    counts = {method: mean(len(work.curves(method)) for work in works) for method in METHODS} if works else {}
-    fewest = min(counts.values(), default=0)
+    fewest = min((count for work in works for method in METHODS if (count := len(work.curves(method)))), default=0)
     return [
         f"""# What prioritized gradient descent saves
 
@@ -94,7 +93,7 @@ uniform sampling. All are counted, those of initial passes included; scoring fro
 - Tasks, grid of rates and judgement are those of [the selection's benchmark](selection-benchmarks.md). Targets are the
   accuracies, and the training losses, that uniform sampling has after one and two thirds of its budget. Rates are tuned
   for each method on seeds of their own; the figures are of {len(seeds)} other seeds, paired with uniform sampling
-  ({fewest:g} of them for each method): the median, and in brackets the 95 % interval of the mean. Momentum is 0.9.
+  (in each row at least {fewest} of them): the median, and in brackets the 95 % interval of the mean. Momentum is 0.9.
 - A rate "at an edge" is the best of those tried, with none tried beyond it.
 - A target that is not reached within the budget of uniform sampling counts as reached at its end, so such a figure,
   marked ≥, is a lower bound.

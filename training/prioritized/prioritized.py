@@ -214,7 +214,7 @@ class Prioritized(PrioritizedObservables):
             if self.k > self.r or max(self.k, self.r) <= _TINY_SHARE:
                 self._say(
                     f"k={self.k:g} with r={self.r:g}: known to diverge where k is above r, and where both are tiny. "
-                    "Take k = r = 0.01 or more."
+                    "Take a larger r, such as k=0.001 with r=0.01."
                 )
         self._open_source()
 
