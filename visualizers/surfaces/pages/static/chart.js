@@ -15,6 +15,9 @@ class View {
     this.el.view = this;
     this.el.tabIndex = 0;
     this.el.onkeydown = (event) => this.pressed(event);
+    this.el.addEventListener("pointerdown", ({ target }) => {
+      if (!target.closest("input, select, button")) this.el.focus({ preventScroll: true }); // its keys are heard then
+    });
     make(this.el, "style").textContent = STYLE;
     const head = make(this.el, "div", "head");
     this.title = make(head, "span", "title");
