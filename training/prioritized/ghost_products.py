@@ -321,8 +321,8 @@ class GhostPass:
         shares = _total(products) * weights if products else losses.new_zeros(n)
         size = float(shares.norm()) + sum(float(g.square().sum()) for g, _ in pairs) ** 0.5
         total = float(shares.sum())
-        if not math.isfinite(total - true):
-            return  # an overflow, as at the start of a GradScaler: the next batch shows it
+        if not math.isfinite(total - true) or size == 0:
+            return  # an overflow, or nothing to compare: the next batch shows it
         if abs(total - true) > (HALF_CHECK_FACTOR if half else CHECK_FACTOR) * size:
             raise PriorityError(
                 f"the layers' hooks account for {total:.4g} of a change of the losses by {true:.4g}: parameters are "
