@@ -169,6 +169,14 @@ def test_named_numbers_of_which_none_counts_are_lines_over_the_events(wrap):
     assert picture.x.title == "event"
 
 
+def test_the_numbers_inside_of_a_tuple_are_lines_by_their_names():
+    values = [(1, {"fc": 0.5, "out": 0.25}, (0.1, 0.01)), (2, {"fc": 0.4, "out": 0.2}, (0.1, 0.01))]
+    picture = drawn(values, fields=("step", "norms", "lr"))
+    assert [name for name, *_ in lines_of(picture)] == ["fc", "out", "lr.0", "lr.1"]
+    assert picture.x.title == "step"
+    assert choose({"a": (1,), "b": (2,)}).kind == "bars"
+
+
 def test_numbers_without_names_keep_the_reading_of_the_paper():
     assert lines_of(drawn([(3, 0.5), (1, 0.25)])) == [("loss", [3, 1], [0.5, 0.25])]
     query = "math.sin(t), math.cos(t), t"

@@ -8,6 +8,7 @@ from typing import Any
 from looptap.visualizers.data.numbers import is_number
 
 _MAX_DEPTH = 4
+_MAX_TUPLE_ITEMS = 8
 
 
 def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
@@ -20,6 +21,8 @@ def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
     {'step': 3, 'fc': 0.5, 'out': 0.25}
     >>> flattened({"train": {"loss": 1}, "val": {"loss": 2}}), flattened({"loss": 1})
     ({'train.loss': 1, 'val.loss': 2}, None)
+    >>> flattened((7, (0.1, 0.01)), ("step", "lr"))
+    {'step': 7, 'lr.0': 0.1, 'lr.1': 0.01}
     """
     if isinstance(value, Mapping):
         parts = [(str(name), part) for name, part in value.items()]
@@ -28,7 +31,9 @@ def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
     else:
         return None
     nested = [part for _, part in parts if _named(part)]
-    if not nested:
+    if any(is_number(part) for _, part in parts):  # `step, lr(optimizer)` of several groups
+        parts = [(name, dict(enumerate(part)) if _few_numbers(part) else part) for name, part in parts]
+    if not any(_named(part) for _, part in parts):
         return None
     alone = isinstance(value, tuple) and len(nested) == 1
     found: dict[str, Any] = {}
@@ -36,9 +41,14 @@ def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
         for inner, number in _numbers(part, 0):
             if number is not None and not is_number(number):
                 return None
-            key = inner if alone and inner else f"{name}.{inner}" if inner else name
+            key = inner if alone and inner and part is nested[0] else f"{name}.{inner}" if inner else name
             found[key if key not in found else f"{name}.{inner}"] = number
     return found
+
+
+def _few_numbers(value: Any) -> bool:
+    """Return whether a part is a plain tuple of a few numbers."""
+    return type(value) is tuple and 1 < len(value) <= _MAX_TUPLE_ITEMS and all(map(is_number, value))
 
 
 def _named(value: Any) -> bool:
