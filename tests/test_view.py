@@ -37,6 +37,14 @@ def test_the_user_decides_which_axes_are_logarithmic():
     assert not plot.pictures()[0].y.log
 
 
+def test_numbers_that_a_logarithmic_axis_has_no_place_for_are_counted():
+    picture = drawn([1.0, -1.0, 0.0, 2.0], log="y")[1]
+    assert picture.badges == (
+        "2 of the drawn numbers are not positive: a logarithmic axis has no place for them (log='')",
+    )  # fmt: skip
+    assert drawn([1.0, -1.0])[1].badges == ()
+
+
 def test_a_logarithmic_axis_is_kept_while_the_series_moves_a_little():
     stream = looptap.stream_of([1e-4, 1.0], name="loss")
     plot = Plot(stream)

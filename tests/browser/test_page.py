@@ -125,8 +125,11 @@ def test_an_axis_is_logarithmic_where_a_positive_line_spans_decades_and_on_reque
     assert view(page, "view.panels[0].uplot.scales.y.distr") == 3
     page.keyboard.press("r")
     assert view(page, "view.options") == {}
-    page = opened(line(NOISE))
+    page = opened(line(NOISE - 1.0))
     assert view(page, "view.panels[0].uplot.scales.y.distr") == 1
+    assert page.locator(".looptap .badge").count() == 0
+    page.get_by_role("button", name="log").click()
+    assert "not positive" in page.locator(".looptap .badge").inner_text()
 
 
 def test_smoothing_draws_the_average_over_the_faint_line(opened):

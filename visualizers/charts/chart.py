@@ -294,6 +294,7 @@ class Chart:
                 marks = [Text(instead)]
             y, right = self._share(marks, y)
             x, y, right = self.view.axes(x, y, right, marks)
+            badges += self.view.unplaced(marks, y, right)
             return Picture(
                 marks=tuple(marks),
                 title=self.title,

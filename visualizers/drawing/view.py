@@ -58,6 +58,16 @@ class View:
         y = self._upright("left", y, marks, self.ylim)
         return x, y, right if right is None else self._upright("right", right, marks, (None, None))
 
+    @staticmethod
+    def unplaced(marks: Sequence[Mark], y: Axis, right: Axis | None) -> list[str]:
+        """Return a badge that counts the numbers that logarithmic axes have no place for."""
+        count = 0
+        for side, axis in (("left", y), ("right", right)):
+            if axis is not None and axis.log:
+                count += int((_heights([mark for mark in marks if getattr(mark, "side", "left") == side]) <= 0).sum())
+        drawn = f"{count:,} of the drawn numbers {'is' if count == 1 else 'are'} not positive"
+        return [f"{drawn}: a logarithmic axis has no place for them (log='')"] if count else []
+
     def _upright(self, side: str, axis: Axis, marks: Sequence[Mark], ends: Ends) -> Axis:
         mine = [mark for mark in marks if getattr(mark, "side", "left") == side]
         numbers = _heights(mine)

@@ -61,7 +61,7 @@ class View {
   set(what, value) {
     this.options[what] = value;
     for (const panel of this.panels) panel.fences = null;
-    this.tools.show();
+    this.tell();
     this.draw();
   }
   // An upright axis as this page looks at it.
@@ -157,8 +157,15 @@ class View {
     if (names.size === 1 && names.has(layout.title)) this.title.hidden = true; // the legend has the same words
     this.note.textContent = "";
     for (const badge of layout.badges) make(this.note, "div", "badge", badge).title = badge;
+    if (this.options.log && this.unplaced(layout))
+      make(this.note, "div", "badge", "numbers that are not positive have no place on a logarithmic axis");
     if (layout.guess) make(this.note, "div", "guess", layout.guess).title = layout.guess;
     this.turn(layout);
+  }
+  // Whether a line has numbers that a logarithmic axis leaves out.
+  unplaced(layout) {
+    const lines = layout.panels.flatMap((panel) => panel.marks.filter(({ m, z }) => m === "line" && !z));
+    return lines.some((mark) => extent(this.store.column(mark.y))[0] <= 0);
   }
   turn({ frame, playing }) {
     this.frames.hidden = !frame || frame[1] < 2 || this.store.still;
