@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +16,23 @@ Hook = Callable[[Any, Any], Any]
 """A communication hook: takes a state and a bucket, returns a future of the bucket's mean."""
 
 _MAX_TIMED_BUCKETS = 1024  # of a CUDA device, whose times are not known yet
+
+
+_MAX_EXIT_SECONDS = 2.0
+_LOOK_SECONDS = 0.001
+_callbacks: weakref.WeakSet[Callable[[Any], Any]] = weakref.WeakSet()
+"""Those that the backend's threads hold still."""
+
+
+@atexit.register
+def wait_for_callbacks() -> None:
+    """Wait until the backend's threads have let go of Python, at the exit.
+
+    A thread that takes the GIL while the interpreter ends would abort the process.
+    """
+    deadline = time.monotonic() + _MAX_EXIT_SECONDS
+    while len(_callbacks) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
 
 
 class ReducedGradients(Noted):
@@ -163,6 +182,7 @@ class ReducedGradients(Noted):
                     self._waited += ended - self._last_began if self._last_began else 0.0
             return mean
 
+        _callbacks.add(finished)
         return finished
 
     def _settle(self) -> None:
