@@ -11,7 +11,7 @@ from looptap.streams.preserving.random_state import RandomState
 
 Losses = Callable[[dict[str, Any]], Any]
 """Returns the losses (n,) of a batch by a model with these parameters."""
-STEP_FACTOR = 1e-3
+STEP_FACTOR = 1e-4
 """The length of a finite difference's step, of the parameters' norm."""
 
 
