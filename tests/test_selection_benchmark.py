@@ -143,6 +143,24 @@ def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
     assert again.costs == {"norm": 0.1}
 
 
+def test_the_default_is_timed_with_the_rate_of_uniform_sampling(tmp_path, monkeypatch):
+    results = Results(tmp_path / "kept.json", QUICK)
+    for seed in QUICK.tuned:
+        for rate in (0.05, 0.07, 0.1):
+            results.found[Job("wide-cnn", PLAIN, rate, seed, QUICK.longest)] = made_up(1 - abs(rate - 0.07))
+    trained = []
+    monkeypatch.setattr(stages, "_trained", lambda job, target: trained.append(job) or made_up(1.0))
+    stages.timed(results, ["characters", "wide-cnn"])
+    assert [(job.task, job.method, job.rate, job.kind) for job in trained] == [
+        ("wide-cnn", method, 0.07, TIMED) for method in (DEFAULT, PLAIN, PLAIN, DEFAULT)
+    ]
+    assert len(Figures(results).judged("wide-cnn", DEFAULT, TIMED)) == 2
+    stages.timed(results, ["wide-cnn"])
+    assert len(trained) == 4
+    stages.timed(results, ["wide-cnn"], again=True)
+    assert trained[4:] == trained[:4]
+
+
 def test_a_change_is_shown_with_its_interval_and_what_was_missed():
     from selection_promises import shown
 

@@ -2,6 +2,7 @@
 
 Writes docs/selection-benchmarks.md and .json, and the figures beside them. Each training is done once and kept in the
 JSON file; delete it to do all again. ``--part noisy`` does one part; ``--quick`` is a smoke test that writes elsewhere.
+``--part wall --tasks wide-cnn,characters --again`` times only these tasks, and those that were timed before once more.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ def main() -> None:
     """Measure what is missing, write the page."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--part", choices=[*TASKS, ACCURACY, WALL, PAGE], action="append")
-    arguments.add_argument("--methods", type=lambda text: text.split(","), default=None)
+    arguments.add_argument("--methods", type=lambda text: text.split(","), help="of the tasks; by default all")
+    arguments.add_argument("--tasks", type=lambda text: text.split(","), default=[*TASKS], help="those that are timed")
+    arguments.add_argument("--again", action="store_true", help="time also what was timed before")
+    arguments.add_argument("--processes", type=int, help="that count instances; by default one for each core")
     arguments.add_argument("--quick", action="store_true")
     arguments.add_argument("--into", type=Path)
     options = arguments.parse_args()
     into = options.into or (Path(tempfile.mkdtemp()) if options.quick else DOCS)
     torch.set_num_threads(1)
-    results = Results(into / "selection-benchmarks.json", QUICK if options.quick else Protocol())
+    results = Results(into / "selection-benchmarks.json", QUICK if options.quick else Protocol(), processes=options.processes)
     for part in options.part or [*TASKS, ACCURACY, WALL]:
         if part in TASKS:
             wanted = [PLAIN] if part == WIDE else options.methods or methods()
@@ -46,7 +50,7 @@ def main() -> None:
             for task in IMAGES:
                 stages.decaying(results, task)
         elif part == WALL:
-            stages.timed(results)
+            stages.timed(results, options.tasks, again=options.again)
             results.costs = costs()
             results.write()
     for promise in write(results, into):

@@ -39,7 +39,7 @@ class Figures:
     def judged(self, task: str, method: str, kind: str = COUNTED) -> dict[int, Curve]:
         """Return the judged curves of a method with its best rate, by seed."""
         tuned = self.tuned.get(task)
-        if tuned is None or not tuned.tried(method):
+        if tuned is None or not tuned.has_rate(method, kind):
             return {}
         rate, found, longest = tuned.rate(method, kind), self.results.found, self.protocol.longest
         jobs = {seed: Job(task, method, rate, seed, longest, kind) for seed in self.protocol.judged}

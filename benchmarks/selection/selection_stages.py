@@ -63,19 +63,22 @@ class Results:
     ``train`` does a job, up to an accuracy at which it may end.
     """
 
-    def __init__(self, path: Path, protocol: Protocol, train: Callable[[Job, float], Curve] | None = None) -> None:
-        self.path, self.protocol, self.train = path, protocol, train or _trained
+    def __init__(
+        self, path: Path, protocol: Protocol, train: Callable[[Job, float], Curve] | None = None,
+        processes: int | None = None,
+    ) -> None:  # fmt: skip
+        self.path, self.protocol, self.train, self.processes = path, protocol, train or _trained, processes
         known = json.loads(path.read_text()) if path.exists() else {"runs": [], "costs": {}}
         self.found = {Job(*job): Curve(*curve) for job, curve in known["runs"]}
         self.costs: dict[str, float] = known.get("costs", {})
         """Milliseconds a step that a method takes."""
 
-    def done(self, jobs: Iterable[tuple[Job, float]], what: str, processes: int | None = None) -> None:
+    def done(self, jobs: Iterable[tuple[Job, float]], what: str) -> None:
         """Do what is missing; a job comes with the accuracy at which it may end."""
         missing = [(job, target) for job, target in dict.fromkeys(jobs) if job not in self.found]
         if not missing:
             return
-        with Progress() as progress, worker_pool(processes) as pool:
+        with Progress() as progress, worker_pool(self.processes) as pool:
             bar = progress.add_task(what, total=len(missing))
             running = {pool.submit(self.train, job, target): job for job, target in missing}
             for future in as_completed(running):
@@ -129,8 +132,12 @@ class Tuned:
 
         Timed runs of the default have that of uniform sampling, which it is while its switch is off.
         """
-        method = PLAIN if (method, kind) == (DEFAULT, TIMED) else method
+        method = _tuned_as(method, kind)
         return min(self.tried(method), key=lambda rate: (self.needed(method, rate), -self._end(method, rate)))
+
+    def has_rate(self, method: str, kind: str = COUNTED) -> bool:
+        """Return whether a rate can be chosen for runs of this kind."""
+        return bool(self.tried(_tuned_as(method, kind)))
 
     def settled(self, method: str) -> bool:
         """Return whether no further rate is to be tried.
@@ -248,17 +255,21 @@ def decaying(results: Results, task: str) -> None:
     results.done(jobs, f"{task}: decaying rate, judged seeds")
 
 
-def timed(results: Results) -> None:
-    """Run what is timed, one at a time, methods in turn."""
+def timed(results: Results, tasks: Sequence[str], *, again: bool = False) -> None:
+    """Run what is timed, one at a time, methods in turn; all of it if ``again``."""
+    if again:
+        results.found = {
+            job: curve for job, curve in results.found.items() if job.kind != TIMED or job.task not in tasks
+        }
     jobs, seeds, longest = [], results.protocol.judged, results.protocol.longest
-    for task, (methods, many) in TIMES.items():
-        tuned = Tuned(results, task)
-        for seed in seeds[:many] if tuned.tried(PLAIN) else ():
-            every = methods if seed % 2 else methods[::-1]
+    for task in tasks:
+        tuned, (methods, many) = Tuned(results, task), TIMES[task]
+        for seed in seeds[:many]:
+            every = [method for method in methods if tuned.has_rate(method, TIMED)]
             jobs += [(Job(task, method, tuned.rate(method, TIMED), seed, longest, TIMED), tuned.targets[1])
-                     for method in every if tuned.tried(method)]  # fmt: skip
+                     for method in (every if seed % 2 else every[::-1])]  # fmt: skip
     tuned, budget = Tuned(results, ONE_EPOCH), 1 / TASKS[ONE_EPOCH].epochs
-    if tuned.tried(PLAIN):
+    if ONE_EPOCH in tasks and tuned.has_rate(PLAIN):
         rate = tuned.rate(DEFAULT, TIMED)
         jobs += [(Job(ONE_EPOCH, DEFAULT, rate, seed, budget, TIMED), math.inf) for seed in seeds[:2]]
     results.timed(jobs, "on the clock")
@@ -270,6 +281,11 @@ def _decaying(tuned: Tuned, method: str, budget: float, rate: float, seed: int) 
         return Job(tuned.name, method, rate, seed, share, DECAYING), math.inf
     plan = max(1, round(tuned.task.epochs * tuned.protocol.budget))
     return Job(tuned.name, method, rate, seed, share, DECAYING, plan, tuned.floor(budget)), math.inf
+
+
+def _tuned_as(method: str, kind: str) -> str:
+    """Return the method whose rate runs of this kind have."""
+    return PLAIN if (method, kind) == (DEFAULT, TIMED) else method
 
 
 def _around(rate: float) -> list[float]:
