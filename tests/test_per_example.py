@@ -202,3 +202,49 @@ def test_on_a_gpu_it_is_the_same_and_waits_for_nothing():
             torch.cuda.set_sync_debug_mode("default")
         torch.testing.assert_close(found.losses.cpu(), wanted.losses, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(found.scores.cpu(), wanted.scores, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_loss_of_a_batch_is_that_of_torch_and_so_is_the_mean_of_single_ones(name):
+    loss, outputs, targets = CASES[name]
+    kind = {"cross_entropy": nn.CrossEntropyLoss(), "bce": nn.BCEWithLogitsLoss(), "mse": nn.MSELoss()}.get(loss, loss)
+    if not isinstance(kind, nn.CrossEntropyLoss):
+        targets = targets.float()
+    elif not targets.is_floating_point():
+        targets = targets.long()
+    kind.reduction = "mean"
+    criterion, gradients = criterion_of(loss), []
+    for compute in (kind, criterion.mean, lambda *given: criterion.each(*given).mean()):
+        given = outputs.clone().requires_grad_()
+        found = compute(given, targets)
+        found.backward()
+        gradients.append((found.detach(), given.grad))
+    assert torch.equal(gradients[1][0], gradients[0][0])
+    assert torch.equal(gradients[1][1], gradients[0][1])
+    torch.testing.assert_close(gradients[2], gradients[0])
+    assert criterion.each(outputs, targets).shape == (len(outputs),)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_small_batches_in_memory_have_the_same_losses_and_scores(name):
+    loss, outputs, targets = CASES[name]
+    criterion = criterion_of(loss)
+    found = criterion.small(outputs, targets) if isinstance(criterion, CrossEntropy) else None
+    assert (found is not None) == (name in ("name", "classes", "sum", "int32 classes", "far logits", "one example"))
+    if found is not None:
+        wanted = criterion(outputs, targets)
+        torch.testing.assert_close(torch.from_numpy(found.losses), wanted.losses)
+        torch.testing.assert_close(torch.from_numpy(found.scores), wanted.scores, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"),
+    [
+        (randn(N, CLASSES).double(), classes(N)), (randn(N, CLASSES).bfloat16(), classes(N)),
+        (randn(N, CLASSES), classes(N).tolist()), (randn(N, CLASSES), classes(N - 1)), (randn(9000, 2), classes(9000)),
+        (randn(0, CLASSES), classes(0)), (randn(N, CLASSES).tolist(), classes(N)),
+    ],
+    ids=["double", "bfloat16", "list", "another length", "large", "empty", "no tensor"],
+)  # fmt: skip
+def test_what_is_no_small_batch_is_left_to_torch(outputs, targets):
+    assert CrossEntropy().small(outputs, targets) is None

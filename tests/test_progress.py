@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import signal
@@ -297,6 +298,40 @@ def test_bad_input_is_refused_at_construction(arguments, said):
 def test_bad_input_of_inserted_validations_is_refused_at_construction(arguments, said):
     with pytest.raises((ValueError, TypeError), match=said):
         _inserting(**arguments)
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 1}, None, [1, 2]])
+def test_a_state_of_something_else_is_refused_and_nothing_changes(state):
+    progress = Progress([0] * 4, epochs=2)
+    before = progress.state_dict()
+    with pytest.raises(ValueError, match=r"is not what the state_dict\(\) of a Progress returned"):
+        progress.load_state_dict(state)
+    assert {name: value for name, value in progress.state_dict().items() if name != "elapsed"} == {
+        name: value for name, value in before.items() if name != "elapsed"
+    }
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -5.0, "raises", None])
+def test_a_clock_that_gives_no_time_ends_nothing(bad):
+    calls = itertools.count(1)
+
+    def clock():
+        call = next(calls)
+        if call % 3 == 0:
+            if bad == "raises":
+                raise OSError("no clock")
+            return bad
+        return call / 10
+
+    progress = Progress([0] * 40, validation=[0] * 4, epochs=3, clock=clock)
+    for _ in range(3):
+        for _ in progress.train():
+            pass
+        for _ in progress.validate([0] * 4):
+            pass
+        progress.validated(0.5)
+    assert progress.steps == 120
+    assert math.isfinite(progress.elapsed)
 
 
 def test_between_two_forecasts_the_estimate_counts_down():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from looptap.training.selection import METHODS, Selection, WithIndex
+from looptap.training.selection import METHODS, PerExample, Selection, WithIndex
 
 
 def easy_and_hard(count=400):
@@ -31,7 +35,7 @@ def train(selection, data, epochs, rate=0.2, workers=0):
     for _ in range(epochs):
         for indices, (x, y) in loader:
             logits = model(x)
-            loss = selection.mean(indices, functional.cross_entropy(logits, y, reduction="none"))
+            loss = selection.loss(indices, logits, y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -74,3 +78,73 @@ def test_the_weights_take_the_bias_away():
             sums.append(selection.mean(batch, torch.from_numpy(losses[batch])).item())
     assert np.mean(sums) == pytest.approx(losses.mean(), rel=0.02)
     assert len(sums) < 30 * 18
+
+
+def test_the_loss_is_that_of_torch_while_all_are_drawn_alike_and_weighted_after_it():
+    selection = Selection(40, 8, switch="off")
+    x, y = torch.randn(40, 3), torch.arange(40) % 3
+    plain = functional.cross_entropy(x[:8], y[:8])
+    assert torch.equal(selection.loss(range(8), x[:8], y[:8]), plain)
+    selection.table.weight[:4], selection.table.plain = 3.0, False
+    losses = functional.cross_entropy(x[:8], y[:8], reduction="none")
+    torch.testing.assert_close(selection.loss(range(8), x[:8], y[:8]), (losses[:4].sum() * 3 + losses[4:].sum()) / 8)
+    torch.testing.assert_close(selection.loss([99], x[:8], y[:8]), plain)
+    assert "99" in selection.note
+
+
+@pytest.mark.parametrize("form", ["losses", "PerExample"])
+def test_the_loss_may_be_a_function_of_ones_own(form):
+    def own(outputs, targets):
+        losses = (outputs - targets).abs()
+        return losses if form == "losses" else PerExample(losses, None)
+
+    selection, x = Selection(8, 4, loss=own), torch.ones(4, requires_grad=True)
+    selection.loss(range(4), x, torch.zeros(4)).backward()
+    assert x.grad.tolist() == [0.25] * 4
+    assert selection.note == ""
+
+
+def test_what_was_drawn_with_weights_is_forgotten_after_epochs_without():
+    selection, plain = Selection(64, 8, "loss", switch="on"), []
+    for epoch in range(6):
+        selection.method = "loss" if epoch < 3 else "uniform"
+        for batch in selection:
+            selection.observe(batch, losses=torch.tensor(batch) / 64)
+        plain.append(selection.table.plain)
+    assert plain == [False] * 4 + [plain[4], True]
+
+
+def test_an_object_that_is_deleted_is_gone_at_once():
+    selection = Selection(64, 8)
+    for batch in selection:
+        selection.observe(batch, losses=torch.ones(8))
+    gone = weakref.ref(selection)
+    gc.disable()
+    try:
+        del selection
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_copy_has_methods_with_its_own_settings():
+    selection = Selection(64, 8, floor=0.1)
+    other = copy.deepcopy(selection)
+    other.floor = 0.7
+    other.table.observed(np.arange(64), np.ones(64, np.float32), np.arange(64, dtype=np.float32))
+    selection.table.observed(np.arange(64), np.ones(64, np.float32), np.arange(64, dtype=np.float32))
+    for one, floor in ((selection, 0.1), (other, 0.7)):
+        one.observe([0], losses=torch.zeros(1), targets=torch.zeros(1, dtype=torch.int64))
+        assert one.acceptance_by_class[0] == pytest.approx(floor)
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_the_length_of_the_next_epoch_costs_nothing_to_ask_for(switch, monkeypatch):
+    selection = Selection(640, 8, switch=switch)
+    for _ in range(2):
+        for batch in selection:
+            selection.observe(batch, losses=torch.tensor(batch) / 64)
+    kept = len(list(selection))
+    for method in METHODS.values():
+        monkeypatch.setattr(method, "acceptance", None)
+    assert selection.expected_length == pytest.approx(kept, rel=0.1)

@@ -169,6 +169,45 @@ def test_uniform_sampling_takes_few_scores_and_is_never_switched():
     assert selection.why == "all are drawn alike"
 
 
+def test_most_steps_are_only_counted_while_it_is_off():
+    clock, uneven = Clock(), np.where(np.arange(2000) % 10 == 0, 3.0, 0.01).astype(np.float32)
+    readings = []
+    idle, busy = (
+        Selection(2000, 20, "uniform", switch="off", clock=lambda: readings.append(1) or clock(), loss=slow)
+        for slow in (lambda outputs, targets: setattr(clock, "now", clock.now + 1e-3) or outputs, "mse")
+    )
+    logits, targets = torch.from_numpy(uneven), torch.zeros(20)
+    for selection in (idle, busy):
+        for epoch in range(2):
+            for at, batch in enumerate(selection):
+                clock.now += 0.01
+                if selection is idle and at == 50:
+                    selection.observe(torch.tensor(batch[:15]), logits=logits[batch[:15]], targets=targets[:15])
+                    selection.observe(torch.tensor(batch[15:]), logits=logits[batch[15:]], targets=targets[:5])
+                else:
+                    selection.observe(torch.tensor(batch), logits=logits[batch], targets=targets)
+            if epoch == 0:
+                readings.clear()
+        assert (len(readings) < 100) == (selection is idle)
+        assert selection.epoch == 2
+        assert (selection.table.seen == 2).all()
+        assert selection.step_seconds == pytest.approx(0.01, rel=0.01)
+    assert (idle.steps, busy.steps) == (202, 200)
+    assert idle.ages.max() < 101
+
+
+def test_turned_on_by_hand_it_selects_at_the_next_step_also_from_idling():
+    clock, uneven = Clock(), np.where(np.arange(2000) % 10 == 0, 3.0, 0.01).astype(np.float32)
+    selection = Selection(2000, 20, switch="off", clock=clock, loss=lambda outputs, targets: outputs)
+    run(selection, clock, 2, uneven)
+    for name, wanted in (("on", True), ("off", False), ("on", True)):
+        selection.switch = name
+        batch = next(iter(selection))
+        selection.observe(batch, losses=torch.from_numpy(uneven[batch]))
+        assert selection.selecting == wanted
+        assert selection.why == f"turned {name} by hand"
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_nan_turns_it_off_until_the_next_test_and_it_turns_on_again():
     clock, uneven = Clock(), np.where(np.arange(2000) % 10 == 0, 3.0, 0.01).astype(np.float32)

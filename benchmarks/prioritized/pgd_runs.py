@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "selection"))
 
@@ -58,9 +58,10 @@ class PrioritizedTraining(Training):
             switch="on", seed=self.job.seed, floor=self.job.floor,
         )  # fmt: skip
 
-    def mean(self, selection: Any, where: Tensor, losses: Tensor) -> Any:
+    def loss(self, selection: Any, where: Tensor, logits: Tensor, wanted: Tensor) -> Any:
         """Return the step of a batch."""
-        return Step(selection, where, losses)
+        losses = cross_entropy(logits, wanted, reduction="none")
+        return Step(selection, where, losses.flatten(1).mean(1) if losses.ndim > 1 else losses)
 
 
 def train(job: Job, target: float) -> Curve:
@@ -72,18 +73,13 @@ class PrioritizedResults(Results):
     """Curves of all methods; those of the selection's benchmark are only read."""
 
     def __init__(self, path: Path, protocol: Protocol, shared: Path, processes: int | None = None) -> None:
-        super().__init__(path, protocol, train)
-        self.processes = processes
+        super().__init__(path, protocol, train, processes)
         if shared.exists():
             known = Results(shared, protocol).found
             self.shared = {job: curve for job, curve in known.items() if job.method in (PLAIN, DEFAULT)}
         else:
             self.shared = {}
         self.found = self.shared | self.found
-
-    def done(self, jobs: Iterable[tuple[Job, float]], what: str, processes: int | None = None) -> None:
-        """Do what is missing."""
-        super().done(jobs, what, processes or self.processes)
 
     def write(self) -> None:
         """Save what was done here."""

@@ -137,13 +137,15 @@ class Training:
                 logits, wanted = self.model(inputs[where]), targets[where]
                 if selection is None:
                     loss, trained = cross_entropy(logits, wanted), len(indices)
-                else:
+                elif chooses:
                     losses = cross_entropy(logits, wanted, reduction="none")
                     losses = losses.flatten(1).mean(1) if losses.ndim > 1 else losses
-                    if chooses:
-                        kept = selection.choose(indices, losses)
-                        where, losses, logits, wanted = where[kept], losses[kept], logits[kept], wanted[kept]
-                    loss, trained = self.mean(selection, where, losses), len(where)
+                    kept = selection.choose(indices, losses)
+                    where, logits, wanted = where[kept], logits[kept], wanted[kept]
+                    loss, trained = selection.mean(where, losses[kept]), len(where)
+                else:
+                    loss, trained = self.loss(selection, where, logits, wanted), len(where)
+                if selection is not None:
                     selected += selection.selecting
                 if job.kind == DECAYING:
                     for group in self.optimizer.param_groups:
@@ -173,9 +175,9 @@ class Training:
         """Return what draws the batches of the job's method."""
         return _selection(self.job, self)
 
-    def mean(self, selection: Any, where: Tensor, losses: Tensor) -> Any:
+    def loss(self, selection: Any, where: Tensor, logits: Tensor, wanted: Tensor) -> Any:
         """Return the loss of a step, from which it goes back."""
-        return selection.mean(where, losses)
+        return selection.loss(where, logits, wanted)
 
     def _plain(self) -> Iterator[list[int]]:
         if self.job.kind == TIMED:

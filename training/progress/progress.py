@@ -14,6 +14,7 @@ import numpy as np
 from looptap.streams.control import Control
 from looptap.training.progress.arguments import (
     callables,
+    check_state,
     counts,
     earlier_from,
     number_of,
@@ -22,7 +23,7 @@ from looptap.training.progress.arguments import (
     rule_of,
     seed_of,
 )
-from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger
+from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger, steady
 from looptap.training.progress.estimate import Estimate, Estimator
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
@@ -122,7 +123,7 @@ class Progress(ProgressObservables):
         self._from = self._resumed = 0  # the step with which the epoch began; batches of it in an earlier process
         group_seconds = _STEP_GROUP_SECONDS if speed == "ledger" else 0.0  # speeds by batches need to see each batch
         exact = size is not None or budget is not None or insert is not None or not group_seconds
-        self._clock = clock
+        clock = self._clock = steady(clock)
         self._counter = StepCounter(
             sizes, clock, exact=exact, each_step=insert is not None, group_seconds=group_seconds
         )
@@ -275,7 +276,8 @@ class Progress(ProgressObservables):
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state_dict`, even inside an epoch."""
+        """Continue from the result of `state_dict`, even inside an epoch. Raises ValueError."""
+        check_state(state)
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
         self._from = self.steps - self._resumed
         self._before = state["elapsed"]

@@ -27,12 +27,12 @@ class BatchesInFlight:
     def __init__(self, size: int) -> None:
         self.batches = deque[Ints](maxlen=_MAX_BATCHES)
         """The batches."""
-        self._drawn, self._batch_of = 0, np.zeros(size, np.int64)  # batches so far; the newest of each instance
+        self._drawn = self._numbered = 0  # batches so far, and those of them that `_batch_of` is as new as
+        self._batch_of = np.zeros(size, np.int64)  # the newest of each instance, but for what arrived as it was drawn
 
     def add(self, indices: Ints) -> None:
         """Add a batch that was drawn."""
         self._drawn += 1
-        self._batch_of[indices] = self._drawn
         self.batches.append(indices)
 
     def oldest(self, indices: Any) -> Ints | None:
@@ -40,8 +40,13 @@ class BatchesInFlight:
 
         They need no check then, and no conversion.
         """
-        if self.batches and getattr(indices, "is_cpu", False) and not indices.is_floating_point():
-            found, oldest = indices.numpy(), self.batches[0]
+        if not self.batches:
+            return None
+        oldest = self.batches[0]
+        if isinstance(indices, list):
+            return oldest if indices == oldest.tolist() else None
+        if getattr(indices, "is_cpu", False) and not indices.is_floating_point():
+            found = indices.numpy()
             if found.dtype == oldest.dtype and found.tobytes() == oldest.tobytes():
                 return oldest
         return None
@@ -55,8 +60,11 @@ class BatchesInFlight:
         batches = self.batches
         if not batches or not len(ids):
             return 0
-        count = 1 if ids[0] == batches[0][0] else int(self._batch_of[ids].min()) - self._drawn + len(batches)
-        count = max(0, min(count, len(batches)))
+        if ids[0] == batches[0][0]:  # as it was drawn, which is usual
+            batches.popleft()
+            return 1
+        self._number()
+        count = max(0, min(int(self._batch_of[ids].min()) - self._drawn + len(batches), len(batches)))
         for _ in range(count):
             batches.popleft()
         return count
@@ -64,3 +72,11 @@ class BatchesInFlight:
     def clear(self) -> None:
         """Forget all batches."""
         self.batches.clear()
+
+    def _number(self) -> None:
+        """Note the batch of each instance in flight."""
+        first = self._drawn - len(self.batches) + 1
+        for number, batch in enumerate(self.batches, first):
+            if number > self._numbered:
+                self._batch_of[batch] = number
+        self._numbered = self._drawn

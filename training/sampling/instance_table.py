@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
 
+Ints32: TypeAlias = npt.NDArray[np.int32]
+
+_MAX_UNCOUNTED_STEPS = 64  # whose instances are counted together: single steps find no part of the table in a cache
 _SAVED = ("loss", "score", "label", "seen", "last", "probability", "weight", "uniform", "prediction")
 
 
@@ -28,10 +32,6 @@ class InstanceTable:
         """The newest gradient norm; NaN if there is none."""
         self.label = np.full(size, -1, np.int32)
         """Its class in the targets; -1 if unknown."""
-        self.seen = np.zeros(size, np.int32)
-        """Number of times it was trained on."""
-        self.last = np.full(size, -1, np.int64)
-        """The step at which it was trained last; -1: never."""
         self.probability = np.ones(size, np.float32)
         """The probability with which it was accepted when last drawn."""
         self.weight = np.ones(size, np.float32)
@@ -44,6 +44,21 @@ class InstanceTable:
         """Whether all instances were drawn alike so far."""
         self.sums = [0.0, 0, 0.0, 0]
         """The sum and the number of the losses that are known, and of the scores."""
+        self._seen, self._last = np.zeros(size, np.int32), np.full(size, -1, np.int64)
+        self._predicted = False  # whether there are predictions
+        self._uncounted: list[tuple[Ints, int]] = []
+
+    @property
+    def seen(self) -> Ints32:
+        """Number of times each was trained on."""
+        self._count()
+        return self._seen
+
+    @property
+    def last(self) -> Ints:
+        """The step at which each was trained last; -1: never."""
+        self._count()
+        return self._last
 
     @property
     def mean_loss(self) -> float:
@@ -55,22 +70,27 @@ class InstanceTable:
         """The mean of the newest scores; NaN before the first."""
         return self.sums[2] / self.sums[3] if self.sums[3] else float("nan")
 
-    def drawn(self, found: Accepted, weights: Floats, prediction: Floats) -> None:
+    def drawn(self, found: Accepted, weights: Floats, prediction: Floats | None) -> None:
         """Note how instances were drawn."""
         self.probability[found.indices], self.uniform[found.indices] = found.probability, found.uniform
-        self.weight[found.indices], self.prediction[found.indices] = weights, prediction
+        self.weight[found.indices] = weights
+        if prediction is not None or self._predicted:
+            self.prediction[found.indices] = np.nan if prediction is None else prediction
+            self._predicted = True
         self.plain = False
 
     def drawn_alike(self, indices: Ints) -> None:
         """Note that instances were drawn with probability and weight 1."""
-        if not self.plain:
-            self.probability[indices] = self.weight[indices] = 1.0
-            self.uniform[indices], self.prediction[indices] = True, np.nan
+        self.probability[indices] = self.weight[indices] = 1.0
+        self.uniform[indices] = True
+        if self._predicted:
+            self.prediction[indices] = np.nan
 
     def trained(self, indices: Ints, step: int) -> None:
-        """Count a step on ``indices``."""
-        self.seen[indices] += 1
-        self.last[indices] = step
+        """Count a step on ``indices``, which stay as they are."""
+        self._uncounted.append((indices, step))
+        if len(self._uncounted) >= _MAX_UNCOUNTED_STEPS:
+            self._count()
 
     def observed(self, indices: Ints, losses: Floats, scores: Floats | None) -> None:
         """Keep the newest losses and scores of distinct ``indices``."""
@@ -79,7 +99,13 @@ class InstanceTable:
             self._replace(self.score, 2, indices, scores)
 
     def recount(self) -> None:
-        """Compute the sums again: float errors do not add up over epochs."""
+        """Compute the sums again: float errors do not add up over epochs.
+
+        After an epoch in which all were drawn alike, nothing of the draws before it is left.
+        """
+        self._predicted = not np.isnan(self.prediction).all()
+        if not self.plain and not self._predicted:
+            self.plain = bool((self.probability == 1).all() and (self.weight == 1).all() and self.uniform.all())
         for place, values in ((0, self.loss), (2, self.score)):
             self.sums[place : place + 2] = [
                 float(np.nansum(values, dtype=np.float64)), int(np.count_nonzero(values == values)),
@@ -96,12 +122,18 @@ class InstanceTable:
         self.plain = False
         self.recount()
 
+    def _count(self) -> None:
+        uncounted, self._uncounted = self._uncounted, []
+        for indices, step in uncounted:
+            self._seen[indices] += 1
+            self._last[indices] = step
+
     def _replace(self, values: Floats, place: int, indices: Ints, new: Any) -> None:
         old = values[indices]
-        before, unknown = float(old.sum()), 0
-        if before != before:
+        more, unknown = float((new - old).sum()), 0
+        if more != more:
             known = old == old
-            before, unknown = float(old[known].sum()), len(indices) - int(np.count_nonzero(known))
-        self.sums[place] += float(new.sum()) - before
+            more, unknown = float(new.sum() - old[known].sum()), len(indices) - int(np.count_nonzero(known))
+        self.sums[place] += more
         self.sums[place + 1] += unknown
         values[indices] = new

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from looptap.training.sampling.small_batches import small_cross_entropy
 
 
 class PerExample(NamedTuple):
@@ -21,6 +23,17 @@ class Criterion(Protocol):
         """Return them. Raises ValueError for shapes that do not match."""
 
 
+@runtime_checkable
+class ReducedLoss(Protocol):
+    """A criterion that is a loss of torch, too; its gradient is that of torch."""
+
+    def mean(self, outputs: Any, targets: Any) -> Any:
+        """Return the loss of a batch, as torch reduces it."""
+
+    def each(self, outputs: Any, targets: Any) -> Any:
+        """Return one loss for each example, shape (n,), whose mean is `mean`."""
+
+
 class CrossEntropy:
     """Cross-entropy of logits with class indices, or with probabilities, as targets.
 
@@ -37,7 +50,10 @@ class CrossEntropy:
     def __init__(self, *, label_smoothing: float = 0.0, ignore_index: int = -100, weight: Any = None) -> None:
         if not 0.0 <= label_smoothing <= 1.0:
             raise ValueError(f"label_smoothing={label_smoothing!r} must be from 0 to 1.")
+        from torch.nn import functional
+
         self.label_smoothing, self.ignore_index, self.weight = label_smoothing, ignore_index, weight
+        self._function = functional.cross_entropy
 
     def __call__(self, outputs: Any, targets: Any) -> PerExample:
         """Return the losses and scores of a batch."""
@@ -56,20 +72,49 @@ class CrossEntropy:
                 pull, valid = targets.float(), None
             else:
                 targets = targets.long()
-                valid = targets != self.ignore_index
                 if not self.label_smoothing and self.weight is None:  # without a second tensor of all classes
                     losses = functional.nll_loss(log_p, targets, ignore_index=self.ignore_index, reduction="none")
-                    squares = log_p.exp().square_().sum(1).sub_((-losses).exp_(), alpha=2).add_(1)
-                    return _averaged(losses, squares, valid)
+                    squares = log_p.exp_().square_().sum(1).sub_(losses.neg().exp_(), alpha=2).add_(1)  # padding: <= 0
+                    return _averaged(losses, squares, None if targets.ndim == 1 else targets != self.ignore_index)
+                valid = targets != self.ignore_index
                 index = targets.where(valid, torch.zeros_like(targets)).unsqueeze(1)
                 pull = torch.zeros_like(log_p).scatter_(1, index, 1.0)
             pull = pull * (1 - self.label_smoothing) + self.label_smoothing / logits.shape[1]
             if self.weight is not None:
-                weight = torch.as_tensor(self.weight, device=logits.device, dtype=logits.dtype)
-                pull = pull * weight.view(-1, *[1] * (logits.ndim - 2))
+                pull = pull * _like(self.weight, logits).view(-1, *[1] * (logits.ndim - 2))
             losses = -(pull * log_p).sum(1)
             squares = (log_p.exp() * pull.sum(1, keepdim=True) - pull).square_().sum(1)
             return _averaged(losses, squares, valid)
+
+    def small(self, outputs: Any, targets: Any) -> PerExample | None:
+        """Return them as arrays where that is quicker, else None."""
+        if self.label_smoothing or self.weight is not None:
+            return None
+        found = small_cross_entropy(outputs, targets, self.ignore_index)
+        return None if found is None else PerExample(*found)
+
+    def mean(self, outputs: Any, targets: Any) -> Any:
+        """Return the loss of a batch: the mean over tokens that are not padding."""
+        return self._loss(outputs, targets, "mean")
+
+    def each(self, outputs: Any, targets: Any) -> Any:
+        """Return one loss for each example, whose mean is `mean`."""
+        losses = self._loss(outputs, targets, "none")
+        if targets.is_floating_point():
+            return _by_example(losses)
+        counted = targets != self.ignore_index
+        if self.weight is not None:
+            counted = counted * _like(self.weight, outputs)[targets * counted]
+        elif losses.ndim == 1 and counted.is_cpu and counted.numpy().all():
+            return losses
+        return (losses.flatten(1).sum(1) if losses.ndim > 1 else losses) * (len(losses) / counted.sum())
+
+    def _loss(self, outputs: Any, targets: Any, reduction: str) -> Any:
+        weight = None if self.weight is None else _like(self.weight, outputs)
+        return self._function(
+            outputs, targets, weight, ignore_index=self.ignore_index, reduction=reduction,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
 
 
 class BinaryCrossEntropy:
@@ -88,13 +133,26 @@ class BinaryCrossEntropy:
 
         with torch.no_grad():
             z, y = _alike(outputs, targets)
-            weight, positive = (
-                None if one is None else torch.as_tensor(one, device=z.device, dtype=z.dtype)
-                for one in (self.weight, self.pos_weight)
-            )
+            weight, positive = _like(self.weight, z), _like(self.pos_weight, z)
             losses = functional.binary_cross_entropy_with_logits(z, y, weight, pos_weight=positive, reduction="none")
             slopes = z.sigmoid() - y if positive is None else (1 - y) * z.sigmoid() - positive * y * (-z).sigmoid()
             return _averaged(losses, (slopes if weight is None else slopes * weight).square(), None)
+
+    def mean(self, outputs: Any, targets: Any) -> Any:
+        """Return the loss of a batch: the mean over all its elements."""
+        return self._loss(outputs, targets, "mean")
+
+    def each(self, outputs: Any, targets: Any) -> Any:
+        """Return one loss for each example, whose mean is `mean`."""
+        return _by_example(self._loss(outputs, targets, "none"))
+
+    def _loss(self, outputs: Any, targets: Any, reduction: str) -> Any:
+        from torch.nn import functional
+
+        weight, positive = _like(self.weight, outputs), _like(self.pos_weight, outputs)
+        return functional.binary_cross_entropy_with_logits(
+            outputs, targets, weight, pos_weight=positive, reduction=reduction
+        )
 
 
 class SquaredError:
@@ -111,6 +169,18 @@ class SquaredError:
             z, y = _alike(outputs, targets)
             squares = (z - y).square()
             return _averaged(squares, squares, None)
+
+    def mean(self, outputs: Any, targets: Any) -> Any:
+        """Return the loss of a batch: the mean over all its elements."""
+        from torch.nn import functional
+
+        return functional.mse_loss(outputs, targets)
+
+    def each(self, outputs: Any, targets: Any) -> Any:
+        """Return one loss for each example, whose mean is `mean`."""
+        from torch.nn import functional
+
+        return _by_example(functional.mse_loss(outputs, targets, reduction="none"))
 
 
 NAMES = ("cross_entropy", "bce", "mse")
@@ -153,6 +223,20 @@ def _alike(outputs: Any, targets: Any) -> tuple[Any, Any]:
     if outputs.shape != targets.shape:
         raise ValueError(f"targets of shape {tuple(targets.shape)} for outputs of {tuple(outputs.shape)}.")
     return outputs.detach().float(), targets.float()
+
+
+def _like(weight: Any, values: Any) -> Any:
+    """Return a weight on the device and of the type of ``values``; None for None."""
+    if weight is None:
+        return None
+    import torch
+
+    return torch.as_tensor(weight, device=values.device, dtype=values.dtype)
+
+
+def _by_example(losses: Any) -> Any:
+    """Average over all dimensions but the first."""
+    return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 
 def _averaged(losses: Any, squares: Any, valid: Any) -> PerExample:

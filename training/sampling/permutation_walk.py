@@ -51,7 +51,6 @@ class PermutationWalk:
     def __init__(self, shard: Ints, seed: Any) -> None:
         self.shard, self.rng = shard, np.random.default_rng(seed)
         self._order, self._place = shard[:0], 0
-        self._whole = np.ones(0, np.float32), np.ones(0, np.bool_)  # of batches of which all is accepted
         self._rate = 1.0  # the share that was accepted last: how many are offered at once for a batch
         self.walked = 0
         """Number of instances offered so far."""
@@ -61,16 +60,18 @@ class PermutationWalk:
         """The instances of this permutation not offered yet, in their order."""
         return self._order[self._place :]
 
+    def following(self, count: int) -> Ints:
+        """Walk ``count`` instances, all of which are accepted; return them."""
+        if self._place + count > len(self._order):
+            return self.take(count, everything).indices
+        self._place, self.walked = self._place + count, self.walked + count
+        return self._order[self._place - count : self._place]
+
     def take(self, count: int, acceptance: Callable[[Ints], Acceptance], *, ahead: int = 0) -> Accepted:
         """Walk until ``count`` instances are accepted; return them in order.
 
         At least ``ahead`` instances are offered to ``acceptance`` at once. If it raises, none of them was offered.
         """
-        if acceptance is everything and self._place + count <= len(self._order):  # the usual case without selection
-            self._place, self.walked = self._place + count, self.walked + count
-            if len(self._whole[0]) != count:
-                self._whole = np.ones(count, np.float32), np.ones(count, np.bool_)
-            return Accepted(self._order[self._place - count : self._place], *self._whole)
         before = self._order, self._place, self.walked
         try:
             return self._take(count, acceptance, ahead)

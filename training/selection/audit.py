@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -46,47 +47,46 @@ class Audit:
     """
 
     def __init__(self) -> None:
-        self._predicted, self._rank = np.zeros(_MAX_INSTANCES, np.float32), np.zeros(_MAX_INSTANCES, np.float32)
-        self._said, self._important = np.zeros(_MAX_INSTANCES, np.bool_), np.zeros(_MAX_INSTANCES, np.bool_)
-        self._count = 0
+        self._new = deque[tuple[Floats, Floats, float, float]]()  # not sorted in: most steps are never asked about
+        self._waiting = 0  # instances in them
+        self._predicted, self._rank = np.zeros(0, np.float32), np.zeros(0, np.float32)
+        self._said, self._important = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
-        return min(self._count, _MAX_INSTANCES)
+        return min(self._waiting + len(self._rank), _MAX_INSTANCES)
 
     def add(self, predicted: Floats, losses: Floats, cut: float, threshold: float) -> None:
-        """Add instances, except those without a prediction (NaN).
+        """Add instances, each with a prediction.
 
         A prediction above ``cut`` says that the loss is above ``threshold``: as they are now, since both fall while
         the model learns.
         """
-        if math.isnan(threshold):
+        if math.isnan(threshold) or not len(predicted):
             return
-        known = predicted == predicted
-        if not known.all():
-            predicted, losses = predicted[known], losses[known]
-        predicted, losses = predicted[-_MAX_INSTANCES:], losses[-_MAX_INSTANCES:]
-        place = self._count % _MAX_INSTANCES
-        fitting = min(len(predicted), _MAX_INSTANCES - place)
-        rank = predicted / np.float32(cut) if cut > 0 else predicted  # comparable over time
-        for values, new in (
-            (self._predicted, predicted),
-            (self._rank, rank),
-            (self._said, predicted > cut),
-            (self._important, losses > threshold),
-        ):
-            values[place : place + fitting] = new[:fitting]
-            values[: len(new) - fitting] = new[fitting:]
-        self._count += len(predicted)
+        new = self._new
+        new.append((predicted[-_MAX_INSTANCES:], losses[-_MAX_INSTANCES:], cut, threshold))
+        self._waiting += len(new[-1][0])
+        while self._waiting - len(new[0][0]) >= _MAX_INSTANCES:
+            self._waiting -= len(new.popleft()[0])
 
-    def clear(self) -> None:
-        """Forget all, since another method predicts from here on."""
-        self._count = 0
+    def _sort_in(self) -> None:
+        if not self._new:
+            return
+        rows = [
+            (predicted, predicted / np.float32(cut) if cut > 0 else predicted, predicted > cut, losses > threshold)
+            for predicted, losses, cut, threshold in self._new
+        ]
+        self._new.clear()
+        self._waiting = 0
+        old = self._predicted, self._rank, self._said, self._important
+        found = (np.concatenate(parts)[-_MAX_INSTANCES:] for parts in zip(old, *rows, strict=True))
+        self._predicted, self._rank, self._said, self._important = found
 
     def quality(self) -> RatingQuality:
         """Return how well predictions fit the losses; `UNKNOWN` if there are none."""
-        count = len(self)
-        rank, said, important = self._rank[:count], self._said[:count], self._important[:count]
-        if not count:
+        self._sort_in()
+        rank, said, important = self._rank, self._said, self._important
+        if not len(rank):
             return UNKNOWN
         share = float(important.mean())
         right = [float((said == important)[kind].mean()) for kind in (important, ~important) if kind.any()]
@@ -101,7 +101,8 @@ class Audit:
 
     def calibration(self, bins: int = 10) -> Floats:
         """Return the mean of each bin of predictions, and the share important in it."""
-        predicted, important = self._predicted[: len(self)], self._important[: len(self)]
+        self._sort_in()
+        predicted, important = self._predicted, self._important
         parts = np.array_split(np.argsort(predicted, kind="stable"), bins)
         found = [(predicted[part].mean(), important[part].mean()) for part in parts if len(part)]
         return np.array(found, np.float32).reshape(-1, 2)

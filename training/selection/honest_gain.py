@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from looptap.training.sampling.permutation_walk import Floats
 
 _DECAY_FACTOR = 0.98  # of what was seen, a step
 _LEAST_PROBABILITY = np.float32(1e-3)  # with a floor of 0, an instance that is never drawn must not outweigh all others
+_MAX_NEW_STEPS = 64  # that are added together, which takes no longer than adding one
 
 
 class HonestGain:
@@ -30,33 +29,51 @@ class HonestGain:
     """
 
     def __init__(self) -> None:
-        self._sums = [0.0] * 4
+        self._sums = np.zeros(4)
+        self._new: list[tuple[Floats, Floats, Floats]] = []  # steps that are not in the sums
 
     def add(self, *, drawn: Floats, wanted: Floats, scores: Floats) -> None:
-        """Add a step."""
-        each = 1 / drawn
-        wanted = np.maximum(wanted, _LEAST_PROBABILITY)
-        squares = scores.astype(np.float64) ** 2 * each
-        new = float(each.sum()), float(squares.sum()), float((squares / wanted).sum()), float(wanted @ each)
-        if math.isfinite(sum(new)):  # else nothing would be known ever after
-            self._sums = [_DECAY_FACTOR * old + one for old, one in zip(self._sums, new, strict=True)]
+        """Add a step, in arrays that stay as they are."""
+        if len(drawn):
+            self._new.append((drawn, wanted, scores))
+        if len(self._new) >= _MAX_NEW_STEPS:
+            self._sum_up()
 
     @property
     def value(self) -> float:
         """The gain; NaN before the first step."""
-        offered, squares, weighted, kept = self._sums
+        self._sum_up()
+        offered, squares, weighted, kept = self._sums.tolist()
         return squares * offered / (weighted * kept) if weighted > 0 and kept > 0 else float("nan")
 
     @property
     def kept(self) -> float:
         """The share of the offered instances that is trained on; NaN at first."""
-        offered, _, _, kept = self._sums
+        self._sum_up()
+        offered, _, _, kept = self._sums.tolist()
         return kept / offered if offered else float("nan")
+
+    @np.errstate(all="ignore")  # steps with what is not finite are left out
+    def _sum_up(self) -> None:
+        if not self._new:
+            return
+        new, self._new = self._new, []
+        drawn, wanted, scores = (np.concatenate(parts) for parts in zip(*new, strict=True))
+        each, wanted = 1 / drawn, np.maximum(wanted, _LEAST_PROBABILITY)
+        squares = scores.astype(np.float64) ** 2 * each
+        starts = np.cumsum([0, *(len(one[0]) for one in new[:-1])])
+        sums = np.add.reduceat(np.stack([each, squares, squares / wanted, wanted * each]), starts, axis=1)
+        good = np.isfinite(sums.sum(0))  # else nothing would be known ever after
+        ages = np.cumsum(good[::-1])[::-1] - 1  # good steps after each
+        self._sums *= _DECAY_FACTOR ** np.count_nonzero(good)
+        self._sums += sums[:, good] @ _DECAY_FACTOR ** ages[good]
 
     def state_dict(self) -> list[float]:
         """Return the sums."""
-        return list(self._sums)
+        self._sum_up()
+        sums: list[float] = self._sums.tolist()
+        return sums
 
     def load_state_dict(self, state: list[float]) -> None:
         """Continue from what `state_dict` returned."""
-        self._sums = list(state)
+        self._sums, self._new = np.array(state), []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from looptap.training.instances import index_array, merge_copies
-from looptap.training.sampling.per_example import Criterion, PerExample
+from looptap.training.sampling.per_example import Criterion, CrossEntropy, PerExample
 from looptap.training.sampling.permutation_walk import Floats, Ints
 
 
@@ -111,7 +111,8 @@ def per_example(count: int, losses: Any, outputs: Any, targets: Any, criterion: 
         raise ValueError("observe() needs losses=, or logits= and targets=.")
     found = PerExample(losses, None)
     if outputs is not None and targets is not None:
-        given: Any = criterion(outputs, targets)
+        given: Any = criterion.small(outputs, targets) if isinstance(criterion, CrossEntropy) else None
+        given = criterion(outputs, targets) if given is None else given
         found = PerExample(*given) if isinstance(given, tuple) else PerExample(given, None)  # or losses alone
     for name, values in zip(("losses", "scores"), found, strict=True):
         if values is not None and np.shape(values) != (count,):
@@ -143,11 +144,11 @@ def labels_of(count: int, targets: Any) -> Any:
 
     Those on a device are not waited for.
     """
-    if np.shape(targets) != (count,) or getattr(getattr(targets, "device", None), "type", "cpu") != "cpu":
-        return None
-    found = targets.detach() if hasattr(targets, "detach") else targets
-    found = None if hasattr(found, "is_floating_point") and found.is_floating_point() else np.asarray(found)
-    return found if found is not None and found.dtype.kind in "iub" else None
+    if hasattr(targets, "is_cpu"):
+        found = targets.numpy() if targets.is_cpu and not targets.is_floating_point() else None
+    else:
+        found = np.asarray(targets) if np.shape(targets) == (count,) else None
+    return found if found is not None and found.shape == (count,) and found.dtype.kind in "iub" else None
 
 
 def finite_losses(count: int, losses: Any) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import weakref
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, TypeVar
@@ -14,13 +15,14 @@ from looptap.training.noted import Noted
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Floats, Ints, PermutationWalk
 from looptap.training.selection.asynchronous.side_assistant import SideAssistant
-from looptap.training.selection.audit import Audit, RatingQuality
-from looptap.training.selection.honest_gain import HonestGain
+from looptap.training.selection.audit import RatingQuality
+from looptap.training.selection.learning import Learning
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.samples import MAX_SAMPLES, read_samples
 from looptap.training.selection.switch import Switch
 
 T = TypeVar("T")
+_IDLE_PARTS = 4  # of an epoch: the steps of each are timed at least once
 _MAX_ARRAY_INSTANCES = 100_000  # of which an array of an observable has a number; of more, every n-th
 
 
@@ -67,13 +69,21 @@ class SelectionObservables(Noted):
         """Seconds that the skipped instances would have taken, in all, by the steps of their time."""
         self.beside: SideAssistant | None = None
         """The assistant beside the loop: its ``waiting`` batches, ``starved`` draws, ``dropped`` losses; None: none."""
-        self._gain, self._gate, self._audit = HonestGain(), Switch(), Audit()
-        self._method = Method(self.table, self)  # type: ignore[arg-type] # the controls are declared by Selection
+        self._learning, self._gate = Learning(self.table), Switch(len(shard) // batch_size // _IDLE_PARTS)
+        self._method = self.make(Method)
         self._selecting, self._inside, self._turn = False, False, 0
         self._end = 0  # instances that are offered by the end of this epoch
         self._skipped = 0  # instances, at the step before
         self._asked_at: Any = None  # the step and the method of which `_answers` are
         self._answers: dict[str, Any] = {}
+
+    def make(self, method: type[Method]) -> Method:
+        """Return a new ``method``, whose settings are this object's.
+
+        It does not keep this object alive.
+        """
+        settings: Any = weakref.proxy(self)
+        return method(self.table, settings)
 
     # ------------------------------------------------------------ what it does
 
@@ -99,7 +109,7 @@ class SelectionObservables(Noted):
     @property
     def kept(self) -> float:
         """The share of the newly offered instances that is trained on; 1: all."""
-        kept = self._gain.kept
+        kept = self._learning.gain.kept
         return 1.0 if math.isnan(kept) or not self._selecting else kept
 
     @property
@@ -130,7 +140,7 @@ class SelectionObservables(Noted):
 
         As measured on those drawn lately; NaN while unknown.
         """
-        return self._gain.value
+        return self._learning.gain.value
 
     @property
     def net_gain(self) -> float:
@@ -161,7 +171,7 @@ class SelectionObservables(Noted):
     @property
     def quality(self) -> RatingQuality:
         """How well instances are rated, on the newest 4,096 that were drawn uniformly."""
-        return self._once("quality", lambda: self._audit.quality())
+        return self._once("quality", lambda: self._learning.audit.quality())
 
     @property
     def rating(self) -> dict[str, float | None]:
@@ -203,7 +213,7 @@ class SelectionObservables(Noted):
 
         An array of shape (10, 2), of as many rows as there are instances if these are fewer.
         """
-        return self._once("calibration", lambda: self._audit.calibration())
+        return self._once("calibration", lambda: self._learning.audit.calibration())
 
     # ------------------------------------------------------------ the instances
 
@@ -306,7 +316,7 @@ class SelectionObservables(Noted):
 
     def _once(self, name: str, compute: Callable[[], T]) -> T:
         """Return what ``compute`` returns, computed once for all who ask at one step."""
-        now = (self.steps, self._method, self.floor, len(self._audit))
+        now = (self.steps, self._method, self.floor, len(self._learning.audit))
         if now != self._asked_at:
             self._asked_at, self._answers = now, {}
         answers = self._answers

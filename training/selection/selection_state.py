@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -41,6 +42,11 @@ class SelectionState(SelectionObservables):
         self._resumed = False
         self._left_at = 0  # the steps when an epoch was last left early
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        for method in (self._method, *self._methods.values()):  # of a copy
+            method.settings = weakref.proxy(self)
+
     @property
     def drawn_again(self) -> int:
         """Batches that the next ``iter`` draws again after a resume."""
@@ -56,7 +62,7 @@ class SelectionState(SelectionObservables):
             "seconds_spent": self.seconds_spent, "seconds_saved": self.seconds_saved, "walk": self.walk.state_dict(),
             "table": self.table.state_dict(np.unique(self.shard)), "sums": list(self.table.sums),
             "method": self.method, "methods": {name: one.state_dict() for name, one in self._methods.items()},
-            "gain": self._gain.state_dict(), "switch": self.switch, "gate": self._gate.state_dict(),
+            "gain": self._learning.gain.state_dict(), "switch": self.switch, "gate": self._gate.state_dict(),
             "selecting": self._selecting, "floor": self.floor, "cap": self.cap, "exponent": self.exponent,
             "learning_rate": self.learning_rate,
         }  # fmt: skip
@@ -82,7 +88,7 @@ class SelectionState(SelectionObservables):
         for name, known in state["methods"].items():
             with contextlib.suppress(ControlError):  # it was used before, and lacks something here
                 self.catalog[name].require(self)
-                self.catalog[name](self.table, self).load_state_dict(known)  # raises before anything has changed
+                self.make(self.catalog[name]).load_state_dict(known)  # raises before anything has changed
         for one in (state, *others):
             self.table.load_state_dict(one["table"])
         for name in ("switch", "floor", "cap", "exponent", "learning_rate", "epoch", "steps", "method"):
@@ -94,9 +100,9 @@ class SelectionState(SelectionObservables):
                     self.catalog[name].require(self)
                 except ControlError:  # it was used before, and lacks something here
                     continue
-                self._methods[name] = self.catalog[name](self.table, self)
+                self._methods[name] = self.make(self.catalog[name])
             self._methods[name].load_state_dict(known)
-        self._gain.load_state_dict(state["gain"])
+        self._learning.gain.load_state_dict(state["gain"])
         self._gate.load_state_dict(state["gate"])
         self._selecting, self.taken = state["selecting"], state["taken"]
         self.seconds_spent, self.seconds_saved = state["seconds_spent"], state["seconds_saved"]

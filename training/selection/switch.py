@@ -27,7 +27,7 @@ class Switch:
     so many steps are scored that they cost 1 %.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_idle: int = 0) -> None:
         self.on = False
         self.why = "plain sampling in the first epoch"
         self.net = math.nan
@@ -36,33 +36,49 @@ class Switch:
         """Seconds of a step without selection; NaN before the first."""
         self.cost_seconds = math.nan
         """Seconds of selection a step, with scores: as of when it was on last, else as while off; NaN before."""
+        self.idle = 0
+        """How many of the coming steps need not be recorded at all, at most ``most_idle``."""
+        self.idled = 0
+        """How many were not, since the last one that was."""
+        self._most_idle = most_idle
         self._until_test, self._since = _TEST_EVERY_STEPS, 0
+        self._untaken = 0  # steps since the medians were taken
         self._steps, self._costs_on, self._costs_off = (deque[float](maxlen=_MAX_TIMES) for _ in range(3))
 
     def timed(self, step: float, cost: float | None) -> None:
-        """Record the seconds of a step, and what selection cost in it if it was scored."""
+        """Record the seconds of a step, and what selection cost in it if it was scored.
+
+        They are the mean of those that were not recorded, and of the last one.
+        """
         self._steps.append(step)
         if cost is not None:
             (self._costs_on if self.on else self._costs_off).append(cost)
-        if len(self._steps) < _MAX_TIMES or self._until_test % _MEDIAN_EVERY_STEPS == 0:
+        self._untaken += 1 + self.idled
+        if len(self._steps) < _MAX_TIMES or self._untaken >= _MEDIAN_EVERY_STEPS:
+            self._untaken = 0
             self.step_seconds = median(self._steps)
             self.cost_seconds = median(self._costs_on or self._costs_off or (math.nan,))
 
     def scores(self) -> bool:
         """Return whether the coming step is to be scored."""
-        self._since += 1
+        self._since += 1 + self.idled
         measured = len(self._costs_on) + len(self._costs_off) >= _MIN_COSTS
         if measured and not self.on and self._since * _IDLE_COST_SHARE * self.step_seconds < self.cost_seconds:
             return False
         self._since = 0
         return True
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the coming call of `tested` is a test."""
+        return self._until_test <= 1 + self.idled
+
     def tested(self, gain: float, first_epoch: bool, position: str) -> bool:
         """Count a step; return whether it is on.
 
         It decides every 50 steps, or at once if ``position`` says so.
         """
-        self._until_test -= 1
+        self._until_test -= 1 + self.idled
         if position != AUTO:
             self._turn(position == ON, f"turned {position} by hand")
         elif first_epoch:
@@ -71,7 +87,16 @@ class Switch:
             self._test(gain)
         if self._until_test <= 0:
             self._until_test = _TEST_EVERY_STEPS
+        self.idle, self.idled = self._idle_steps(), 0
         return self.on
+
+    def _idle_steps(self) -> int:
+        """Return how many steps from here are neither scored nor tested."""
+        budget = _IDLE_COST_SHARE * self.step_seconds
+        if self.on or len(self._costs_on) + len(self._costs_off) < _MIN_COSTS or not budget > 0:
+            return 0
+        until_score = math.ceil(min(self.cost_seconds / budget, _TEST_EVERY_STEPS)) - 1 - self._since
+        return max(0, min(until_score, self._until_test - 1, self._most_idle))
 
     def _test(self, gain: float) -> None:
         whole = self.step_seconds + self.cost_seconds
@@ -86,7 +111,7 @@ class Switch:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; times are measured again."""
-        return {"on": self.on, "why": self.why, "until_test": self._until_test}
+        return {"on": self.on, "why": self.why, "until_test": self._until_test - self.idled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
@@ -94,7 +119,7 @@ class Switch:
 
     def fail(self, why: str) -> None:
         """Turn it off for the 50 steps up to the next test."""
-        self._until_test = _TEST_EVERY_STEPS + 1  # the step that failed is counted yet
+        self._until_test, self.idle = _TEST_EVERY_STEPS + 1, 0  # the step that failed is counted yet
         self._turn(False, why)
 
     def _turn(self, on: bool, why: str) -> None:

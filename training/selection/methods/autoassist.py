@@ -29,6 +29,7 @@ class AutoAssist(Method):
 
     name: ClassVar[str] = "autoassist"
     draws: ClassVar[bool] = True
+    predicts: ClassVar[bool] = True
     ahead: ClassVar[int] = 128
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:

@@ -51,6 +51,8 @@ class Method:
     """Whether it draws some instances more often than others."""
     chooses: ClassVar[bool] = False
     """Whether it chooses or weighs the examples of a batch, once their losses are known."""
+    predicts: ClassVar[bool] = False
+    """Whether what it predicts of an instance changes between the draw of that and the step on it."""
     oversampling: ClassVar[int] = 1
     """Instances that are drawn for each that is chosen."""
     ahead: ClassVar[int] = 0
@@ -58,6 +60,10 @@ class Method:
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         self.table, self.settings = table, settings
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy it without its settings, which are those of the object that has the copy."""
+        return {name: value for name, value in vars(self).items() if name != "settings"}
 
     @property
     def learns(self) -> bool:

@@ -37,20 +37,15 @@ class Norm(Method):
 
     def acceptance(self, indices: Ints) -> Acceptance:
         """Return the probability with which each of ``indices`` is drawn."""
-        floor, known = self.settings.floor, self.predicted(indices)
-        mean = self._mean()
+        floor, mean = self.settings.floor, self._mean()
         if not mean > 0:
             return Acceptance(np.ones(len(indices), np.float32), 1.0)
-        probability = np.clip(known / mean, floor, 1.0, dtype=np.float32)
-        probability[np.isnan(probability)] = 1.0
-        return Acceptance(probability, floor)
+        probability = np.fmin(self.predicted(indices) / mean, 1.0)  # 1 for NaN
+        return Acceptance(np.maximum(probability, floor, out=probability), floor)
 
     def weights(self, indices: Ints, probability: Floats) -> Floats:
         """Return the weights of losses that were drawn with ``probability``."""
-        if (probability == 1.0).all():
-            found = np.ones(len(indices), np.float32)
-        else:
-            found = probability ** np.float32(-self.bias_correction)
+        found = probability ** np.float32(-self.bias_correction)
         self._mean_weight += (1 - _EMA_DECAY_FACTOR) * (float(found.sum()) / len(found) - self._mean_weight)
         return found / np.float32(self._mean_weight)
 

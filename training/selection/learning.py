@@ -1,0 +1,80 @@
+"""`Learning`: what the steps of a run say of its instances and of the selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from looptap.training.sampling.instance_table import InstanceTable
+from looptap.training.sampling.per_example import PerExample
+from looptap.training.sampling.permutation_walk import Bools, Floats, Ints
+from looptap.training.selection import selection_arguments as arguments
+from looptap.training.selection.audit import Audit
+from looptap.training.selection.honest_gain import HonestGain
+from looptap.training.selection.methods.method import Method
+
+
+class Learning:
+    """Enters the losses and scores of steps: in the table, the gain and the audit."""
+
+    def __init__(self, table: InstanceTable) -> None:
+        self.table = table
+        self.gain, self.audit = HonestGain(), Audit()
+        self._late: list[tuple[Ints, PerExample]] = []  # on a device, which is not waited for
+
+    def add(self, ids: Ints, found: PerExample) -> None:
+        """Add a step, whose values are read at the next `settle`."""
+        self._late.append((ids, found))
+
+    def settle(self, learn: Callable[[Ints, Floats, Floats | None], None], fail: Callable[[str], None]) -> None:
+        """Read the steps that were added, and ``learn`` them.
+
+        Does not raise, but calls ``fail``.
+        """
+        late, self._late = self._late, []
+        for ids, found in late:
+            try:
+                ids, losses, scores = arguments.distinct(ids, found)
+                kept, losses, scores = arguments.finite(ids, losses, scores)
+                if len(kept) < len(ids):
+                    fail("Losses that are not finite are left out.")
+                if len(kept):
+                    learn(kept, losses, scores)
+            except Exception as error:  # neither the loop nor its checkpoint may end of it
+                fail(f"observe: {error}")
+
+    def enter(
+        self,
+        method: Method,
+        selecting: bool,
+        teach: Callable[[Ints, Floats, Floats | None], None],
+        ids: Ints,
+        losses: Floats,
+        scores: Floats | None,
+    ) -> None:
+        """Enter what a step says of distinct instances.
+
+        ``teach`` is called with what a method, or an assistant beside the loop, is to learn, before the table knows it.
+        """
+        table = self.table
+        predicted, known = self._predicted(method, ids)
+        if method.draws and (known is None or known.any()):
+            some = slice(None) if known is None else known
+            drawn = table.probability[ids[some]]
+            wanted = drawn if selecting else method.acceptance(ids[some]).probability
+            found = losses if scores is None else scores
+            self.gain.add(drawn=drawn, wanted=wanted, scores=found.copy() if known is None else found[known])
+        judged = table.uniform[ids]  # selected instances would flatter the audit
+        if known is not None:
+            judged &= known
+        teach(ids, losses, scores)
+        table.observed(ids, losses, scores)
+        self.audit.add(predicted[judged], losses[judged], method.cut, method.threshold)
+
+    def _predicted(self, method: Method, ids: Ints) -> tuple[Floats, Bools | None]:
+        """Return the predictions at the draw, and which are known; None: all."""
+        predicted = self.table.prediction[ids] if method.predicts else method.predicted(ids)
+        known = predicted == predicted
+        if method.predicts and not known.all():  # what was drawn alike has no prediction yet
+            predicted[~known] = method.predicted(ids[~known])
+            known = predicted == predicted
+        return predicted, None if known.all() else known
