@@ -276,7 +276,7 @@ class Progress(ProgressObservables):
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state_dict`, even inside an epoch. Raises ValueError."""
+        """Continue from a `state_dict`, even inside an epoch. Raises ValueError."""
         check_state(state)
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
         self._from = self.steps - self._resumed

@@ -22,7 +22,7 @@ from looptap.training.selection.samples import MAX_SAMPLES, read_samples
 from looptap.training.selection.switch import Switch
 
 T = TypeVar("T")
-_IDLE_PARTS = 4  # of an epoch: the steps of each are timed at least once
+_MAX_IDLE_SHARE = 0.25  # of the steps of an epoch in a row: in each epoch some are timed
 _MAX_ARRAY_INSTANCES = 100_000  # of which an array of an observable has a number; of more, every n-th
 
 
@@ -69,7 +69,7 @@ class SelectionObservables(Noted):
         """Seconds that the skipped instances would have taken, in all, by the steps of their time."""
         self.beside: SideAssistant | None = None
         """The assistant beside the loop: its ``waiting`` batches, ``starved`` draws, ``dropped`` losses; None: none."""
-        self._learning, self._gate = Learning(self.table), Switch(len(shard) // batch_size // _IDLE_PARTS)
+        self._learning, self._gate = Learning(self.table), Switch(int(_MAX_IDLE_SHARE * len(shard) / batch_size))
         self._method = self.make(Method)
         self._selecting, self._inside, self._turn = False, False, 0
         self._end = 0  # instances that are offered by the end of this epoch
