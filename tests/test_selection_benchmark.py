@@ -143,13 +143,12 @@ def test_what_was_done_is_not_done_again(tmp_path, monkeypatch):
     assert again.costs == {"norm": 0.1}
 
 
-def test_the_default_is_timed_with_the_rate_of_uniform_sampling(tmp_path, monkeypatch):
-    results = Results(tmp_path / "kept.json", QUICK)
+def test_the_default_is_timed_with_the_rate_of_uniform_sampling(tmp_path):
+    trained = []
+    results = Results(tmp_path / "kept.json", QUICK, lambda job, target: trained.append(job) or made_up(1.0))
     for seed in QUICK.tuned:
         for rate in (0.05, 0.07, 0.1):
             results.found[Job("wide-cnn", PLAIN, rate, seed, QUICK.longest)] = made_up(1 - abs(rate - 0.07))
-    trained = []
-    monkeypatch.setattr(stages, "_trained", lambda job, target: trained.append(job) or made_up(1.0))
     stages.timed(results, ["characters", "wide-cnn"])
     assert [(job.task, job.method, job.rate, job.kind) for job in trained] == [
         ("wide-cnn", method, 0.07, TIMED) for method in (DEFAULT, PLAIN, PLAIN, DEFAULT)

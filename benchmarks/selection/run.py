@@ -39,7 +39,9 @@ def main() -> None:
     options = arguments.parse_args()
     into = options.into or (Path(tempfile.mkdtemp()) if options.quick else DOCS)
     torch.set_num_threads(1)
-    results = Results(into / "selection-benchmarks.json", QUICK if options.quick else Protocol(), processes=options.processes)
+    results = Results(
+        into / "selection-benchmarks.json", QUICK if options.quick else Protocol(), processes=options.processes
+    )
     for part in options.part or [*TASKS, ACCURACY, WALL]:
         if part in TASKS:
             wanted = [PLAIN] if part == WIDE else options.methods or methods()
@@ -63,7 +65,11 @@ def write(results: Results, into: Path) -> list[Promise]:
     figures, every = Figures(results), methods()
     found = promises(figures)
     lines = [*selection_page.head(figures), *selection_page.kept(found), *selection_page.tables(figures, every)]
-    lines += [*selection_page.times(figures), *selection_page.paper(figures), *selection_page.decaying(figures, LESS)]
+    lines += [
+        *selection_page.times(figures),
+        *selection_page.paper(figures, every),
+        *selection_page.decaying(figures, LESS),
+    ]
     lines += selection_page.tuned(figures, every)
     selection_chart.over_instances(into / "selection-instances.png", figures, every)
     selection_chart.over_time(into / "selection-time.png", figures, every)

@@ -27,7 +27,9 @@ def over_instances(path: Path, figures: Figures, methods: Sequence[str]) -> None
         for method in methods:
             _draw(axis, list(figures.judged(task, method).values()), "cost", "accuracy", method)
         _targets(axis, figures, task)
+        longest = max(curve.cost[-1] for curve in figures.judged(task, PLAIN).values())
         axis.set(title=task, xlabel="instances trained on, forward passes a third", ylabel="test accuracy")
+        axis.set_xlim(0, 1.2 * longest)  # methods that reach no target go on for long
     _save(figure, axes, path)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 AUTO, ON, OFF = "auto", "on", "off"
 SWITCH_POSITIONS = (AUTO, ON, OFF)
 """Positions of the switch: as measured, always, never."""
-ON_FROM_FACTOR, OFF_BELOW_FACTOR = 1.10, 1.05
+ON_FROM_FACTOR, OFF_BELOW_FACTOR = 1.05, 1.02
 """Net gains at which it turns on, and below which it turns off."""
 _TEST_EVERY_STEPS = 50
 _IDLE_COST_SHARE = 0.01  # of a step: what scores may cost while it is off
@@ -23,7 +23,7 @@ class Switch:
     """Decides whether to select, from times and gains.
 
     ``net = (1 + (G - 1) / 2) * t / (t + o)``: half of the gain G is believed, t are the seconds of a step without and o
-    those of selection. It is off in the first epoch, on from a net gain of 1.10, off below 1.05. While it is off, only
+    those of selection. It is off in the first epoch, on from a net gain of 1.05, off below 1.02. While it is off, only
     so many steps are scored that they cost 1 %.
     """
 
