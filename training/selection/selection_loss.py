@@ -24,7 +24,7 @@ class SelectionLoss(SelectionState):
     ) -> None:
         super().__init__(size, shard, batch_size, seed)
         self._criterion, self._clock = criterion, clock
-        self._reduced = criterion if isinstance(criterion, ReducedLoss) else None
+        self._reducing = criterion if isinstance(criterion, ReducedLoss) else None
         self._asked = NOTHING_ASKED  # the indices that `mean` got, converted
         self._chose = False
         self._cost = 0.0  # seconds of selection in this step
@@ -34,7 +34,7 @@ class SelectionLoss(SelectionState):
 
         While all are drawn alike it is torch's own, of ``reduction="mean"``, at no further cost.
         """
-        reduced = self._reduced
+        reduced = self._reducing
         if reduced is None:  # a function, which leaves the gradient to its losses
             found: Any = self._criterion(outputs, targets)
             return self.mean(indices, found[0] if isinstance(found, tuple) else found)
