@@ -10,6 +10,7 @@ import pytest
 from lab import ATTACH, FLAGS, PATIENCE, SHOTS, SOURCE, Lab, beside_a_job
 from playwright.sync_api import sync_playwright
 from programs import need
+from rank_jobs import free_port
 from waiting import soon
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
@@ -20,9 +21,7 @@ def test_voila_serves_an_overview_whose_charts_and_controls_live(tmp_path):
     runs = tmp_path / "runs"
     runs.mkdir()
     Lab(tmp_path, "", "", None).write("overview.ipynb", ATTACH, "looptap.overview(run)", "looptap.panel(run)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with beside_a_job(runs):
         environment = {**os.environ, "PYTHONPATH": SOURCE, "IPYTHONDIR": str(tmp_path / "ipython")}
         command = [sys.executable, "-m", "voila", "overview.ipynb", "--no-browser", f"--port={port}"]

@@ -65,6 +65,6 @@ print(json.dumps({
     "note": prioritized.note, "seconds": reduced.seconds, "own": prioritized.communication_seconds,
     "steps": prioritized.steps, "start": start,
     "gbar": None if prioritized.average is None else [one.tolist() for one in prioritized.average.tensors],
-    "loss": float(torch.nn.functional.cross_entropy(network(inputs), targets)),
+    "loss": torch.nn.functional.cross_entropy(network(inputs), targets).item(),
 }))  # fmt: skip
 dist.destroy_process_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 import warm
 from waiting import soon
 
+_ANY = random.SystemRandom()
+_BELOW_EPHEMERAL_PORTS = 12_000, 32_000
 LOOP = """
 import os, sys, time
 import torch
@@ -39,10 +42,12 @@ with looptap.Agent({name!r}{listen}, budget=float("inf")) as agent:  # a busy ma
 
 
 def free_port() -> int:
-    """Return a free port of loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port of loopback, outside the range that the system hands out."""
+    while True:
+        port = _ANY.randrange(*_BELOW_EPHEMERAL_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(directory, rank, ranks, port, **more):
