@@ -137,6 +137,7 @@ def test_what_a_chart_is_drawn_over_is_switched_live(opened):
     for x, title in (("time", "seconds"), ("event", "batch"), ("wall", "time"), ("", "step")):
         choice.select_option(x)
         book.wait(f"document.querySelector('.looptap').looptap.layout.x.title === '{title}'")
+        assert book.page.evaluate("document.querySelector('.looptap').looptap.columns.size") == 2  # x and y, no others
     book.grows()
     assert book.errors == []
 

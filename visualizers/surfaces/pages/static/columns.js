@@ -115,10 +115,11 @@ class Store {
       if (reset) column.clear(most);
       column.append(float64(buffers[i]));
     });
-    if (message.full) {
-      const living = new Set(message.data.map(([key]) => key));
-      for (const key of this.columns.keys()) if (!living.has(key)) this.columns.delete(key);
-      this.smoothers.clear();
+    const living = new Set(message.data.map(([key]) => key)); // each frame names all columns that it draws
+    for (const key of this.columns.keys()) {
+      if (living.has(key)) continue;
+      this.columns.delete(key);
+      this.smoothers.clear(); // a column of the same key may come again
     }
     this.time = message.time;
     this.dirty = true;
