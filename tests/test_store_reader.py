@@ -156,6 +156,7 @@ for n in range(1, 301):
         while not writer.stats().kept == 200: pass
         print("kept", flush=True)
         time.sleep(600)
+    while n == 200 and not Path(sys.argv[1] + ".opened").exists(): time.sleep(0.01)
     time.sleep(0.003)
 assert writer.close(30)
 """
@@ -163,7 +164,7 @@ assert writer.close(30)
 
 @contextlib.contextmanager
 def keeping(path, *arguments):
-    """Run a process that records 300 values a second."""
+    """Run a process that records 300 values a second; the last 100 when a file says that its run was opened."""
     command = [sys.executable, "-c", KEEPING, str(path), *arguments]
     with warm.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
@@ -178,6 +179,7 @@ def test_a_run_that_is_being_written_is_followed_to_its_end(tmp_path):
     path = tmp_path / "live.looptap"
     with keeping(path), looptap.open(path) as run:
         assert run.alive
+        Path(f"{path}.opened").touch()
         soon(lambda: run.streams)
         stream, seen = run.stream("n"), []
         doubled = stream.query("(2 * v for v in values)")
