@@ -164,7 +164,7 @@ assert writer.close(30)
 
 @contextlib.contextmanager
 def keeping(path, *arguments):
-    """Run a process that records 300 values a second; the last 100 when a file says that its run was opened."""
+    """Run a process that records values, the last 100 when its run was opened."""
     command = [sys.executable, "-c", KEEPING, str(path), *arguments]
     with warm.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"

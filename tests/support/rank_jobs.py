@@ -42,7 +42,7 @@ with looptap.Agent({name!r}{listen}, budget=float("inf")) as agent:  # a busy ma
 
 
 def free_port() -> int:
-    """Return a free port of loopback, outside the range that the system hands out."""
+    """Return a free port of loopback that the system gives to no other socket."""
     while True:
         port = _ANY.randrange(*_BELOW_EPHEMERAL_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
