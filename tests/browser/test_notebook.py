@@ -74,6 +74,7 @@ def test_a_stream_at_the_end_of_a_cell_is_a_live_chart(lab, opened):
         assert book.inked(ink) == 0
         book.page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{ theme: 'JupyterLab {theme}' }})")
         soon(lambda ink=ink: book.inked(ink) > 100)
+        soon(lambda: book.page.locator("#jupyterlab-splash").count() == 0)  # two raise in JupyterLab
     assert book.page.evaluate(SHOWN) == [3, 1]  # at most one frame waits for the screen
     assert HOSTILE in book.texts(".looptap .legend span")[0]
     assert book.page.locator(".looptap script, .looptap img").count() == 0
