@@ -56,7 +56,8 @@ sampling.
 - **Accuracy** is that of the mean of the weights over the last steps (decay 0.95), as the mean of {SMOOTHED}
   evaluations in a row, {TASKS["easy-heavy"].evaluations} of which are in an epoch (in others fewer); between two it is
   interpolated. The training loss is that of the same weights on a uniform sample.
-- Instances to equal accuracy do not depend on how busy the machine is. What was timed had it to itself.
+- Instances to equal accuracy do not depend on how busy the machine is. What was timed had it to itself, but for
+  the MLPs and the small CNN, beside which other programs ran for up to four minutes: hence their wide intervals.
 - The rate is constant, B = 64, momentum 0.9, no plan is given, the switch is on; in timed runs, and only there, it acts
   by itself.
 - **Chosen after a look at judged seeds**: the small CNN had 8 epochs at first (+6 % and −27 %), then 12; the
