@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import warm
-from rank_jobs import end, environment, free_port
+from rank_jobs import printed
 
 JOB = Path(__file__).parent / "support" / "prioritized_ranks_job.py"
 
 
 def outcome(folder, method, world, *words):
     """Run the job on ``world`` ranks; return what they print."""
-    port, command = free_port(), [sys.executable, str(JOB), str(folder), method, *words]
-    children = [
-        warm.Popen(command, env=environment(folder, rank, world, port), stdout=subprocess.PIPE, text=True)
-        for rank in range(world)
-    ]
-    try:
-        texts = [child.communicate(timeout=240)[0] for child in children]
-        assert [child.poll() for child in children] == [0] * world
-    finally:
-        end(children)
+    texts = printed(folder, [sys.executable, str(JOB), str(folder), method, *words], world)
     return [json.loads(text.splitlines()[-1]) for text in texts]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
-from rank_jobs import end, environment, free_port
+from rank_jobs import end, environment, free_port, printed
 
 from looptap.training.prioritized.distributed.reduced_gradients import ReducedGradients
 
@@ -21,18 +20,7 @@ JOB = Path(__file__).parent / "support" / "reducing_job.py"
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_gradients_are_those_of_plain_ddp_to_the_bit_and_what_is_taken_is_what_the_optimizer_sees(tmp_path, world):
     """On 3 ranks division and multiplication by a third differ in the last bit."""
-    port = free_port()
-    children = [
-        warm.Popen(
-            [sys.executable, str(JOB)], env=environment(tmp_path, rank, world, port), stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(world)
-    ]
-    try:
-        texts = [child.communicate(timeout=240)[0] for child in children]
-        assert [child.poll() for child in children] == [0] * world
-    finally:
-        end(children)
+    texts = printed(tmp_path, [sys.executable, str(JOB)], world)
     found = json.loads(texts[0].splitlines()[-1])
     assert [case for results in found for case, (equal, _) in results.items() if not equal] == []
     assert [case for results in found for case, (_, apart) in results.items() if apart] == []

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -69,6 +70,21 @@ def ranks(directory, count, *, name="many", batches=20, uneven=0, pause=0.002, s
         yield children
     finally:
         end(children)
+
+
+def printed(directory, command, world) -> list[str]:
+    """Run a command on ``world`` ranks to its end; return what each printed."""
+    port = free_port()
+    children = [
+        warm.Popen(command, env=environment(directory, rank, world, port), stdout=subprocess.PIPE, text=True)
+        for rank in range(world)
+    ]
+    try:
+        texts = [child.communicate(timeout=240)[0] for child in children]
+        assert [child.poll() for child in children] == [0] * world
+    finally:
+        end(children)
+    return texts
 
 
 def end(children):
