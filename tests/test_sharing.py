@@ -802,5 +802,5 @@ def test_packed_answers_of_the_agent_to_a_viewer_name_nothing_that_is_hidden(job
     while not isinstance(decode_from_agent(said[-1]), m.Beat):
         said.append(viewer.recv())
     assert [frame for frame in said if b"hidden" in frame or b"private" in frame or b"secret" in frame] == []
-    reported = unpack(decode_from_agent(said[1]).value)
-    assert [stream["name"] for stream in reported] == ["loss"]
+    streams = next(reply for reply in map(decode_from_agent, said) if getattr(reply, "request", 0) == 1)
+    assert [stream["name"] for stream in unpack(streams.value)] == ["loss"]
