@@ -160,9 +160,14 @@ class Run:
         counters: dict[str, Any] = msgspec.to_builtins(self.agent_stats(timeout))
         return counters
 
-    def agent_stats(self, timeout: float = 5.0) -> AgentStats:
-        """Return the same as `stats`, as a struct. Raises NoAnswer after ``timeout`` s."""
-        return self.session.inquire(m.GetStats, "The question for the agent's counters", timeout)
+    def agent_stats(self, timeout: float = 5.0, *, machine: bool = False) -> AgentStats:
+        """Return the same as `stats`, as a struct. Raises NoAnswer after ``timeout`` s.
+
+        With ``machine`` it has the newest readings of the job's host and devices; those of the host need two questions,
+        since its rates are those between them.
+        """
+        what = "The question for the agent's counters"
+        return self.session.inquire(lambda number: m.GetStats(number, machine), what, timeout)
 
     def stacks(self, timeout: float = 5.0, *, ranks: str | int | Iterable[int] | None = None) -> dict[Any, Any]:
         """Return the stack of each thread of the job, even while the loop hangs.

@@ -158,7 +158,9 @@ class Agree(Request[r.CommandReply], tag="agree", frozen=True):
 
 
 class GetStats(Request[statistics.AgentStats], tag="get stats", frozen=True):
-    """Request for the counters of the agent."""
+    """Request for the counters of the agent, with ``machine`` also those beside it."""
+
+    machine: bool = False
 
 
 class GetStacks(Request[statistics.StackReport], tag="get stacks", frozen=True):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypeAlias
+
 import msgspec
 
-from looptap.protocol.replies import ByName, Listed, Reply, StreamInfo
+from looptap.protocol.replies import MAX_VALUE_NUMBER, ByName, Listed, Reply, StreamInfo
+
+_Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_NUMBER)]
 
 
 class LongEvaluation(Reply, frozen=True, kw_only=True):
@@ -80,6 +84,47 @@ class RecordingStats(Reply, frozen=True, kw_only=True):
     streams: Listed[RecordedStreamStats]
 
 
+class HostReading(Reply, frozen=True, kw_only=True):
+    """What the machine of a rank does. Rates are those since the last reading."""
+
+    cpu: float | None = None
+    """Percent of all processors."""
+    memory: _Bytes = 0
+    """Bytes in use: those that a program could not get."""
+    memory_total: _Bytes = 0
+    disk_read: float | None = None
+    disk_written: float | None = None
+    network_received: float | None = None
+    network_sent: float | None = None
+    """Bytes per second; None where the system does not count them."""
+
+
+class DeviceReading(Reply, frozen=True, kw_only=True):
+    """What an NVIDIA device does, for whomever; None where it does not report it."""
+
+    index: int | None
+    """Its number on the machine, as nvidia-smi lists it; None of several together."""
+    name: str
+    util: float | None = None
+    """Percent of the last time in which it computed."""
+    memory: _Bytes | None = None
+    """Bytes in use."""
+    memory_total: _Bytes | None = None
+    temperature: float | None = None
+    """Degrees Celsius."""
+
+
+class MachineReport(Reply, frozen=True, kw_only=True):
+    """The newest readings of the machine of a rank."""
+
+    host: HostReading | None
+    """None until the second time that it is asked for: rates need two."""
+    devices: Listed[DeviceReading]
+    """Those that this rank uses."""
+    problem: str = ""
+    """The reason why there is none."""
+
+
 class AgentStats(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """All counters of an agent."""
 
@@ -113,6 +158,8 @@ class AgentStats(Reply, frozen=True, kw_only=True, omit_defaults=True):
     io_seconds: float
     io_share: float
     budget: float
+    machine: MachineReport | None = None
+    """Only if asked for."""
 
 
 class ThreadStack(Reply, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ from looptap.streams.text import did_you_mean
 
 BUILT_IN = ("event_number", "event_time", "event_dt", "rank")
 """The names that every event offers besides the host's observables."""
+MACHINE = frozenset({"host", "device", "devices"})
+"""Readings of the machine, at every event while a query mentions them, unless the job has its own of the name."""
 
 
 CALLS = {
@@ -56,13 +58,17 @@ def lazy(function: Callable[[], Any]) -> Any:
 
 
 class EventOrigin:
-    """The attributes common to events of one type: name, exposed observables, rank."""
+    """The common attributes of one type: name, exposed observables, rank, machine."""
 
-    __slots__ = ("exposed", "name", "rank")
+    __slots__ = ("exposed", "machine", "name", "rank")
 
-    def __init__(self, name: str, exposed: dict[str, Any] | None = None, rank: int = 0) -> None:
+    def __init__(
+        self, name: str, exposed: dict[str, Any] | None = None, rank: int = 0, machine: Mapping[str, Any] | None = None
+    ) -> None:
         self.name, self.rank = name, rank
         self.exposed = {} if exposed is None else exposed
+        self.machine = {} if machine is None else machine
+        """Readings by name; a text says why there is none."""
 
 
 _ANONYMOUS = EventOrigin("event")
@@ -106,6 +112,11 @@ class Event:
             return value
         if name == "rank":
             return self._source.rank
+        reading = self._source.machine.get(name)
+        if type(reading) is str:
+            raise MissingObservable(reading)
+        if reading is not None:
+            return reading
         raise _missing(name, self._source.name, self.__dict__, exposed)
 
     def __getitem__(self, name: str) -> Any:
@@ -113,7 +124,12 @@ class Event:
         return getattr(self, name)
 
     def __looptap_names__(self) -> set[str]:
-        return {*self.__dict__, *self._source.exposed}
+        return {*self.__dict__, *self._source.exposed, *self._source.machine}
+
+    def __looptap_held__(self, name: str) -> Any:
+        """Return what stands outside of the event under this name; None if nothing."""
+        exposed = self._source.exposed
+        return exposed[name] if name in exposed else self._source.machine.get(name)
 
     def __looptap_exposed__(self) -> dict[str, Any]:
         return self._source.exposed
@@ -200,6 +216,8 @@ def _missing(name: str, event: str, own: Iterable[str], exposed: Iterable[str]) 
     names = sorted({*own, *exposed})
     tags = [tag for tag in names if tag.partition("/")[0] == name]
     hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
+    if name in MACHINE:
+        hint = f" {name} is read from the next heartbeat on, while a stream mentions it."
     if tags:
         hint = f" A name with a stroke is read as e[{tags[0]!r}]."
     return MissingObservable(

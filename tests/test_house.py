@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "streams": {"numpy", "msgspec"},
     "protocol": {"streams", "msgspec", "zmq", "platformdirs", "numpy", "yaml"},
     "store": {"streams", "protocol", "msgspec"},
-    "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
+    "agent": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle", "psutil"},
     "client": {"streams", "protocol", "store", "msgspec", "zmq", "numpy", "cloudpickle"},
     "visualizers": {
         *("streams", "client", "numpy", "tsdownsample", "PIL"),

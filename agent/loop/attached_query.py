@@ -13,7 +13,7 @@ from looptap.agent.loop.guard.state_guard import StateGuard
 from looptap.agent.loop.overhead_budget import CostMeter
 from looptap.agent.loop.query_status import QueryStatus
 from looptap.streams.errors import LooptapError
-from looptap.streams.events import Event, missing_of
+from looptap.streams.events import MACHINE, Event, missing_of
 from looptap.streams.flags import ERROR
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import Latest, Mapped, Output, Pipeline, needs_group
@@ -69,6 +69,7 @@ class AttachedQuery(QueryStatus):
         self._outputs: Sequence[Output] | None = None  # of an evaluation, until all is done that belongs to it
         short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
         self._pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
+        self.awaits = MACHINE & frozenset().union(*(p.mentions for p in self._pipelines))
         self._inputs_seen = None if recorder is None else Sight.of_whole(recorder.condition.reads)
         self._exposed: Mapping[str, Any] = {}  # of the newest event
         self._mapped = pipeline if short and isinstance(pipeline, Mapped) else None
@@ -98,6 +99,8 @@ class AttachedQuery(QueryStatus):
                         return
                     self._try_again(now)
                 if not self.events:
+                    if self.awaits and self._too_early(event):
+                        return
                     self.started = now
                     if self.pipeline.expects:
                         self.missing_names = missing_of(event, self.pipeline.expects)

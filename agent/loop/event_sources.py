@@ -268,6 +268,8 @@ class EventSources:
         self.clock = clock
         """The clock of events, in monotonic seconds."""
         self.exposed, self.rank, self.evaluator = exposed, rank, evaluator
+        self.machine: dict[str, Any] = {}
+        """Readings of the machine, by the names that queries have for them. Only the I/O thread changes it."""
         assert isinstance(evaluator.queues, QueueSet)
         self._queues = evaluator.queues
         self.unobserved = evaluator.for_unobserved_events()
@@ -292,7 +294,8 @@ class EventSources:
         return source
 
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
-        origin, evaluators = EventOrigin(event, self.exposed, self.rank), (self.evaluator, self.unobserved)
+        origin = EventOrigin(event, self.exposed, self.rank, self.machine)
+        evaluators = self.evaluator, self.unobserved
         return EventSource(origin, self.lock, evaluators, self._queues, self.clock, closes)
 
     @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 from looptap.agent.handoff.value_queue import ValueSink
 from looptap.agent.loop.overhead_budget import LONGEST_RETRY_SECONDS, RETRY_SECONDS, CostMeter, percent
 from looptap.streams.errors import LooptapError
+from looptap.streams.events import Event
 from looptap.streams.expressions import format_error
 from looptap.streams.operators.pipeline import Latest, Pipeline
 from looptap.streams.text import last_line
@@ -44,6 +45,8 @@ class QueryStatus:
         self._resumed = 0.0  # when it ended
         self.overdue = 0.0
         """Seconds that its present evaluation has been running, if that is long."""
+        self.awaits: frozenset[str] = frozenset()
+        """The readings of the machine that it mentions: it is not evaluated before they are there."""
         self._in_a_row = 0
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
 
@@ -103,6 +106,12 @@ class QueryStatus:
             )
         every = _ordinal(meter.every * meter.pace)
         return f"evaluated at every {every} event, to stay within {percent(meter.allowed())}: {verdict}"
+
+    def _too_early(self, event: Event) -> bool:
+        """Return True before the first readings, and count the event as filtered."""
+        early = not self.awaits <= event.__looptap_names__()
+        self._empty += early
+        return early
 
     def fail(self, reason: str) -> None:
         """Stop for good; the I/O thread detaches the query."""

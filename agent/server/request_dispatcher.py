@@ -20,6 +20,7 @@ from looptap.agent.io.server_socket import SendResult
 from looptap.agent.io.server_thread import ServerThread
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
+from looptap.agent.machine.monitor import MachineMonitor
 from looptap.agent.queries.query_registry import QueryRegistry, grant_share
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.server.access_grants import AccessGrants
@@ -71,6 +72,7 @@ class RequestDispatcher:
         self.history = RunHistory()
         self.exporter = ValueExporter(self.queries, queues, self.sessions, limits, self._send, run.rank, self.history)
         self.liveness = LoopLiveness(sources, self._owner)
+        self.machine = MachineMonitor(sources)
         self._finished_commands: deque[LoopCommand] = deque()
         self.commands = CommandService(self.queries, sources, groups, limits, self._finished)
         self.access_grants = AccessGrants(run, limits, self.declared_streams, self.disconnect, link)
@@ -172,6 +174,7 @@ class RequestDispatcher:
         for peer in self.heartbeat.expired():
             self.on_disconnect(peer)
         self.heartbeat.update()
+        self.machine.update()
         self.queues.wakeup_pending = False  # an interrupt of the training thread may have left it set without a wakeup
         if not self.clients:  # no client waits for unobserved values
             return
@@ -255,7 +258,10 @@ class RequestDispatcher:
         match message:
             case m.Attach() | m.Read():
                 self._done(client, message, self.subscriptions.attach(client, message))
-                if client.streams[message.stream].waits():  # a history
+                stream = client.streams[message.stream]
+                if stream.query.awaits:
+                    self.machine.update()
+                if stream.waits():  # a history
                     self.queues.wake()
             case m.Detach():
                 stream = self.subscriptions.stream(client, message.stream)
@@ -290,7 +296,8 @@ class RequestDispatcher:
                 if held and self.flush():
                     self.queues.wake()
             case m.GetStats():
-                self._done(client, message, self.statistics.stats())
+                machine = self.machine.report() if message.machine else None
+                self._done(client, message, self.statistics.stats(machine))
             case m.GetStacks():
                 self._done(client, message, self.statistics.stacks())
             case m.GetControls():

@@ -17,7 +17,7 @@ from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.subscription import ClientSession
 from looptap.protocol import messages as m
-from looptap.protocol.statistics import AgentStats, StackReport
+from looptap.protocol.statistics import AgentStats, MachineReport, StackReport
 
 
 class StatisticsReporter:
@@ -60,7 +60,7 @@ class StatisticsReporter:
         inside = "" if client.viewer or not liveness.inside else str(liveness.inside[0])
         return m.Beat(events, idle, self._pause.seconds(), confirm, ages, inside)
 
-    def stats(self) -> AgentStats:
+    def stats(self, machine: MachineReport | None = None) -> AgentStats:
         """Collect all counters of the agent."""
         streams, declared, queues = list(self._exporter.streams), self._declared, self._queues
         return AgentStats(
@@ -88,5 +88,6 @@ class StatisticsReporter:
             io_seconds=self.io_seconds,
             io_share=self._budget.io,
             budget=self._budget.fraction,
+            machine=machine,
             **self._history.describe(),
         )

@@ -97,7 +97,7 @@ class Top(App[None]):
         Binding("s", "stop", "Stop the job"),
     ]
     CSS = """
-    #head, #vitals, #outcome { height: auto; max-height: 5; padding: 0 1; }
+    #head, #vitals, #outcome { height: auto; max-height: 6; padding: 0 1; }
     #head, #vitals, #outcome, #commands, StreamView { text-wrap: nowrap; text-overflow: ellipsis; }
     #head, #outcome { height: 1; }
     #body { height: 1fr; }

@@ -16,6 +16,7 @@ from looptap.client.estimates import Estimates
 from looptap.client.run import Run
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import ControlInfo, StreamInfo
+from looptap.protocol.statistics import MachineReport
 from looptap.streams.errors import LooptapError
 
 REPLY_TIMEOUT_SECONDS = 3.0
@@ -82,6 +83,8 @@ class Facts:
     """Bytes waiting to be sent."""
     streams: tuple[StreamInfo, ...] = ()
     controls: Mapping[str, ControlInfo] = field(default_factory=dict)
+    machine: MachineReport | None = None
+    """Host and devices of this rank."""
     commands: tuple[Mapping[str, Any], ...] = ()
     """The newest commands, the oldest first."""
     ranks: tuple[Rank, ...] = ()
@@ -121,7 +124,7 @@ class Watcher:
         return Facts(**_own(self.run)) if seen is None else replace(seen, **_own(self.run))
 
     def _stats(self, seen: Facts) -> Facts:
-        stats = self.run.agent_stats(REPLY_TIMEOUT_SECONDS)
+        stats = self.run.agent_stats(REPLY_TIMEOUT_SECONDS, machine=True)
         return replace(
             seen,
             events=self._rates(stats.events),
@@ -133,6 +136,7 @@ class Watcher:
             dropped=stats.dropped,
             withheld=stats.withheld,
             outbox=stats.outbox_bytes,
+            machine=stats.machine,
         )
 
     def _events(self, seen: Facts) -> Facts:
@@ -195,9 +199,10 @@ def _finite(number: float) -> float:
 
 def report(seen: Facts) -> dict[str, Any]:
     """Return the facts as plain data, for JSON."""
-    plain = asdict(replace(seen, streams=(), controls={}))
+    plain = asdict(replace(seen, streams=(), controls={}, machine=None))
     return {
         **plain,
+        "machine": msgspec.to_builtins(seen.machine),
         "streams": msgspec.to_builtins(seen.streams),
         "controls": list(map(msgspec.structs.asdict, seen.controls.values())),
     }

@@ -15,6 +15,7 @@ from looptap.cli.formats import cost, printable, several, size, text_of
 from looptap.cli.top.model import Facts
 from looptap.client.control.controls import line_of
 from looptap.client.estimates import banded, said
+from looptap.client.machine import described
 from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
@@ -72,6 +73,8 @@ def vitals(seen: Facts) -> Iterator[Text]:
         yield line.append(f"viewer: {shown}; queries, costs, controls and commands are the operators'")
     else:
         yield _costs(seen)
+        if beside := described(seen.machine):
+            yield Text.assemble(("machine  ", "dim"), printable("; ".join(beside)))
     if seen.ranks:
         line = Text("ranks    ", "dim")
         for one in seen.ranks[:64]:

@@ -94,7 +94,7 @@ class Sight:
             return type(event) is EventSnapshot
         own = event.__dict__
         for name in self.roots:
-            value = own[name] if name in own else event.__looptap_exposed__().get(name)
+            value = own[name] if name in own else event.__looptap_held__(name)
             if type(value) not in _NUMBERS and not is_plain(value):
                 return False
         return not self.needs or all(_met(event, own, path, test) for path, test in self.needs)
@@ -105,7 +105,7 @@ _NUMBERS = frozenset({float, int, bool, str, type(None)})
 
 def _met(event: Event, own: Mapping[str, Any], path: ObservablePath, test: Callable[[Any], bool]) -> bool:
     """Return True if ``path`` is stored at each step and ``test`` holds at its end."""
-    value: Any = own[path.root] if path.root in own else event.__looptap_exposed__().get(path.root)
+    value: Any = own[path.root] if path.root in own else event.__looptap_held__(path.root)
     for place, step in enumerate(path.steps):
         kind = kind_of(type(value))
         if kind in (ATOM, TENSOR, ARRAY):

@@ -6,11 +6,11 @@ lists, dicts, sets and deques of them, as far as a bounded check reaches. Subcla
 
 from __future__ import annotations
 
+import collections
 import inspect
 import sys
 import types
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,7 +35,7 @@ _ATOMS: tuple[type, ...] = (
 )  # fmt: skip
 _BASIC: dict[type, int] = {
     **dict.fromkeys(_ATOMS, ATOM), np.ndarray: ARRAY, dict: MAPPING,
-    **dict.fromkeys((tuple, list, set, frozenset, deque), SEQUENCE),
+    **dict.fromkeys((tuple, list, set, frozenset, collections.deque), SEQUENCE),
 }  # fmt: skip
 _kinds: dict[type, int] = dict(_BASIC)
 
@@ -168,6 +168,8 @@ def is_plain_optimizer(optimizer: Any) -> bool:
 # ---------------------------------------------------------------- attributes that are stored, not computed
 
 _NOWHERE = object()
+_one: Any = collections.namedtuple("_one", "field")
+_NAMED_FIELD: Any = type(_one.field)  # `_tuplegetter`, which reads the place itself
 Reader = Callable[[Any], "tuple[bool, Any]"]
 _stored: dict[tuple[type, str], Reader] = {}
 
@@ -187,10 +189,10 @@ def stored(value: Any, name: str) -> tuple[bool, Any]:
 
 
 def _reader(kind: type, name: str) -> Reader:
-    if inspect.getattr_static(kind, "__getattribute__") is not object.__getattribute__:
+    if inspect.getattr_static(kind, "__getattribute__") not in (object.__getattribute__, tuple.__getattribute__):
         return _unknown
     held = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NOWHERE)
-    if isinstance(held, types.MemberDescriptorType):  # a slot
+    if isinstance(held, types.MemberDescriptorType | _NAMED_FIELD):  # a slot, or a place in a tuple
         return lambda value: (True, getattr(value, name, None))
     hooks = ("__get__", "__set__", "__delete__")
     if held is not _NOWHERE and any(hasattr(type(held), hook) for hook in hooks):

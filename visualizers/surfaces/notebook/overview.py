@@ -11,6 +11,7 @@ from typing import Any
 import ipywidgets
 
 from looptap.client.estimates import Estimates, over_by_now, said
+from looptap.client.machine import described
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
 from looptap.streams.errors import LooptapError
@@ -79,7 +80,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         return table("Events", ("event", "so far", "per second"), rows)
 
     def _cost(self) -> list[str]:
-        stats = self.run.agent_stats()
+        stats = self.run.agent_stats(machine=True)
         share = sum(one.share_of_time for one in stats.queries) + sum(one.share_of_time for one in stats.streams)
         facts = [
             ("queries and declared streams", f"{share:.2%} of the loop's time"),
@@ -94,6 +95,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         ]
         return [
             self._rates(stats.events),
+            table("Machine", ("",), [(text,) for text in described(stats.machine)]),
             table("What looptap costs", ("", ""), facts),
             table("Queries", ("query", "on", "per event", "share", "limited"), rows),
         ]

@@ -1,0 +1,1 @@
+"""The machine beside the loop: host and NVIDIA devices."""
