@@ -206,8 +206,8 @@ class Run:
 
     # ------------------------------------------------------------ what can be asked
 
-    stream = query.stream
-    skew = over_ranks.skew
+    stream = forwarded("", query.stream)
+    skew = forwarded("", over_ranks.skew)
 
     # ------------------------------------------------------------ what changes the job, or shows it to others
 

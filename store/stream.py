@@ -14,6 +14,7 @@ from looptap.store.exchange import csv_parquet
 from looptap.store.layout.columns import fact_of
 from looptap.store.paged_buffer import MAX_ITEM_NUMBER, PagedBuffer, Select
 from looptap.store.queue import COMMAND_FIELDS, COMMANDS, QueuedCommand
+from looptap.streams.forwarding import facade
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import LIVE, Feed
 from looptap.streams.stream.stream import Gap, Stream
@@ -82,6 +83,7 @@ class StoredFeed(Feed):
             self.schedule()
 
 
+@facade
 class StoredStream(Kept):
     """A stored stream, which reads its values from the file as needed.
 

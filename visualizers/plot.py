@@ -13,9 +13,11 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from looptap.streams.errors import LooptapError
+from looptap.streams.forwarding import check_options
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.cells import Cell
+from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.frame_history import MAX_FRAMES
 from looptap.visualizers.charts.legends import label_of, legends
 from looptap.visualizers.charts.marks import settle
@@ -93,6 +95,7 @@ class Plot:
         ``how`` is what `Chart.add` takes: ``axis="right"``, ``color``, ``dash``, ``name``, ``y``. Raises
         IncompatibleStreams.
         """
+        check_options("Plot.add", how, Chart.add)
         for group in streams:
             if to is None:
                 for found, kind in _parts(group, how.get("chart", self._how["chart"])):
@@ -216,6 +219,7 @@ def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:
     >>> looptap.compare(one, two).summary()[1]["final"]
     0.125
     """
+    check_options("compare", how, Plot)
     names = [one for one in sources if isinstance(one, str)]
     streams = [one for one in sources if isinstance(one, Stream)]
     runs = [one for one in sources if not isinstance(one, str | Stream)]

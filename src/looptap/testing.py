@@ -49,6 +49,7 @@ from looptap.client.run import Run
 from looptap.client.transport.base import Receiver
 from looptap.protocol.errors import RunEnded
 from looptap.protocol.keys import OPERATOR
+from looptap.streams.forwarding import check_options
 
 __all__ = ["Clock", "Pair", "pair", "parts_of"]
 
@@ -121,6 +122,7 @@ def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, man
     bounds, the errors. Only callbacks and streams derived by `Stream.query` run on a thread of their own, as ever:
     `wait` for their results.
     """
+    check_options("pair", how, Agent)
     connection = MemoryConnection(manual)
     opened = {name: how.pop(name) for name in _OF_THE_OPEN_AGENT if name in how}
     opened["sigterm"] = how.get("sigterm", False)

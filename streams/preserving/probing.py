@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from looptap.streams.errors import QueryError
+from looptap.streams.forwarding import facade
 from looptap.streams.preserving.interrupts import complete
 from looptap.streams.preserving.module_state import ModuleState, unwrapped
 from looptap.streams.preserving.torch_state import TorchStateGuard, run_eagerly
@@ -106,6 +107,7 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
         return ModuleState(self.model)
 
 
+@facade
 class probing(untouched):  # noqa: N801  # as above
     """A context in which a model can be probed several times; see `probe`.
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import Any, NamedTuple
 
 from looptap.streams.errors import StreamEnded, StreamTimeout
+from looptap.streams.forwarding import facade
 from looptap.streams.stream.buffer import Batch, Gap, LimitedStretch, Record, RunSeam
 from looptap.streams.stream.contents import StreamContents
 from looptap.streams.stream.feed import ENDED, Feed
@@ -38,6 +39,7 @@ class Cost(NamedTuple):
         return f"{self.nanoseconds / 1000:.3g} µs an event, {self.share:.2%} of the step time"
 
 
+@facade
 class Stream(StreamContents):
     """Numbered values, the newest of which are kept.
 

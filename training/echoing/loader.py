@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from looptap.streams.control import Control
+from looptap.streams.forwarding import facade
 from looptap.training.echoing import echo_arguments
 from looptap.training.echoing.auto_factor import Auto, StageMeter
 from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, Automatic, Factor, Mode
@@ -25,6 +26,7 @@ _GROWTH_DIVISOR = 4
 _COUNTERS = ("epoch", "steps", "fresh", "seen", "dropped")
 
 
+@facade
 class Echo(Flow):
     """The batches of ``loader`` with each item repeated ``factor`` times.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError
+from looptap.streams.forwarding import facade
 from looptap.training.prioritized.average_gradient import AverageGradient
 from looptap.training.prioritized.methods.priority_methods import PRIORITY_METHODS
 from looptap.training.prioritized.methods.priority_trends import PriorityTrends
@@ -56,6 +57,7 @@ class VariantControl(Control):
         super().__set__(instance, found)
 
 
+@facade
 class Prioritized(PrioritizedObservables):
     """Draws batches, more often of the examples that move the loss.
 
@@ -167,7 +169,7 @@ class Prioritized(PrioritizedObservables):
     def observe(self, indices: Any, *, losses: Any = None, logits: Any = None, targets: Any = None) -> None:
         """Learn from a step, like `Selection.observe`.
 
-        By default it learns from the losses that `backward` got.         "norm" is best with ``logits`` and
+        By default it learns from the losses that `backward` got. "norm" is best with ``logits`` and
         ``targets``. Never raises: what is wrong stands in `note`.
         """
         if losses is None and logits is None:

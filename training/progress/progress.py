@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.control import Control
+from looptap.streams.forwarding import facade
 from looptap.training.progress.arguments import (
     callables,
     check_state,
@@ -41,6 +42,7 @@ _RETRY_SECONDS = 0.05  # the same while there is no estimate
 _FORECAST_PACE_FACTOR = 1000  # times the duration of the last forecast, until the next
 
 
+@facade
 class Progress(ProgressObservables):
     """Estimator of when a training loop will end.
 

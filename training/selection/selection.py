@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.control import Control
+from looptap.streams.forwarding import facade
 from looptap.training.sampling.per_example import criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
 from looptap.training.selection import selection_arguments as arguments
@@ -26,6 +27,7 @@ _ROUNDING_BATCHES = 1e-6  # by which an expected length may be too long
 _QUIETLY = np.errstate(all="ignore")  # warnings of numbers that are not finite: what is wrong stands in `note`
 
 
+@facade
 class Selection(SelectionLoss):
     """Draws batches, more often of what the model still learns from.
 
