@@ -1,1 +1,1 @@
-"""The wire: messages, value codec, keys, connection files, limits, errors."""
+"""The wire: messages, codec, keys, connection files, limits, errors, wakeups."""

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 import zmq
 
-from looptap.agent.handoff.wakeup import Wakeup
 from looptap.agent.io.authenticator import Authenticator
 from looptap.agent.io.request_handler import RequestHandler
 from looptap.agent.io.server_socket import ServerSocket
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
+from looptap.protocol.wakeup import Wakeup
 
 MAX_FRAMES_PER_TURN = 64
 """Frames received before values are sent."""

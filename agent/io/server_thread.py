@@ -30,7 +30,6 @@ import zmq
 # What frees uncopied frames has an exit hook, and hooks run last one first: it must be there before ours.
 import zmq.utils.garbage
 
-from looptap.agent.handoff.wakeup import Wakeup
 from looptap.agent.io import after_fork
 from looptap.agent.io.authenticator import Authenticator
 from looptap.agent.io.reactor import Reactor
@@ -39,6 +38,7 @@ from looptap.agent.io.server_socket import SOCKET_MARK_BYTES, SendResult, Server
 from looptap.protocol.errors import LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys, require_curve
 from looptap.protocol.limits import Limits
+from looptap.protocol.wakeup import Wakeup
 
 log = logging.getLogger("looptap")
 

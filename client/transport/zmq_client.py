@@ -8,10 +8,8 @@ bounded, and a receiver's exception is counted, not fatal. Assumes that the rece
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import socket
 import threading
 import time
 from collections import deque
@@ -26,6 +24,7 @@ from looptap.client.transport.zmq_context import Context, shared_context
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
 from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits
+from looptap.protocol.wakeup import Wakeup
 from looptap.streams.waiting import wait_interruptibly
 
 TICK_INTERVAL_SECONDS = 1.0
@@ -35,10 +34,8 @@ _MAX_OUTGOING_FRAMES = 10_000
 _RECONNECT_DELAY_SECONDS, _MAX_RECONNECT_DELAY_SECONDS = 0.1, 0.5
 _CONNECT_TIMEOUT_SECONDS = 1.0  # seconds for a lost link to connect: the kernel would try again ever more rarely
 _LINGER_SECONDS = 0.3  # seconds to send what waits when the link is closed
-_MAX_FAILED_HANDSHAKES = (
-    3  # times in a row that a handshake must break off to mean a wrong key: a stopped agent does so once
-)
-_NEVER_MILLISECONDS = 1_000_000_000  # milliseconds
+_MAX_FAILED_HANDSHAKES = 3  # in a row, which mean a wrong key: a stopped agent breaks one off
+_NEVER_MILLISECONDS = 1_000_000_000
 _ENVELOPE_BYTES = 1 << 20  # what a message may have around its values
 
 
@@ -68,15 +65,13 @@ class ZmqTransport:
         self.refused_messages = 0
         """Messages of more than one frame, which no agent sends."""
         self._outgoing: deque[bytes] = deque()
-        self._wakeup_pending = self._stopping = False
+        self._stopping = False
+        self._wakeup = Wakeup()
         self._connected = threading.Event()
         self._error: LinkError | None = None
         self._last_error: LinkError | None = None  # what the newest attempt to connect came to
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
-        self._wakeup_writer, self._wakeup_reader = socket.socketpair()
-        for end in (self._wakeup_writer, self._wakeup_reader):
-            end.setblocking(False)
 
     # ------------------------------------------------------------ from any thread
 
@@ -102,28 +97,19 @@ class ZmqTransport:
         if len(self._outgoing) >= _MAX_OUTGOING_FRAMES:
             raise LimitReached(f"{_MAX_OUTGOING_FRAMES:,} messages wait to be sent to the agent, the bound.")
         self._outgoing.append(frame)
-        self._wake()
+        self._wakeup.set()
 
     def close(self, timeout: float = 1.0) -> None:
         """Send pending frames and disconnect."""
         if os.getpid() != self._pid:
             return
         self._stopping = True
-        self._wake()
+        self._wakeup.set()
         if self._route is not None:
             self._route.cancel()
         thread = self._thread
-        if thread is None:
-            self._wakeup_writer.close()
-            self._wakeup_reader.close()
-        elif thread is not threading.current_thread():
+        if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
-
-    def _wake(self) -> None:
-        if not self._wakeup_pending:
-            self._wakeup_pending = True
-            with contextlib.suppress(OSError):  # full: it is awake; closed: it is over
-                self._wakeup_writer.send(b"\0")
 
     # ------------------------------------------------------------ the thread
 
@@ -144,8 +130,6 @@ class ZmqTransport:
             self._connected.set()
             if was_connected and error is not None and not self._stopping:
                 self._dispatch(self._receiver.on_end, error)
-            self._wakeup_writer.close()
-            self._wakeup_reader.close()
 
     def _reconnect_loop(self, context: Context) -> LinkError | None:
         """Connect and reconnect; return the error that ends it, None when asked to stop."""
@@ -196,15 +180,15 @@ class ZmqTransport:
         deadline, connected_at = began + self._limits.handshake + 1.0, math.inf
         poller = zmq.Poller()
         poller.register(connection.monitor, zmq.POLLIN)
-        poller.register(self._wakeup_reader, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
         while not self._stopping:
             connected = any(event == zmq.EVENT_CONNECTED for event, _ in connection.history)
             left = (deadline if connected else min(deadline, began + dial)) - time.monotonic()
             if left <= 0:
                 return no_answer(connection.endpoint)
             ready = dict(poller.poll(int(left * 1000) + 1))
-            if self._wakeup_reader.fileno() in ready:
-                self._clear_wakeup()
+            if self._wakeup.fd in ready:
+                self._wakeup.clear()
             seen = connection.seen()
             if any(event == zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _ in seen):
                 return None
@@ -219,7 +203,7 @@ class ZmqTransport:
     def _serve(self, connection: _Connection) -> None:
         """Carry frames both ways until the link is lost or closed."""
         poller = zmq.Poller()
-        for source in (connection.socket, connection.monitor, self._wakeup_reader):
+        for source in (connection.socket, connection.monitor, self._wakeup.fd):
             poller.register(source, zmq.POLLIN)
         next_tick, give_up = time.monotonic() + TICK_INTERVAL_SECONDS, math.inf
         while True:
@@ -234,8 +218,8 @@ class ZmqTransport:
                     return
             poller.register(connection.socket, zmq.POLLIN | (zmq.POLLOUT if waiting else 0))
             ready = dict(poller.poll(_milliseconds(min(next_tick, give_up))))
-            if self._wakeup_reader.fileno() in ready:
-                self._clear_wakeup()
+            if self._wakeup.fd in ready:
+                self._wakeup.clear()  # before the queue is read: an append from now on wakes this thread again
             if ready.get(connection.socket, 0) & zmq.POLLIN:
                 self._receive_some(connection.socket)
             if connection.monitor in ready:
@@ -243,11 +227,6 @@ class ZmqTransport:
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_INTERVAL_SECONDS
                 self._dispatch(self._receiver.on_tick)
-
-    def _clear_wakeup(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wakeup_reader.recv(4096)
-        self._wakeup_pending = False  # before the queue is read: an append from now on wakes this thread again
 
     def _send_some(self, dealer: zmq.Socket[bytes]) -> bool:
         """Send some of the pending frames; return True if some are left."""
@@ -286,10 +265,10 @@ class ZmqTransport:
     def _pause(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         poller = zmq.Poller()
-        poller.register(self._wakeup_reader, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
         while not self._stopping and (left := deadline - time.monotonic()) > 0:
             if poller.poll(int(left * 1000) + 1):
-                self._clear_wakeup()
+                self._wakeup.clear()
 
 
 def _milliseconds(until: float) -> int:

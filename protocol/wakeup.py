@@ -1,4 +1,4 @@
-"""Wakeups of the I/O thread: any thread sets one, a poll of its descriptor ends."""
+"""Wakeups of I/O threads: any thread sets one, a poll of its descriptor ends."""
 
 from __future__ import annotations
 
