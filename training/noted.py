@@ -9,9 +9,10 @@ _MAX_WARNINGS = 20  # of one object; later ones stand in the note only
 
 
 class Noted:
-    """An object that reports what went wrong in `note`, and as at most 20 warnings."""
+    """An object that says in `note` what is wrong, and as at most 20 warnings."""
 
-    note: str
+    note = ""
+    """What is wrong or missing, and why; empty if nothing is."""
     _warned = 0
 
     def _say(self, text: str) -> None:

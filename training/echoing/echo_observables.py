@@ -29,8 +29,6 @@ class EchoObservables(Noted):
         """Examples of the newest batch that are echoes of others in it."""
         self.dropped = 0
         """Examples read or promised but not handed over: `end="drop"`, an incomplete last batch."""
-        self.note = ""
-        """What is wrong or missing, and why; empty if nothing."""
 
     @property
     def ratio(self) -> float:

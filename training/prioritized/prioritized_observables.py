@@ -15,13 +15,12 @@ from looptap.training.prioritized.methods.priority_trends import PriorityTrends
 from looptap.training.prioritized.methods.published import Published
 from looptap.training.prioritized.renewals import Renewals
 from looptap.training.sampling.permutation_walk import Ints
-from looptap.training.selection.samples import MAX_SAMPLES
 from looptap.training.selection.selection import Selection
+from looptap.training.selection.selection_observables import thinned
 
 Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 TOP_SHARE = (0.01, 0.05, 0.10)
 """The shares of the examples whose part in all priority is shown."""
-_MAX_ARRAY_EXAMPLES = 100_000  # of which an observable has a number; of more, every n-th
 
 
 class PrioritizedObservables(Selection):
@@ -72,7 +71,7 @@ class PrioritizedObservables(Selection):
         Of "published" and "repaired" the estimated priorities, of the others the newest scores or losses. Of more than
         100,000 examples, those of every n-th.
         """
-        found = self._importance(self.shard[:: -(-len(self.shard) // _MAX_ARRAY_EXAMPLES)])
+        found = self._importance(thinned(self.shard))
         return found[np.isfinite(found)]
 
     @property
@@ -122,7 +121,7 @@ class PrioritizedObservables(Selection):
     def lift(self) -> float:
         """How much higher the measured priority of the top tenth is than the mean.
 
-        The tenth that was estimated highest, and the ratio of the means.         On the examples of `rank_correlation`;
+        The tenth that was estimated highest, and the ratio of the means. On the examples of `rank_correlation`;
         NaN: unknown, or the mean is not positive.
         """
         return self._once(f"lift {self.renewals.count}", self.renewals.lift)
@@ -165,12 +164,7 @@ class PrioritizedObservables(Selection):
         return self.trends.estimate(ids, method.step) if isinstance(method, Published) else method.predicted(ids)
 
     def _ranked_samples(self, count: int, sign: int) -> list[dict[str, Any]]:
-        if not isinstance(count, int) or not 0 < count <= MAX_SAMPLES:
-            raise ValueError(f"count={count!r} must be a whole number from 1 to {MAX_SAMPLES}.")
-        if not hasattr(self.data, "__getitem__"):
-            raise TypeError(
-                f"{type(self).__name__}({self.data!r}) knows no data set to read from: give it in place of its length."
-            )
+        self._check_samples(count)
 
         def read() -> list[dict[str, Any]]:
             known = self._importance(self.shard)

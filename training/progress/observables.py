@@ -29,8 +29,6 @@ class ProgressObservables(Noted, LoopObserver):
         self.ledger = ledger
         """The ledger of the training time."""
         self._insert, self._watch = insert, SpeedWatch()
-        self.note = ""
-        """The reason why there is no forecast; empty otherwise."""
         self.epoch = 0
         """Epochs of training that have ended."""
         self.steps = 0

@@ -53,8 +53,6 @@ class SelectionObservables(Noted):
         """What is known of each instance."""
         self.walk = PermutationWalk(shard, [*seed, 1])  # unlike [0, 0], that is not the stream of default_rng(0)
         """The order in which instances are offered."""
-        self.note = ""
-        """What is wrong or missing, and why; empty if nothing is."""
         self.epoch = 0
         """Epochs that have ended."""
         self.steps = 0
@@ -223,7 +221,7 @@ class SelectionObservables(Noted):
 
         Of more than 100,000 instances, those of every n-th.
         """
-        known = self._method.predicted(_thinned(self.shard))
+        known = self._method.predicted(thinned(self.shard))
         return known[np.isfinite(known)]
 
     @property
@@ -232,7 +230,7 @@ class SelectionObservables(Noted):
 
         Of more than 100,000 instances, those of every n-th.
         """
-        last = self.table.last[_thinned(self.shard)]
+        last = self.table.last[thinned(self.shard)]
         return self.steps - last[last >= 0]
 
     @property
@@ -269,13 +267,17 @@ class SelectionObservables(Noted):
         self.seconds_saved += new / self.batch_size * self._gate.step_seconds
 
     def _samples(self, count: int, sign: int) -> list[dict[str, Any]]:
+        self._check_samples(count)
+        return self._once(f"samples {sign * count}", lambda: self._read(count, sign))
+
+    def _check_samples(self, count: int) -> None:
+        """Raise ValueError for a wrong count, TypeError if there is no data set."""
         if not isinstance(count, int) or not 0 < count <= MAX_SAMPLES:
             raise ValueError(f"count={count!r} must be a whole number from 1 to {MAX_SAMPLES}.")
         if not hasattr(self.data, "__getitem__"):
             raise TypeError(
                 f"{type(self).__name__}({self.data!r}) knows no data set to read from: give it in place of its length."
             )
-        return self._once(f"samples {sign * count}", lambda: self._read(count, sign))
 
     def _read(self, count: int, sign: int) -> list[dict[str, Any]]:
         rank = sign * (self.table.seen[self.shard] + self._acceptance() / 2)
@@ -334,5 +336,6 @@ def _known(number: float) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _thinned(shard: Ints) -> Ints:
+def thinned(shard: Ints) -> Ints:
+    """Return the instances of which an observable that is an array has a number."""
     return shard[:: -(-len(shard) // _MAX_ARRAY_INSTANCES)]

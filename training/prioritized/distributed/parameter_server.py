@@ -40,8 +40,6 @@ class ParameterServer(Noted):
             raise ValueError(f"staleness={staleness} must be 0 or more steps.")
         self.channels = open_channels(None, timeout)
         self.model, self.optimizer, self.bound = model, optimizer, staleness
-        self.note = ""
-        """What went wrong last."""
         self.updates = 0
         """The steps so far, of all workers."""
         self.staleness = 0

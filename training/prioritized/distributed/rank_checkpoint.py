@@ -67,8 +67,6 @@ class RankCheckpoint(Noted):
         self.folder, self.every = Path(folder), every
         self.step = step
         """The steps that were done."""
-        self.note = ""
-        """What went wrong last."""
         self._state, self._terminated = state, False
         self._presence: RankPresence | None = None
         self._before: Any = None

@@ -61,8 +61,6 @@ class ReducedGradients(Noted):
             )
         self.parameters = list(model.module.parameters())
         """Those of the wrapped model, in its order, which is that of `taken`."""
-        self.note = ""
-        """What went wrong last."""
         self.reductions = 0
         """The backward passes whose gradients were reduced."""
         self.reduced_bytes = 0

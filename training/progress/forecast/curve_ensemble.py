@@ -41,10 +41,7 @@ _DROP_EFFECT_POINTS = 1.0  # points within which a drop of the learning rate tak
 _AGE_DISCOUNT, _MIN_WEIGHT = 1.0, 0.01
 _EVIDENCE_POWER = 0.7  # power of the evidence, since real curves match none of these exactly
 _NOISE_CORRELATION = 0.3  # between the noise of successive validations
-_BAND_QUANTILES = (
-    0.22,
-    0.93,
-)  # quantiles of the draws; fitted, since draws are wide and real runs last longer
+_BAND_QUANTILES = (0.22, 0.93)  # of the draws; fitted, since draws are wide and real runs last longer
 _MAX_OBSERVATIONS = 120  # observations; older ones are merged
 _MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
 

@@ -11,10 +11,7 @@ from looptap.training.sampling.permutation_walk import Acceptance, Floats, Ints
 from looptap.training.selection.methods.method import Method, Settings
 
 _EMA_DECAY_FACTOR = 0.95  # of the mean weight of a batch
-_HALF_UNTIL_SHARE, _WHOLE_FROM_SHARE = (
-    0.5,
-    0.85,
-)  # of the plan: between them the exponent rises
+_HALF_UNTIL_SHARE, _WHOLE_FROM_SHARE = 0.5, 0.85  # of the plan: between them the exponent rises
 
 
 class Norm(Method):
