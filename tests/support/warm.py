@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -176,14 +177,34 @@ def _kind(words: list[str]) -> str:
 
 
 class _Server:
-    """A process that has imported looptap (and torch) and forks for each program."""
+    """A process that has imported looptap (and torch) and forks for each program.
+
+    The workers of a test run share it; it ends with the last of them.
+    """
 
     def __init__(self, kind: str) -> None:
-        self._door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, str(Path(__file__).with_name("warm_server.py")), str(theirs.fileno()), kind]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=DEVNULL, cwd="/")
-        theirs.close()
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        address = f"\0looptap-warm-{_RUN}-{kind}"
+        while not self._connected(address):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                try:
+                    listener.bind(address)
+                except OSError:  # another worker was faster, and is about to listen
+                    time.sleep(LOOK_SECONDS)
+                    continue
+                listener.listen(64)
+                program = str(Path(__file__).with_name("warm_server.py"))
+                command = [sys.executable, program, str(listener.fileno()), kind]
+                process = subprocess.Popen(command, pass_fds=[listener.fileno()], stdin=DEVNULL, cwd="/")
+                process.returncode = 0  # this process does not wait for it, since others may need it for longer
         self._door.settimeout(300)
+        atexit.register(self._door.close)
+
+    def _connected(self, address: str) -> bool:
+        with contextlib.suppress(ConnectionRefusedError):
+            self._door.connect(address)
+            return True
+        return False
 
     def start(self, how: dict[str, Any], fds: list[int]) -> int:
         """Start a program with these descriptors; return its process id."""
@@ -193,18 +214,12 @@ class _Server:
             socket.send_fds(self._door, [b"!"], [file.fileno(), *fds])
         return int(self._door.recv(100))
 
-    def end(self) -> None:
-        """End the process."""
-        self._door.close()
-        self._process.kill()
-        self._process.wait()
 
-
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(16)
 _servers: dict[str, _Server] = {}
 
 
 def _server(kind: str) -> _Server:
     if kind not in _servers:
         _servers[kind] = _Server(kind)
-        atexit.register(_servers[kind].end)
     return _servers[kind]

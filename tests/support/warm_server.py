@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -27,33 +28,57 @@ elif sys.argv[2] == "nbclient":
     import nbformat  # noqa: F401 - as above
 
 
-def forked(server):
-    """Fork for each request; return in the child, with the program and descriptors."""
-    while True:
-        message, fds, _, _ = socket.recv_fds(server, 1, 5)
-        if not message:
-            os._exit(0)
-        if os.fork() == 0:  # who waits for the program, and tells its exit code
-            program = os.fork()
-            if program == 0:
-                server.close()
-                return fds
-            with contextlib.suppress(OSError):
-                server.send(str(program).encode())
-            server.close()
-            for fd in fds[:4]:
-                os.close(fd)
-            os.closerange(0, 3)
-            _, status = os.waitpid(program, 0)
-            with contextlib.suppress(OSError):
-                os.write(fds[4], str(os.waitstatus_to_exitcode(status)).encode())
-            os._exit(0)
-        for fd in fds:
-            os.close(fd)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+MAX_DESCRIPTORS = 4096
 
+
+def forked(listener):
+    """Fork for each request; return in the child, with the program and descriptors."""
+    clients = {}
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+    while True:
+        for fd, _ in poller.poll():
+            if fd == listener.fileno():
+                client = listener.accept()[0]
+                if client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8] == OURS:
+                    clients[client.fileno()] = client
+                    poller.register(client, select.POLLIN)
+                continue
+            message, fds, _, _ = socket.recv_fds(clients[fd], 1, 5)
+            if not message:
+                poller.unregister(fd)
+                clients.pop(fd).close()
+                if not clients:
+                    os._exit(0)
+            elif start(clients[fd], fds):
+                for one in (listener, *clients.values()):
+                    one.close()
+                return fds
+
+
+def start(client, fds):
+    """Fork; return True in the new program, False here."""
+    if os.fork() == 0:  # who waits for the program, and tells its exit code
+        program = os.fork()
+        if program == 0:
+            return True
+        with contextlib.suppress(OSError):
+            client.send(str(program).encode())
+        os.closerange(0, fds[4])  # also the sockets: who has them open is a client
+        os.closerange(fds[4] + 1, MAX_DESCRIPTORS)
+        _, status = os.waitpid(program, 0)
+        with contextlib.suppress(OSError):
+            os.write(fds[4], str(os.waitstatus_to_exitcode(status)).encode())
+        os._exit(0)
+    for fd in fds:
+        os.close(fd)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return False
+
+
+OURS = os.getuid().to_bytes(4, sys.byteorder)
 
 gc.collect()
 gc.freeze()  # what is imported is looked at by no collection of a program
