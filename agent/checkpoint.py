@@ -87,7 +87,7 @@ def _counts(state: Any, name: str) -> dict[str, int]:
         isinstance(key, str) and type(number) is int and 0 <= number <= _MAX_EVENT_NUMBER
         for key, number in found.items()
     ):
-        raise ValueError(f"{state!r:.80} is no state of an agent: it is what Agent.state_dict() has returned.")
+        raise ValueError(f"{state!r:.80} is not the state of an agent, which Agent.state_dict() returns.")
     return found
 
 
@@ -95,4 +95,4 @@ def _facts(state: dict[str, Any]) -> tuple[str, list[str], str, dict[str, Any]]:
     run, lineage, file, controls = (state.get(name) for name in ("run", "lineage", "file", "controls"))
     if isinstance(run, str) and isinstance(lineage, list) and isinstance(file, str) and isinstance(controls, dict):
         return run, list(map(str, lineage)), file, controls
-    raise ValueError(f"{state!r:.80} is no state of an agent: a part of it is missing or is something else.")
+    raise ValueError(f"{state!r:.80} is not the state of an agent: a part of it is missing or of another kind.")

@@ -151,7 +151,7 @@ def _remote(name: str, rank: int | None, timeout: float) -> RunListing:
         heading = route.open(timeout)
         if heading.file is None or rank not in (None, heading.file.run.rank):
             raise NoSuchRun(
-                f"{name} leads to another rank than {rank}. Say it in the command: looptap bridge --rank {rank} …"
+                f"{name} leads to another rank than {rank}. Name it in the command: looptap bridge --rank {rank} …"
             )
     except BaseException:
         route.close()

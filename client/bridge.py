@@ -18,7 +18,7 @@ def bridge(name: str | None, rank: int | None) -> int:
     """Write a heading to stdout, then carry one connection; return the exit code."""
     if os.isatty(1):
         raise NotLooptap(
-            "looptap bridge speaks with a program, not with a person, and what it says first are keys. A client starts "
+            "looptap bridge talks to a program, not to a person, and the first it sends are keys. A client starts "
             f"it by itself: looptap.attach('ssh://{socket.gethostname()}/{name or ''}')"
         )
     # Streams of our own: two threads are in the middle of reading and writing them when the process exits.

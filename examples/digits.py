@@ -1,8 +1,10 @@
 """A small CNN that learns handwritten digits; attach to it at any time.
 
-python -m looptap.examples.digits [--epochs 20] [--seed 0] looptap watch digits-cnn "step, loss" --on batch looptap
-progress digits-cnn The lines with `agent` and `progress` are the whole cost of the integration; LOOPTAP_DISABLED=1
-takes the agent away.
+    python -m looptap.examples.digits [--epochs 20] [--seed 0]
+    looptap watch digits-cnn "step, loss" --on batch
+    looptap progress digits-cnn
+
+The lines with `agent` and `progress` are the whole cost of the integration; LOOPTAP_DISABLED=1 takes the agent away.
 """
 
 import argparse
@@ -43,7 +45,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 def main() -> None:
     """Train, and print the test error of each epoch and a checksum of all losses."""
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(description="Train a small CNN on scanned digits.")
     arguments.add_argument("--epochs", type=int, default=20)
     arguments.add_argument("--seed", type=int, default=0)
     options = arguments.parse_args()

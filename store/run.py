@@ -117,7 +117,7 @@ class StoredRun:
             (MAX_STREAMS + 1,),
         )
         if len(rows) > MAX_STREAMS:
-            raise StoreError(f"{self.path} has more than {MAX_STREAMS:,} streams: looptap has not made it.")
+            raise StoreError(f"{self.path} has more than {MAX_STREAMS:,} streams: looptap did not make it.")
         with self._lock:
             for row in rows:
                 if row[0] not in self._streams:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_INTERRUPT_CHECK_SECONDS = 0.5  # maximum of one wait
+INTERRUPT_CHECK_SECONDS = 0.5
+"""Maximum of one wait: a waiting thread then looks up, so that Ctrl-C works where locks block signals."""
 
 
 def wait_interruptibly(wait: Callable[[float], object], timeout: float | None) -> bool:
@@ -21,8 +22,8 @@ def wait_interruptibly(wait: Callable[[float], object], timeout: float | None) -
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        left = _INTERRUPT_CHECK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-        if wait(min(left, _INTERRUPT_CHECK_SECONDS)):
+        left = INTERRUPT_CHECK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+        if wait(min(left, INTERRUPT_CHECK_SECONDS)):
             return True
         if left <= 0:
             return False

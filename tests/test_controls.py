@@ -190,7 +190,7 @@ def test_an_attribute_of_what_is_exposed_is_set_by_its_path(job):
         ("settings.on", 1, "True or False"),
         ("settings.name", 1, "must be text"),
         ("modl.p", 1, "no control 'modl.p'"),
-        ("model..p", 1, "is no name of a control"),
+        ("model..p", 1, "is neither the name of a control nor a path"),
         ("", 1, "there is no control ''"),
     ]:
         with pytest.raises(ControlError, match=sentence.replace("[", r"\[")):
@@ -341,9 +341,9 @@ def test_a_trigger_and_a_checkpoint_run_once_in_the_loop(job):
     agent.trigger("evaluate", lambda: calls.append(threading.current_thread().name), at="epoch")
     with pytest.raises(ControlError, match=r"no trigger 'evaluat'; there are: evaluate\. Did you mean 'evaluate'"):
         run.trigger("evaluat")
-    with pytest.raises(ControlError, match="has not said how to make a checkpoint"):
+    with pytest.raises(ControlError, match="cannot save a checkpoint"):
         run.checkpoint()
-    with pytest.raises(ControlError, match="has not said how to make a checkpoint"):
+    with pytest.raises(ControlError, match="cannot save a checkpoint"):
         run.set("echo.factor", 3, checkpoint=True)
     assert done(agent, run, run.trigger, "evaluate", event="epoch").event == "epoch"
     assert calls == ["MainThread"]

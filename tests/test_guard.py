@@ -310,7 +310,7 @@ def test_kill_spares_processes_that_have_ended_or_are_elsewhere_and_needs_a_requ
     assert end(elsewhere, 0.0, never) == "failed: the process is on other, and can only be ended there"
     never.set()
     assert end(process, math.inf, never) == "not done: the guard was closed before"
-    with pytest.raises(looptap.QueryError, match="does not heed a 'stop'"):
+    with pytest.raises(looptap.QueryError, match="runs that ignore a 'stop'"):
         looptap.Rule("loss > 5", kill=30)
 
 

@@ -512,7 +512,7 @@ def test_group_by_wants_pairs_and_a_reducer():
         reduced("group_by", [3], mean)
     with pytest.raises(TypeError, match=r"partial\(quantile, q=0.9\)"):
         REDUCERS["group_by"].create(functools.partial(quantile, 0.9))
-    with pytest.raises(TypeError, match="'mean' is none"):
+    with pytest.raises(TypeError, match="'mean' is not one"):
         REDUCERS["group_by"].create("mean")
 
 

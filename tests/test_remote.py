@@ -134,7 +134,7 @@ def test_a_bridge_shows_no_keys_to_a_person(agent):
     os.close(theirs)
     os.close(ours)
     assert done.returncode == 1
-    assert "with a program, not with a person" in done.stderr
+    assert "to a program, not to a person" in done.stderr
 
 
 def test_a_shell_greeting_and_other_line_endings_are_harmless(agent):
@@ -242,7 +242,7 @@ def test_a_relay_that_cannot_be_started_says_so_in_the_words_of_its_command():
     run = "command:sh -c 'echo no such queue >&2; exit 3' looptap bridge x"
     with pytest.raises(NoAnswer, match=r"looptap relay x-1 --ranks 0,1` has ended with exit code 3\. It said: no such"):
         Run(MergeRelayTransport(relay_of(run, "x-1", "0,1")), timeout=20.0)
-    with pytest.raises(NoSuchRun, match="does not have the words looptap bridge"):
+    with pytest.raises(NoSuchRun, match="lacks the words looptap bridge"):
         relay_of("command:mine bridge x", "x-1", "0,1")
 
 

@@ -201,7 +201,7 @@ def test_a_malformed_state_is_refused_except_by_an_inert_agent():
     agent, _ = pair()
     state = agent.state_dict()
     for wrong in (None, {}, {**state, "looptap": 2}, {**state, "events": {"batch": -1}}, {**state, "run": 3}):
-        with pytest.raises(ValueError, match="no state of an agent"):
+        with pytest.raises(ValueError, match="is not the state of an agent"):
             agent.load_state_dict(wrong)
     inert = looptap.Agent("inert", enabled=False)
     inert.load_state_dict(state)

@@ -247,7 +247,7 @@ def written(content):
         (written(lambda good: good[:5000]), "damaged"),
         (written(lambda good: good[:100] + b"\xaa" * (len(good) - 100)), "damaged"),
         (lambda file, tmp: changed(file, tmp, "PRAGMA user_version = 99"), r"newer looptap \(version 99"),
-        (lambda file, tmp: changed(file, tmp, "PRAGMA user_version = 0"), "version 0.*there never was"),
+        (lambda file, tmp: changed(file, tmp, "PRAGMA user_version = 0"), "version 0.*never existed"),
         (lambda file, tmp: changed(file, tmp, "PRAGMA application_id = 1"), "no run that looptap has stored"),
         (lambda file, tmp: changed(file, tmp, "DROP TABLE run"), "no such table: run"),
     ],
@@ -342,6 +342,6 @@ def test_a_file_that_is_locked_is_refused_and_not_read_as_one_that_nothing_chang
     path = Path(shutil.copy(file, tmp_path))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(looptap.StoreError, match=r"has been locked for 0\.01 s by what writes it; try again"):
+        with pytest.raises(looptap.StoreError, match=r"locked for 0\.01 s by the process that writes it; try again"):
             looptap.open(path)
     looptap.open(path).close()

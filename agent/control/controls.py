@@ -213,7 +213,7 @@ def _steps(path: str) -> Iterator[str | int]:
     while at < len(path):
         match = _STEP.match(path, at)
         if match is None:
-            raise ControlError(f"{path!r:.120} is no name of a control and no path such as model.dropout.p.")
+            raise ControlError(f"{path!r:.120} is neither the name of a control nor a path such as model.dropout.p.")
         name, number, index, single, double = match.groups()
         if name is not None:
             yield name

@@ -50,7 +50,7 @@ class JobHooks:
     def saving(self) -> Trigger:
         """Return the checkpoint function. Raises ControlError if none is declared."""
         if self.checkpoint is None:
-            raise ControlError("this job has not said how to make a checkpoint: agent.checkpoint(function).")
+            raise ControlError("this job cannot save a checkpoint: it says how with agent.checkpoint(function).")
         return self.checkpoint
 
     def describe(self) -> ControlReport:

@@ -8,12 +8,10 @@ from queue import Empty, SimpleQueue
 
 from looptap.agent.control.process_group import ProcessGroup
 from looptap.streams.errors import ControlError
+from looptap.streams.waiting import INTERRUPT_CHECK_SECONDS
 
 MAX_SHARE_OF_COLLECTIVE_TIMEOUT = 4
 """On several ranks a pause takes at most one part in this many of the collective timeout."""
-_INTERRUPT_CHECK_SECONDS = (
-    0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
-)
 
 
 class Pause:
@@ -58,7 +56,7 @@ class Pause:
             raise ControlError("this job may not be paused; its host allows it by looptap.Agent(..., may_pause=300.0).")
         if world is not None and ranks != world.size:
             raise ControlError(
-                f"a pause of {ranks or 1} of {world.size} ranks would have the others wait in their next collective, "
+                f"a pause of {ranks or 1} of {world.size} ranks would make the others wait in their next collective, "
                 "until that fails: pause all of them, with ranks='all'."
             )
         if seconds is None:
@@ -89,7 +87,7 @@ class Pause:
             self._began, self._ends = began, began + seconds
             while self.resumes == resumes and (left := self._ends - time.monotonic()) > 0:
                 with contextlib.suppress(Empty):
-                    self._resumed.get(timeout=min(left, _INTERRUPT_CHECK_SECONDS))
+                    self._resumed.get(timeout=min(left, INTERRUPT_CHECK_SECONDS))
         finally:
             self._began = 0.0
             lasted = time.monotonic() - began

@@ -23,6 +23,7 @@ from looptap.protocol.errors import LimitReached
 from looptap.protocol.replies import Preparation
 from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, InDoubt, LooptapError, NotAgreed
 from looptap.streams.events import Event
+from looptap.streams.waiting import INTERRUPT_CHECK_SECONDS
 
 PREPARED_LIFETIME_SECONDS = 10.0
 """Seconds for which a prepared command waits for its event to be named."""
@@ -30,9 +31,6 @@ MAX_PREPARED_COMMANDS = 64
 """Commands that may wait for the agreement of the ranks."""
 STORE_GRACE_SECONDS = 1.0
 """Seconds beyond the vote's timeout after which a silent store counts as unreachable."""
-_INTERRUPT_CHECK_SECONDS = (
-    0.5  # seconds after which a waiting thread looks up, so that Ctrl-C works where locks block signals
-)
 
 
 class Prepared(NamedTuple):
@@ -199,7 +197,7 @@ class RankConsensus:
         deadline = monotonic() + patience + STORE_GRACE_SECONDS
         while True:
             try:
-                return str(answer.result(min(_INTERRUPT_CHECK_SECONDS, max(0.0, deadline - monotonic()))))
+                return str(answer.result(min(INTERRUPT_CHECK_SECONDS, max(0.0, deadline - monotonic()))))
             except Empty:
                 if monotonic() < deadline:
                     continue

@@ -79,7 +79,7 @@ def check_form(wanted: object) -> None:
     if wanted is None or wanted in ("ipc", "tcp"):
         return
     if not isinstance(wanted, str):
-        raise BadEndpoint(f"listen={wanted!r:.80} is no endpoint: it is a text such as 'tcp'.")
+        raise BadEndpoint(f"listen={wanted!r:.80} must be a text such as 'tcp'.")
     if wanted.startswith(IPC):
         _path(wanted)
     elif wanted.startswith(EVERYWHERE):

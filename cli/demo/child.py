@@ -55,7 +55,7 @@ class Job:
                 if listed.pid == self.pid and listed.alive:
                     return listed.attach()
             if ended:
-                raise JobFailed(f"{self} ended too early. The last that it said:\n{self.printed()}")
+                raise JobFailed(f"{self} ended too early. Its last output:\n{self.printed()}")
             time.sleep(0.02)
         raise JobFailed(f"{self} did not announce itself within {timeout:g} s.")
 

@@ -61,10 +61,10 @@ class Digits:
                 for stream in self.streams:
                     stream.close(timeout=1.0)
             if not cut and job.wait(timeout=10.0):
-                raise JobFailed(f"{job} failed. The last that it said:\n{job.printed()}")
+                raise JobFailed(f"{job} failed. Its last output:\n{job.printed()}")
             said = job.printed(1)
         say(Group(*self.summary()))
-        say(f"The job {'was stopped here' if cut else 'has ended'}. The last that it said: {said}")
+        say(f"The job {'was stopped here' if cut else 'has ended'}. Its last output: {said}")
 
     def ask(self, run: Run) -> None:
         """Attach the five queries to the running job, which was not prepared for them."""

@@ -58,7 +58,7 @@ def refuse_stored(path: Path) -> None:
     """Raise NoSuchRun if a stored run is at ``path``."""
     if is_stored(path):
         raise NoSuchRun(
-            f"{path} is a stored run, and one attaches to runs that are alive. looptap.open({str(path)!r}) gives its "
+            f"{path} is a stored run, and only live runs can be attached to. looptap.open({str(path)!r}) gives its "
             f"streams and commands; in the shell: looptap open, plot, commands or export {shlex.quote(str(path))}."
         )
 

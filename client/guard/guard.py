@@ -61,7 +61,7 @@ class Guard:
         if not rules or not all(isinstance(rule, Rule) for rule in rules):
             raise QueryError(f"A guard needs rules, a list of looptap.Rule, not {rules!r:.80}.")
         if is_remote(pattern) or os.sep in pattern:
-            raise NoSuchRun(f"{pattern!r}: a guard goes by names, such as 'digits-*', in one directory (directory=…).")
+            raise NoSuchRun(f"{pattern!r}: a guard takes names, such as 'digits-*', in one directory (directory=…).")
         self.pattern, self.rules, self.dry_run = pattern, tuple(rules), dry_run
         self._directory = directory
         self._known: Known = {}

@@ -163,7 +163,7 @@ class Rule:
         for action in self.actions:
             _check(action)
         if self.kill is not None and "stop" not in self.actions:
-            raise QueryError(f"kill={self.kill!r} is for what does not heed a 'stop', which is not among the actions.")
+            raise QueryError(f"kill={self.kill!r} is for runs that ignore a 'stop', which is not among the actions.")
         for name, number, least in (
             ("lasting", self.lasting, 1), ("every", self.every, 1), ("again", self.again, 0), ("kill", self.kill, 0),
         ):  # fmt: skip

@@ -28,11 +28,8 @@ from looptap.streams.values.rows import rows
 
 SPREAD = ("spread", "slowest", "fastest", "uncertainty")
 """The fields of a value of `Run.skew`."""
-_CLOCK_SYNC_INTERVAL_SECONDS, _CLOCK_REPLY_TIMEOUT_SECONDS = (
-    30.0,
-    0.5,
-)  # seconds between two comparisons of clocks, and for one answer
-_NODE_ATTACH_TIMEOUT_SECONDS = 4.0  # seconds in which the ranks of a node have to be reached
+_CLOCK_SYNC_INTERVAL_SECONDS, _CLOCK_REPLY_TIMEOUT_SECONDS = 30.0, 0.5
+_NODE_ATTACH_TIMEOUT_SECONDS = 4.0  # in which the ranks of a node have to be reached
 _MAX_KEPT_VALUES_PER_RANK = 64  # values that the stream of one rank keeps: they are read as they come
 
 

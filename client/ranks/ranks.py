@@ -58,11 +58,11 @@ class NoRankDirectory:
 
     def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Never:
         """Raise NoSuchRun: the other ranks are unknown."""
-        raise NoSuchRun(f"Where {numbered(ranks)} of {run.id} are is not known: attach by a name.")
+        raise NoSuchRun(f"It is not known where {numbered(ranks)} of {run.id} are: attach by a name.")
 
     def attach(self, run: RunInfo, rank: int, timeout: float, ranks: Ranks[Any]) -> Never:
         """Raise NoSuchRun: the other ranks are unknown."""
-        raise NoSuchRun(f"Where rank {rank} of {run.id} is, is not known: attach by a name or a connection file.")
+        raise NoSuchRun(f"It is not known where rank {rank} of {run.id} is: attach by a name or a connection file.")
 
 
 class Ranks(Mapping[int, R], Generic[R]):

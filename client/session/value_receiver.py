@@ -34,7 +34,7 @@ class ValueReceiver:
             try:
                 message = decode_from_agent(bytes(raw))
                 if type(message) is not m.Values:
-                    raise MessageError("A bundle of the agent holds something else than values.")
+                    raise MessageError("A bundle of the agent holds something other than values.")
                 self.on_values(message)
             except MessageError:  # the other messages of the bundle are valid
                 self.refused_messages += 1

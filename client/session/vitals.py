@@ -66,7 +66,7 @@ class Vitals:
     def beat(self, beat: m.Beat) -> None:
         """Handle a heartbeat. Raises MessageError if it names too many event types."""
         if max(len(beat.events), len(beat.ages)) > MAX_EVENT_TYPES:
-            raise MessageError(f"A beat that names {len(beat.events)} types of events.")
+            raise MessageError(f"A heartbeat that names {len(beat.events)} types of events.")
         self.events, self._ages, self.inside = beat.events, beat.ages, beat.inside[:_MAX_NAME_CHARACTERS]
         self._idle, self.paused, self.last_beat = max(0.0, beat.idle), max(0.0, beat.paused), time.monotonic()
 

@@ -352,7 +352,7 @@ def _batch(message: m.Values) -> Batch:
     if not count or len(events) != count or not 0 < message.first <= MAX_VALUE_NUMBER:
         raise MessageError(f"{count} values from number {message.first} on with columns of another length.")
     if not (min(events) >= 0 and max(events) <= MAX_VALUE_NUMBER and 0 <= message.rank <= MAX_VALUE_NUMBER):
-        raise MessageError("Values of events that cannot be.")
+        raise MessageError("Values with impossible event numbers.")
     nbytes = _footprint(message, values)
     if len(message.windows) == 8 * count:
         windows.frombytes(message.windows)

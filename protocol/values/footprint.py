@@ -16,20 +16,9 @@ SMALL_BYTES = FREE_BYTES // 80
 BYTES_PER_BYTE = 4
 """Bytes of objects per packed byte beyond that: text with a character beyond 16 bits takes as many."""
 
-_LIST_BYTES, _DICT_BYTES, _ENTRY_BYTES, _TEXT_BYTES, _FLOAT_BYTES, _INTEGER_BYTES, _ITEM_BYTES = (
-    72,
-    240,
-    60,
-    64,
-    32,
-    44,
-    8,
-)  # with what holds on to them
-_CONTAINER_BYTES, _MEMBER_BYTES, _LEAF_BYTES = (
-    300,
-    128,
-    1200,
-)  # of extensions: a tuple or set, an item of a set, an empty tensor
+_LIST_BYTES, _DICT_BYTES, _ENTRY_BYTES = 72, 240, 60  # with what holds on to them, as below
+_TEXT_BYTES, _FLOAT_BYTES, _INTEGER_BYTES, _ITEM_BYTES = 64, 32, 44, 8
+_CONTAINER_BYTES, _MEMBER_BYTES, _LEAF_BYTES = 300, 128, 1200  # a tuple or set, an item of a set, an empty tensor
 
 _SHORT_TEXTS = b"".join(b"|" + bytes((0xA0 | n,)) + b"[\\s\\S]{%d}" % n for n in range(32))
 _TOKEN = (

@@ -83,7 +83,7 @@ def to_tensorboard(streams: Iterable[Stream], directory: Path) -> int:
     points = (point for stream in streams for point in _points(stream))
     first = next(points, None)
     if first is None:
-        raise StoreError("There is no number in what was to be exported, and TensorBoard's curves are of numbers.")
+        raise StoreError("There are no numbers to export, and TensorBoard's curves are of numbers.")
     with (directory / name).open("xb") as file:
         return write(file, first.wall, itertools.chain([first], points))
 

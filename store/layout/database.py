@@ -129,7 +129,7 @@ def connect(path: Path) -> Database:
         if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             # Never as immutable: what holds the lock changes the file.
             raise StoreError(
-                f"{path} has been locked for {_BUSY_TIMEOUT_SECONDS:g} s by what writes it; try again."
+                f"{path} has been locked for {_BUSY_TIMEOUT_SECONDS:g} s by the process that writes it; try again."
             ) from None
         journal, log = (path.with_name(path.name + suffix) for suffix in ("-journal", "-wal"))
         unfinished = any(one.exists() and one.stat().st_size for one in (journal, log))

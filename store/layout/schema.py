@@ -86,7 +86,7 @@ def check(select: Select, path: Path | str) -> None:
             f"{SCHEMA_VERSION}); install a newer looptap to open it."
         )
     if version < 1:
-        raise StoreError(f"{path} has the version {version} of a stored run, which there never was: it is damaged.")
+        raise StoreError(f"{path} has the version {version} of a stored run, which never existed: it is damaged.")
     _check_tables(select, path)
 
 
@@ -102,7 +102,7 @@ def _check_tables(select: Select, path: Path | str) -> None:
         if name not in made:
             raise StoreError(f"{path} is damaged: no such table: {name}.")
         if made[name][0] != "table":
-            raise StoreError(f"{path} has a {made[name][0]} in place of the table {name}: looptap has not made it.")
+            raise StoreError(f"{path} has a {made[name][0]} in place of the table {name}: looptap did not make it.")
         found = {column: hidden for _, column, *_, hidden in select(f"PRAGMA table_xinfo({name})")}
         missing = [one for one in columns if one not in found and (name, one) not in _LATER]
         computed = [one for one, hidden in found.items() if hidden]

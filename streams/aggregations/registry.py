@@ -280,5 +280,5 @@ def maker_for(function: Callable[..., Any], bounds: Bounds = DEFAULT_BOUNDS) -> 
             "partial(nlargest, 3)."
         )
     if not callable(function):
-        raise TypeError(f"A reducer is a function of a sequence, such as mean, and {function!r:.60} is none.")
+        raise TypeError(f"A reducer is a function of a sequence, such as mean, and {function!r:.60} is not one.")
     return functools.partial(collecting.Applied, function, bounds=bounds)

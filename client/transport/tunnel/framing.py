@@ -69,7 +69,7 @@ def heading_of(line: bytes, source: str) -> Heading:
     try:
         said = msgspec.json.decode(content, type=_Raw)
     except (ValueError, RecursionError):
-        raise NotLooptap(f"What {source} says of the run cannot be understood: {_shown(content)}") from None
+        raise NotLooptap(f"What {source} says about the run cannot be understood: {_shown(content)}") from None
     if said.error or not said.file:
         kind = getattr(errors, said.error, None)
         text = said.text

@@ -92,8 +92,7 @@ def relay_of(name: str, run_id: str, ranks: str) -> list[str]:
         if command[place] == "bridge" and "looptap" in command[place - 1]:
             return [*command[:place], *words]
     raise NoSuchRun(
-        f"{name!r} does not have the words looptap bridge, in the place of which a relay is started; "
-        "name it so, or ask without relay=True."
+        f"{name!r} lacks the words looptap bridge, which a relay would replace; name it so, or ask without relay=True."
     )
 
 
