@@ -14,13 +14,13 @@ from looptap.cli.commands.control import (
     commands,
     controls,
     pause,
-    replay,
     resume,
     set,
     stop,
     trigger,
+    undo,
 )
-from looptap.cli.commands.runs import bridge, demo, export, keep, open, relay, share
+from looptap.cli.commands.runs import bridge, demo, export, keep, open, relay, replay, share
 from looptap.cli.commands.watching import guard, ls, plot, progress, stacks, streams, top, watch
 
 app = typer.Typer(
@@ -59,7 +59,7 @@ def looptap(
 
 for module in (
     *(ls, watch, streams, call, plot, top, progress, stacks),
-    *(controls, set, trigger, checkpoint, pause, resume, stop, cancel, commands, replay, guard),
+    *(controls, set, undo, trigger, checkpoint, pause, resume, stop, cancel, commands, replay, guard),
     *(share, keep, open, export, bridge, relay, demo),
 ):
     name = module.__name__.rpartition(".")[2]

@@ -263,6 +263,8 @@ class Run:
     revoke = forwarded("_sharing", SharingClient.revoke)
 
     # ------------------------------------------------------------ the end
+    undo = forwarded("_control", ControlClient.undo)
+    newest_change = forwarded("_control", ControlClient.newest_change)
 
     def close(self) -> None:
         """Detach all streams and disconnect, from other ranks too; the job continues."""

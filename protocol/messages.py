@@ -130,8 +130,9 @@ class Call(Request[r.CommandReply], tag="call", frozen=True):
 class Command(Request[r.CommandReply], tag="command", frozen=True):
     """Request to do ``what`` once, at the next event ``on``; ``id`` never runs twice.
 
-    ``what`` is set, trigger, checkpoint, stop, pause or resume; an empty ``on`` is the first safe event; ``value`` is
-    packed by looptap.protocol.values; a change is refused if the control's version is no longer ``expected``.
+    ``what`` is set, undo, trigger, checkpoint, stop, pause or resume; an empty ``on`` is the first safe event;
+    ``value`` is packed by looptap.protocol.values; a change is refused if the control's version is no longer
+    ``expected``. ``undo`` takes back the newest change of ``name``, which the command with the id ``value`` made.
     ``outcome`` asks for the record of the command ``id``; ``cancel`` cancels it unless it has begun.
     """
 
@@ -168,7 +169,12 @@ class GetStacks(Request[statistics.StackReport], tag="get stacks", frozen=True):
 
 
 class GetControls(Request[r.ControlReport], tag="get controls", frozen=True):
-    """Request for the controls and triggers of the job."""
+    """Request for the controls and triggers of the job.
+
+    The attribute of an exposed object at ``path`` is among them, if there is one.
+    """
+
+    path: str = ""
 
 
 class GetCommands(Request[r.Listed[r.CommandRecord]], tag="get commands", frozen=True):

@@ -250,6 +250,8 @@ class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only
     note: str = ""
 
 
+    warning: str = ""
+    """What was done and may be a slip, such as a change by a factor of 10,000."""
 class Preparation(Reply, tag_field="reply", tag="prepared", frozen=True, kw_only=True):
     """A prepared command, and the ``number`` of this rank's newest ``on`` event."""
 

@@ -5,6 +5,7 @@ It has no dependencies: a class that declares one is useful without looptap, too
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
@@ -122,3 +123,52 @@ class Control:
 
 def _type_of(value: Any) -> type:
     return type(value) if type(value) in KINDS else float
+
+
+MAX_UNASKED_FACTOR = 10.0
+"""Factor between two values of a control beyond which a change is a leap: people are asked about it."""
+_ROUNDING_FACTOR = 1 + 1e-9  # of a quotient such as 0.003 / 0.0003
+
+
+def leap(old: Any, new: Any) -> str:
+    """Describe a change by more than `MAX_UNASKED_FACTOR`; "" if it is smaller.
+
+    No factor leads from 0, to 0 or to infinity: these are leaps, too. Signs do not count. Of lists, such as the
+    learning rates of several groups, the largest factor does; what is no number never leaps.
+
+    >>> leap(0.1, 1000.0), leap(0.1, 0.005), leap(0, 0.1), leap([0.1, 0.1], 0.0)
+    ('by a factor of 10,000', 'by a factor of 20', 'from 0', 'to 0')
+    >>> leap(0.1, 1.0), leap(3e-4, 3e-3), leap("cosine", "linear"), leap(False, True), leap(None, 5)
+    ('', '', '', '', '')
+    """
+    olds, news = (list(value) if isinstance(value, list | tuple) else [value] for value in (old, new))
+    length = max(len(olds), len(news))
+    pairs = zip(olds * (length if len(olds) == 1 else 1), news * (length if len(news) == 1 else 1), strict=False)
+    numbers = [(float(a), float(b)) for a, b in map(_numbers, pairs) if a is not None and b is not None and a != b]
+    if not numbers:
+        return ""
+    factor, (a, b) = max((_factor(*pair), pair) for pair in numbers)
+    if factor <= MAX_UNASKED_FACTOR * _ROUNDING_FACTOR:
+        return ""
+    if factor < math.inf:
+        return f"by a factor of {factor:,.0f}" if 100 <= factor < 1e6 else f"by a factor of {factor:.3g}"
+    return "from 0" if a == 0 else "to 0" if b == 0 else "to or from infinity"
+
+
+def _numbers(pair: tuple[Any, Any]) -> tuple[float | None, float | None]:
+    """Return both values as finite or infinite numbers, or None for what is none."""
+    found: list[float | None] = []
+    for value in pair:
+        try:
+            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        except OverflowError:
+            number = math.inf
+        found.append(None if math.isnan(number) else number)
+    return found[0], found[1]
+
+
+def _factor(a: float, b: float) -> float:
+    """Return the factor from the smaller to the larger number; inf without one."""
+    if a == 0 or b == 0 or math.isinf(a) or math.isinf(b):
+        return math.inf
+    return max(abs(a) / abs(b), abs(b) / abs(a))

@@ -119,10 +119,12 @@ def objects(out):
 # ---------------------------------------------------------------- what a newcomer reads first
 
 
-STEERING = ["controls", "set", "trigger", "checkpoint", "pause", "resume", "stop", "commands", "replay"]
+STEERING = ["controls", "set", "undo", "trigger", "checkpoint", "pause", "resume", "stop", "commands", "replay"]
 
 
-@pytest.mark.parametrize("name", ["", "ls", "watch", "plot", "top", "call", "open", "export", "demo", *STEERING])
+@pytest.mark.parametrize(
+    "name", ["", "ls", "watch", "plot", "top", "call", "open", "export", "demo", *STEERING]
+)
 def test_every_help_text_shows_a_command_to_follow(name, here):
     code, out, _ = here(*name.split(), "--help")
     assert code == 0

@@ -106,11 +106,11 @@ def test_checkpoint_trigger_pause_resume_and_stop(job, here):
     assert (code, late["outcome"]) == (1, "CommandPending")
     assert here("resume", "small")[1].startswith("resume: ")
     assert here("set", "small", "echo.factor", "4", "--id", late["id"])[0] == 0
-    code, out, _ = here("stop", "small")
+    code, out, _ = here("stop", "small", "--yes")
     assert code == 0
     assert "the job ends only if its loop reads agent.stop_requested, which it has not done so far" in out
     assert job.stop_requested
-    assert "stop_requested" not in here("stop", "small")[1]
+    assert "stop_requested" not in here("stop", "small", "--yes")[1]
     assert "nothing.yaml cannot be read" in here("replay", "nothing.yaml", "python")[2]
 
 

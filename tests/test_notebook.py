@@ -272,7 +272,8 @@ def test_each_control_gets_the_widget_that_admits_what_it_admits(controlled):
     shown.close()
     assert kinds == {
         "echo.factor": "IntSlider", "echo.rate": "FloatLogSlider", "echo.mode": "Dropdown", "echo.on": "Checkbox",
-        "echo.free": "FloatText", "trigger evaluate": "Button", "pause": "Button", "resume": "Button", "stop": "Button",
+        "echo.free": "FloatText", "trigger evaluate": "Button", "pause": "Button", "resume": "Button", "undo": "Button",
+        "stop": "Button",
     }  # fmt: skip
     slider = shown.rows["echo.factor"].widget
     assert (slider.min, slider.max, slider.tooltip) == (1, 16, "how often")
@@ -301,13 +302,45 @@ def test_a_refused_change_is_reported_and_the_control_shows_the_real_value(contr
     row = shown.rows["echo.free"]
     echo.__class__.free.maximum = 2.0
     try:
-        row.widget.value = 99.0
+        row.widget.value = 9.0
         soon(lambda: "b00020" in row.outcome.value)
         assert echo.free == 1.0
         soon(lambda: row.widget.value == 1.0)
     finally:
         echo.__class__.free.maximum = None
         shown.close()
+
+
+def test_a_panel_asks_before_a_large_change_and_a_stop_and_takes_changes_back(controlled):
+    echo, run = controlled
+    shown = panel(run)
+    free, undo, stop = (shown.rows[name] for name in ("echo.free", "undo", "stop"))
+    assert "take the last change of a control back" in undo.meaning.value
+    free.widget.value = 500.0
+    assert "by a factor of 500. Set it?" in free.outcome.value
+    assert free.answers.layout.display == ""
+    free.no.click()
+    assert (free.outcome.value.count("Nothing was done."), free.answers.layout.display) == (1, "none")
+    soon(lambda: free.widget.value == 1.0)  # what it is
+    free.widget.value = 500.0
+    free.yes.click()
+    soon(lambda: echo.free == 500.0)
+    soon(lambda: "take back echo.free 1.0 → 500.0" in undo.meaning.value)
+    undo.widget.click()
+    soon(lambda: echo.free == 1.0)
+    soon(lambda: free.widget.value == 1.0)
+    soon(lambda: "take back echo.free 500.0 → 1.0" in undo.meaning.value)
+    undo.widget.click()
+    assert "Undo the undo?" in undo.outcome.value
+    undo.no.click()
+    stop.widget.click()
+    assert "at its next event?" in stop.outcome.value
+    stop.no.click()
+    assert [record["what"] for record in run.commands] == ["set", "undo"]
+    stop.widget.click()
+    stop.yes.click()
+    soon(lambda: run.commands[-1]["what"] == "stop")
+    shown.close()
 
 
 def test_a_viewer_sees_a_disabled_panel_with_the_reason(controlled, monkeypatch):

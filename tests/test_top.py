@@ -188,6 +188,31 @@ def test_pause_resume_and_stop_only_after_a_yes(job):
     screen(scenario)
 
 
+def test_a_large_change_is_asked_about_and_taken_back(job):
+    async def scenario(app, pilot):
+        async def set_factor(value):
+            await until(pilot, lambda: "echo.factor = " in shown(app), "the controls")
+            await pilot.press("e", "enter")
+            await until(pilot, lambda: "new value" in shown(app), "the prompt")
+            await pilot.press("ctrl+u", *str(value), "enter")
+
+        await pilot.press("u")
+        await until(pilot, lambda: "nothing to take back" in shown(app), "nothing")
+        await set_factor(1)
+        await until(pilot, lambda: "set echo.factor: 2 → 1" in shown(app), "a small change")
+        await until(pilot, lambda: "echo.factor = 1" in shown(app), "its value")
+        await set_factor(16)
+        await until(pilot, lambda: "by a factor of 16. Set it?" in shown(app), "the question")
+        await pilot.press("n")
+        await until(pilot, lambda: "Nothing was done" in shown(app), "no")
+        await pilot.press("u")
+        await until(pilot, lambda: "echo.factor: 2 → 1 by" in shown(app), "what is taken back")
+        await pilot.press("y")
+        await until(pilot, lambda: "undo echo.factor: 1 → 2" in shown(app), "the undo")
+
+    screen(scenario)
+
+
 @pytest.mark.parametrize("size", [(40, 8), (80, 24), (200, 60)])
 def test_top_adapts_to_the_size_of_the_terminal(job, size):
     async def scenario(app, pilot):

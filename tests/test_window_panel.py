@@ -93,7 +93,7 @@ def test_a_window_shows_the_knobs_of_the_job_and_turns_them(window, job):
     echo, run = job
     shown = window(run.stream("step, loss", on="batch"))
     shown.figure.set_size_inches(8, 8)
-    turned(shown, lambda: shown.panel is not None and len(shown.panel.rows) == 6)
+    turned(shown, lambda: shown.panel is not None and len(shown.panel.rows) == 7)
     assert "1 to 17 · how often a batch is used" in texts(shown)
     rows = shown.panel.rows
     rows["echo.factor"].widget.ax.figure.canvas.draw()
@@ -114,6 +114,39 @@ def test_a_window_shows_the_knobs_of_the_job_and_turns_them(window, job):
     turned(shown, lambda: "echo.rate" in shown.panel.rows and "echo.factor" not in shown.panel.rows)
     run.set("echo.rate", 0.1, expected=None)
     turned(shown, lambda: shown.panel.rows["echo.rate"].widget.val == pytest.approx(-1))
+
+
+def test_a_window_asks_before_a_large_change_and_takes_it_back(window, job):
+    echo, run = job
+    shown = window(run.stream("step, loss", on="batch"))
+    shown.figure.set_size_inches(8, 8)
+    turned(shown, lambda: shown.panel is not None and "undo" in shown.panel.rows)
+
+    def ask():
+        field = shown.panel.rows["echo.free"].widget
+        shown.canvas.draw()
+        click(shown, field.ax)
+        field.set_val("500")
+        shown.canvas.callbacks.process("key_press_event", KeyEvent("key_press_event", shown.canvas, "enter"))
+        turned(shown, lambda: "by a factor of 500. Set it?" in texts(shown))
+        yes, no = (button.ax for button in shown.panel.rows["echo.free"].answers)
+        return field, yes, no
+
+    field, yes, no = ask()
+    assert not field.ax.get_visible()
+    click(shown, no)
+    turned(shown, lambda: "Nothing was done." in texts(shown) and field.text == "1.0")
+    assert echo.free == 1.0
+    assert field.ax.get_visible()
+    field, yes, no = ask()
+    click(shown, yes)
+    soon(lambda: echo.free == 500.0)
+    turned(shown, lambda: field.ax.get_visible() and shown.panel.rows["undo"].knob.doc.endswith("1.0 → 500.0"))
+    click(shown, shown.panel.rows["undo"].widget.ax)
+    soon(lambda: echo.free == 1.0)
+    click(shown, shown.panel.rows["stop"].widget.ax)
+    turned(shown, lambda: "Stop digits at its" in texts(shown))
+    assert [record["what"] for record in run.commands] == ["set", "undo"]
 
 
 def test_a_field_is_written_into_and_its_keys_mean_nothing_else(window, job):

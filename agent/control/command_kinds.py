@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.control.command import CommandResult, LoopCommand
-from looptap.agent.control.controls import BoundControl
+from looptap.agent.control.controls import BoundControl, ControlChange
 from looptap.agent.control.job_hooks import JobHooks, Trigger, short
-from looptap.agent.control.optimizer_controls import FREEZE, SCALE
+from looptap.agent.control.optimizer_controls import FREEZE, SCALE, THAW
 from looptap.agent.control.process_group import group
 from looptap.agent.queries.code_loading import code_of
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
 from looptap.protocol.replies import CommandRecord
+from looptap.streams.control import leap
 from looptap.streams.errors import ControlConflict, ControlError, QueryError
 from looptap.streams.events import Event
 from looptap.streams.expressions import nearest
@@ -45,17 +46,22 @@ class SetControl(LoopCommand):
             raise ControlConflict(conflict)
 
     def _set(self, control: BoundControl, value: Any) -> CommandResult:
-        old = control.value()
+        old, was_frozen, schedule = control.value(), control.frozen(), self.record.schedule
         self.note(old=old)
         try:
-            control.set(value, self.record.schedule)
-            new = control.value()
+            control.set(value, schedule)
+            new = reached = control.value()
             if isinstance(value, str) and not isinstance(new, str):
                 new = value  # a word such as "auto" says more than the number that it stands for
         except BaseException as error:
             error.add_note(_put_back(control, old))
             raise
-        self.note(new=new, version=self.job.controls.changes.note(control.name, self.record.client, new))
+        version = self.job.controls.changes.note(
+            control.name, id=self.record.id, client=self.record.client, old=old, new=new, reached=reached,
+            schedule=schedule, was_frozen=was_frozen,
+        )  # fmt: skip
+        far = leap(old, new)
+        self.note(new=new, version=version, warning=far and f"a change {far}; undo takes it back")
         return CommandResult()
 
 
@@ -71,6 +77,50 @@ class RestoreControl(SetControl):
     def apply(self, event: Event) -> CommandResult:
         """Set the control."""
         return self._set(self.job.controls.find(self.record.name), self.record.value)
+
+
+class UndoControl(SetControl):
+    """A command that takes back the newest change of a control by a command.
+
+    It is a change of its own, which another undo takes back.
+    """
+
+    def check(self) -> tuple[str, ...]:
+        """Check that the change is the newest, and stands. Raises ControlError."""
+        control = self.job.controls.find(self.record.name)
+        if control.refusal:
+            raise ControlError(f"{control.name}: {control.refusal}")
+        self._former(control)
+        return control.control.at
+
+    def apply(self, event: Event) -> CommandResult:
+        """Set the control to its former value, after the same checks."""
+        control = self.job.controls.find(self.record.name)
+        change, value, schedule = self._former(control)
+        self.note(schedule=schedule, note=f"takes back {change.old!r:.60} → {change.new!r:.60} of {_client(change)}")
+        return self._set(control, value)
+
+    def _former(self, control: BoundControl) -> tuple[ControlChange, Any, str]:
+        """Return the change, and how to take it back: a value and a schedule."""
+        name, change = control.name, self.job.controls.changes.last(control.name)
+        if change is None:
+            raise ControlError(f"no command has changed {name!r} in this run: there is nothing to take back.")
+        if self.record.value not in (None, change.id):
+            raise ControlConflict(
+                f"{name!r} was changed to {change.new!r:.80} by {_client(change)} {change.age:.0f} s ago, after the "
+                "change that you mean: nothing is taken back. Look at run.commands, and call run.undo() again."
+            )
+        now = control.value()
+        if change.schedule in (SCALE, THAW):
+            return change, *_former_under_schedule(change, now)
+        if now != change.reached:
+            raise ControlError(
+                f"{name!r} was set to {change.new!r:.80} by {_client(change)}, and the job has changed it since: it is "
+                f"{now!r:.80} now, and nothing is taken back. Before it was {change.old!r:.80}."
+            )
+        if change.schedule == FREEZE and not change.was_frozen:
+            return change, now, THAW
+        return change, change.old, change.schedule
 
 
 class CallTrigger(LoopCommand):
@@ -203,7 +253,8 @@ class UnknownCommand(LoopCommand):
 
 
 BY_NAME: dict[str, type[LoopCommand]] = {
-    "set": SetControl, "trigger": CallTrigger, "checkpoint": SaveCheckpoint, "stop": StopLoop, "pause": PauseLoop,
+    "set": SetControl, "undo": UndoControl, "trigger": CallTrigger, "checkpoint": SaveCheckpoint, "stop": StopLoop,
+    "pause": PauseLoop,
 }  # fmt: skip
 """The kinds of commands by name; code has a message type of its own."""
 
@@ -219,6 +270,28 @@ def _check_schedule(control: BoundControl, schedule: str) -> None:
             f"{control.name} is driven by {control.schedules}. Say what is to become of the schedule: {SCALE!r}, it "
             f"continues from the new value, scaled by the same factor to its end; {FREEZE!r}, the new value stays."
         )
+
+
+def _client(change: ControlChange) -> str:
+    return change.client or "a client"
+
+
+def _former_under_schedule(change: ControlChange, now: Any) -> tuple[Any, str]:
+    """Return how to take back a change that the schedule has continued from."""
+    if change.schedule == THAW:
+        return change.old, FREEZE
+    if change.was_frozen:
+        raise ControlError(
+            f"the schedule was frozen at {change.old!r:.80} before this change, which scaled it: set it to the value "
+            f"that you want, with schedule={FREEZE!r}."
+        )
+    values = change.old, change.new, now
+    groups = max(len(value) if isinstance(value, list) else 1 for value in values)
+    each = [value if isinstance(value, list) else [value] * groups for value in values]
+    if 0 in each[1]:
+        raise ControlError("the schedule was scaled to 0, and no factor leads from there to what it was.")
+    found = [value * old / new for old, new, value in zip(*each, strict=True)]
+    return found if groups > 1 else found[0], SCALE
 
 
 def _put_back(control: BoundControl, old: Any) -> str:

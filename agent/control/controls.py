@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from looptap.agent.control.optimizer_controls import controls_of_optimizer
 from looptap.protocol.replies import ControlInfo
@@ -39,6 +39,8 @@ class BoundControl:
         """The reason why it cannot be set now, if so."""
         self.of_optimizer = False
         """True if an optimizer's state contains its value."""
+        self.frozen: Callable[[], bool] = lambda: False
+        """Returns whether the schedules that drive it are frozen."""
 
     def value(self) -> Any:
         """Return the value as plain data; a number if it has one element."""
@@ -48,11 +50,34 @@ class BoundControl:
         return copy.resolve() if type(copy) is Pending else copy
 
 
+class ControlChange(NamedTuple):
+    """The newest change of a control by a command."""
+
+    version: int
+    id: str
+    """Of the command."""
+    client: str
+    old: Any
+    new: Any
+    reached: Any
+    """What the control read as after it: a number, where ``new`` may be a word for one."""
+    schedule: str
+    was_frozen: bool
+    """True if the schedules that drive it were frozen before."""
+    time: float
+    """By the monotonic clock."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since the change."""
+        return time.monotonic() - self.time
+
+
 class ControlChanges:
     """Versions of the controls: how often commands changed each, and who did last."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[int, str, Any, float]] = {}
+        self._last: dict[str, ControlChange] = {}
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -61,24 +86,32 @@ class ControlChanges:
 
     def version(self, name: str) -> int:
         """Return how often a control was changed."""
-        return self._last[name][0] if name in self._last else 0
+        return self._last[name].version if name in self._last else 0
 
-    def note(self, name: str, client: str, value: Any) -> int:
+    def last(self, name: str) -> ControlChange | None:
+        """Return the newest change of a control; None if no command has changed it."""
+        return self._last.get(name)
+
+    def note(
+        self, name: str, *, id: str, client: str, old: Any, new: Any, reached: Any, schedule: str, was_frozen: bool
+    ) -> int:
         """Record a change; return the new version."""
         with self._lock:
             version = self.version(name) + 1
-            self._last[name] = (version, client, value, time.monotonic())
+            self._last[name] = ControlChange(
+                version, id, client, old, new, reached, schedule, was_frozen, time.monotonic()
+            )
         return version
 
     def conflict(self, name: str, expected: int | None) -> str:
         """Describe the change that the caller has not seen; empty if none."""
         if expected is None or expected == self.version(name):
             return ""
-        if name not in self._last:
+        last = self.last(name)
+        if last is None:
             return f"{name!r} has not been changed in this run, and you have seen its version {expected}."
-        _, client, value, when = self._last[name]
         return (
-            f"{name!r} was set to {value!r:.80} by {client or 'a client'} {time.monotonic() - when:.0f} s ago, since "
+            f"{name!r} was set to {last.new!r:.80} by {last.client or 'a client'} {last.age:.0f} s ago, since "
             f"you looked. Look again, at run.controls[{name!r}], or change it regardless with expected=None."
         )
 
@@ -133,9 +166,13 @@ class BoundControls:
             raise ControlError(f"there is no control {name!r:.120}; there are: {there}.{' ' * bool(near)}{near}")
         return bound
 
-    def describe(self) -> tuple[ControlInfo, ...]:
-        """Describe every named control: its value, bounds and version."""
-        return tuple(self._info(bound) for bound in self.named().values())
+    def describe(self, path: str = "") -> tuple[ControlInfo, ...]:
+        """Describe every named control, and the attribute at ``path`` if there is one."""
+        found = self.named()
+        if path and path not in found:
+            with contextlib.suppress(ControlError):
+                found[path] = self.find(path)
+        return tuple(self._info(bound) for bound in found.values())
 
     def _info(self, bound: BoundControl) -> ControlInfo:
         value, problem, control = None, "", bound.control
@@ -194,8 +231,8 @@ def _of(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[BoundControl
                 yield BoundControl(f"{name}.{attribute}", control, *_accessors(thing, attribute))
             seen.add(attribute)
     for found in controls_of_optimizer(name, thing, exposed):
-        bound = BoundControl(*found)
-        bound.of_optimizer = True
+        bound = BoundControl(*found[:6])
+        bound.of_optimizer, bound.frozen = True, found[6]
         yield bound
 
 

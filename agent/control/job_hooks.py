@@ -53,11 +53,11 @@ class JobHooks:
             raise ControlError("this job cannot save a checkpoint: it says how with agent.checkpoint(function).")
         return self.checkpoint
 
-    def describe(self) -> ControlReport:
-        """Describe what can be set and done in this job."""
+    def describe(self, path: str = "") -> ControlReport:
+        """Describe what can be set and done in this job, the attribute at ``path`` too."""
         triggers = {name: trigger.doc for name, trigger in self.triggers.items()}
         return ControlReport(
-            controls=self.controls.describe(), triggers=triggers, checkpoint=self.checkpoint is not None,
+            controls=self.controls.describe(path), triggers=triggers, checkpoint=self.checkpoint is not None,
             may_pause=self.pause.most(group()),
         )  # fmt: skip
 

@@ -13,8 +13,8 @@ from typing import Any
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError
 
-SCALE, FREEZE = "scale", "freeze"
-"""Treatments of a schedule when its learning rate is set."""
+SCALE, FREEZE, THAW = "scale", "freeze", "thaw"
+"""Treatments of a schedule when its learning rate is set; the last, of an undo, resumes it where it is by then."""
 
 _LR = Control(float, minimum=0, doc="the learning rate of all parameter groups, or of one")
 _DECAY = Control(float, minimum=0, doc="the weight decay of all parameter groups, or of one")
@@ -22,8 +22,9 @@ _MOMENTUM = Control(float, minimum=0, maximum=1, doc="the momentum (of Adam and 
 _GROUP_SCALES = ("initial_lr", "max_lr", "min_lr")
 _LIST_SCALES = ("base_lrs", "max_lrs", "_last_lr")
 
-Found = tuple[str, Control, Callable[[], Any], Callable[[Any, str], object], "str | None", str]
-"""Path, declaration, getter, setter, what drives it (None: nothing ever does), and why it cannot be set, if so."""
+Found = tuple[str, Control, Callable[[], Any], Callable[[Any, str], object], "str | None", str, Callable[[], bool]]
+"""Path, declaration, getter, setter, what drives it (None: nothing ever does), why it cannot be set, if so, and
+whether what drives it is frozen."""
 
 
 def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[Found]:
@@ -50,9 +51,10 @@ def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Ite
             path = f"{name}.{label}" + (f"[{at - 1}]" if at else "")
             get = _reader(thing, label, groups)
             if label == "lr":
-                yield path, control, get, _lr_setter(thing, groups, schedulers), drives, refusal
+                frozen = _frozen_reader(groups, schedulers)
+                yield path, control, get, _lr_setter(thing, groups, schedulers), drives, refusal, frozen
             else:
-                yield path, control, get, _setter(thing, label, groups), None, ""
+                yield path, control, get, _setter(thing, label, groups), None, "", lambda: False
 
 
 def _has(group: dict[str, Any], label: str) -> bool:
@@ -105,6 +107,8 @@ def _lr_setter(optimizer: Any, groups: list[int], schedulers: list[Any]) -> Call
         now = {i: _read(optimizer.param_groups[i], "lr") for i in groups}
         for scheduler in schedulers:
             now |= {i: seen for i, seen in _unseen(scheduler).items() if i in now}
+        if schedule == THAW:
+            values = dict(now)
         if schedulers and schedule != FREEZE:
             if any(n == 0 != values[i] for i, n in now.items()):
                 raise ControlError(
@@ -133,6 +137,10 @@ def _lr_setter(optimizer: Any, groups: list[int], schedulers: list[Any]) -> Call
             _tell(scheduler, values)
 
     return set
+
+
+def _frozen_reader(groups: list[int], schedulers: list[Any]) -> Callable[[], bool]:
+    return lambda: any(i in _unseen(scheduler) for scheduler in schedulers for i in groups)
 
 
 def _scale(group: dict[str, Any], factor: float) -> None:

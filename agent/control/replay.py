@@ -44,7 +44,7 @@ class ReplayedCommand:
         more = {name: entry[name] for name in ("name", "schedule", "checkpoint") if name in entry}
         record = CommandRecord(
             id=secrets.token_hex(16), client=self._source, what=entry["what"], on=entry["event"],
-            value=entry.get("value"), **more,
+            value=None if entry["what"] == "undo" else entry.get("value"), **more,  # ids are new in each run
         )  # fmt: skip
         code = Code(record.value) if record.what == "call" else None
         try:

@@ -301,7 +301,7 @@ class RequestDispatcher:
             case m.GetStacks():
                 self._done(client, message, self.statistics.stacks())
             case m.GetControls():
-                self._done(client, message, self.commands.job.describe())
+                self._done(client, message, self.commands.job.describe(message.path))
             case m.GetCommands():
                 self._done(client, message, self.commands.commands.records)
             case m.GetShares():

@@ -22,7 +22,8 @@ from looptap.cli.options import value_of
 from looptap.cli.top.model import Facts, Watcher
 from looptap.cli.top.prompts import AskText, AskWhether
 from looptap.cli.top.views import StreamSummary, commands, heading, rooms_of, vitals
-from looptap.client.control.controls import ControlInfo
+from looptap.client.control.controls import ControlInfo, Outcome, question_before
+from looptap.client.control.undoing import NewestChange
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
@@ -93,6 +94,7 @@ class Top(App[None]):
         Binding("a", "add", "Add a query"),
         Binding("d", "drop", "Drop the stream"),
         Binding("e", "edit", "Set a control"),
+        Binding("u", "undo", "Undo a change"),
         Binding("p", "pause", "Pause or resume"),
         Binding("s", "stop", "Stop the job"),
     ]
@@ -334,10 +336,15 @@ class Top(App[None]):
             if answers is None or not answers[0]:
                 return
             value, schedule = value_of(answers[0]), answers[1] if info.driven else ""
-            self._do(
-                f"set {info.name} {answers[0]}",
-                lambda: self.job.set(info.name, value, expected=info, schedule=schedule),
-            )
+            what = f"set {info.name} {answers[0]}"
+
+            def set_it() -> Outcome:
+                return self.job.set(info.name, value, expected=info, schedule=schedule)
+
+            if question := question_before(info, value):
+                self._confirmed(printable(question), what, set_it)
+            else:
+                self._do(what, set_it)
 
         fields = [("new value", f"{info.value}")]
         if info.driven:
@@ -351,6 +358,19 @@ class Top(App[None]):
         else:
             question = "Pause the job until it is resumed, or for as long as it allows?"
             self._confirmed(question, "pause", self.job.pause)
+
+    def action_undo(self) -> None:
+        """Take the last change of a control back, after confirmation."""
+
+        def confirm(change: NewestChange) -> None:
+            record = change.record
+            self._confirmed(
+                f"Take back the last change?\n{printable(str(change))}",
+                f"undo {record.name}",
+                lambda: self.job.undo(record.name, expected=record.id),
+            )
+
+        self._do("", self.job.newest_change, confirm)
 
     def action_stop(self) -> None:
         """Ask the job to stop, after confirmation."""

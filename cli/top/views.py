@@ -13,7 +13,7 @@ from rich.text import Text
 
 from looptap.cli.formats import cost, printable, several, size, text_of
 from looptap.cli.top.model import Facts
-from looptap.client.control.controls import line_of
+from looptap.client.control.controls import CHANGES, line_of
 from looptap.client.estimates import banded, said
 from looptap.client.machine import described
 from looptap.client.streams.live import LiveStream
@@ -111,7 +111,7 @@ def _brief(record: Mapping[str, Any], width: int) -> str:
     """Return one command in ``width`` columns; its name is cut before its change."""
     get, name = record.get, str(record.get("name") or record.get("what") or "")
     done, change = get("outcome") == "done", ""
-    if get("what") == "set":
+    if get("what") in CHANGES:
         change = f" {_figure(get('old'))} → {_figure(get('new'))}" if done else f" {_figure(get('value'))}"
     left = max(4, width - len(change))
     name = name if len(name) <= left else f"…{name[1 - left :]}"

@@ -12,12 +12,13 @@ import msgspec
 
 from looptap.client.control.controls import ControlInfo, Controls, Outcome, Records
 from looptap.client.control.two_phase import agreed, judged, meant
+from looptap.client.control.undoing import NewestChange, newest_change
 from looptap.client.ranks.ranks import ALL, Ranks
 from looptap.client.session.session import Session
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError, NoAnswer
-from looptap.protocol.replies import CommandRecord, CommandReply
+from looptap.protocol.replies import CommandRecord, CommandReply, ControlReport
 from looptap.protocol.values.packing import pack
 from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
@@ -52,9 +53,12 @@ class ControlClient:
         """The controls of the job, by name."""
         job = self._session.info.id
         if self._controls is None or self._controls.run != job:  # the next run has versions of its own
-            ask = functools.partial(self._session.inquire, m.GetControls, "The question for the controls", 5.0)
-            self._controls = Controls(ask, job)
+            self._controls = Controls(self._report, job)
         return self._controls
+
+    def _report(self, path: str) -> ControlReport:
+        ask = functools.partial(m.GetControls, path=path)
+        return self._session.inquire(ask, "The question for the controls", 5.0)
 
     def commands(self) -> Records:
         """Return the newest 1,000 commands of all clients. Raises NoAnswer after 5 s."""
@@ -90,7 +94,8 @@ class ControlClient:
         one before. A change is refused if another client has changed the control since you read it in `controls`, or
         since the version ``expected``; None sets it regardless. Raises ControlError for an invalid name, type, value or
         event, ControlConflict, RemoteError if it fails there, CommandPending after ``timeout`` seconds (while the loop
-        pauses, too): asking again with its ``id``, or `outcome`, never executes it twice.
+        pauses, too): asking again with its ``id``, or `outcome`, never executes it twice. A change by more than a
+        factor of 10 has a ``warning``, and `undo` takes it back.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -110,6 +115,32 @@ class ControlClient:
             "set", name, value, timeout=timeout, id=id, ranks=ranks, on=on, schedule=schedule, checkpoint=checkpoint,
             expected=version,
         )  # fmt: skip
+
+    def undo(
+        self, name: str = "", *, on: str = "", expected: str | None = None, timeout: float = 30.0, id: str | None = None
+    ) -> Outcome:
+        """Take back the newest change of a control, by any client.
+
+        With ``name``, that of this control. It gets its former value, at an event, on the ranks where it was changed:
+        on all of them or on none. A schedule that was scaled is scaled back, a frozen one continues. This is a change
+        of its own, so a second `undo` takes the first back. ``expected`` is the id of the change that you mean, by
+        default that of the newest. Raises ControlError where no command has changed a control, or the job has changed
+        that control since; ControlConflict if another client has; and what `set` raises.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> run.undo()
+        Traceback (most recent call last):
+            ...
+        looptap.streams.errors.ControlError: no command has changed a control of this run: nothing to take back.
+        """
+        change = self.newest_change(name)
+        meant = expected or change.record.id
+        return self._command("undo", change.record.name, meant, on=on, timeout=timeout, id=id, ranks=change.ranks)
+
+    def newest_change(self, name: str = "") -> NewestChange:
+        """Return what `undo` would take back. Raises ControlError if there is nothing."""
+        return newest_change(self._session, self._ranks, name)
 
     def trigger(
         self, name: str, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None,

@@ -13,9 +13,15 @@ import msgspec
 from looptap.client.rank_numbers import numbered
 from looptap.protocol.files import command_file
 from looptap.protocol.replies import CommandRecord, ControlInfo, ControlReport
+from looptap.streams.control import leap
 from looptap.streams.expressions import nearest
 
-__all__ = ["CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of"]
+__all__ = ["CHANGES", "CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of",
+           "question_before"]  # fmt: skip
+
+
+CHANGES = ("set", "undo")
+"""The commands that change a control."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class Outcome:
     """The reason of a failure, where that is returned and not raised (`looptap.Run.cancel`)."""
     note: str = ""
     """A remark, such as that the loop has never checked for a requested stop."""
+    warning: str = ""
+    """What was done and may be a slip, such as a change by a factor of 10,000; "" otherwise."""
     waited: float = 0.0
     """Seconds that the loop waited at the event for the other ranks."""
     ranks: dict[int, Outcome] = field(default_factory=dict)
@@ -54,13 +62,14 @@ class Outcome:
         what = f"{self.what} {self.name}".strip()
         if self.outcome not in ("done", ""):
             return f"{what}: {self.outcome}{f', {self.error:.200}' if self.error else ''}"
-        change = f": {self.old!r:.60} → {self.new!r:.60}" if self.what == "set" else ""
+        change = f": {self.old!r:.60} → {self.new!r:.60}" if self.what in CHANGES else ""
         result = f": {self.result!r:.80}" if self.result is not None else ""
         if self.what in ("pause", "resume") and isinstance(self.result, float):
             result = f": {self.result:.1f} s"
         where = f", at {self.event} {self.number:,}" if self.event else ""
         note = f": {self.note:.200}" if isinstance(self.note, str) and self.note else ""
-        return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}{note}"
+        warning = f"; {self.warning:.200}" if self.warning else ""
+        return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}{note}{warning}"
 
     @classmethod
     def of(cls, record: CommandRecord) -> Outcome:
@@ -68,14 +77,16 @@ class Outcome:
         return cls(
             id=record.id, what=record.what, name=record.name, outcome=record.outcome, event=record.event,
             number=record.number, time=record.time, old=record.old, new=record.new, version=record.version,
-            result=record.result, saved=record.saved, error=record.error, note=record.note, waited=record.waited,
+            result=record.result, saved=record.saved, error=record.error, note=record.note, warning=record.warning,
+            waited=record.waited,
         )  # fmt: skip
 
     @classmethod
     def of_ranks(cls, records: Mapping[int, CommandRecord]) -> Outcome:
         """Return the outcome of a command on several ranks."""
         found = {rank: cls.of(one) for rank, one in sorted(records.items())}
-        return replace(next(iter(found.values())), ranks=found)
+        warning = next((one.warning for one in found.values() if one.warning), "")
+        return replace(next(iter(found.values())), warning=warning, ranks=found)
 
 
 class Controls(Mapping[str, ControlInfo]):
@@ -84,11 +95,21 @@ class Controls(Mapping[str, ControlInfo]):
     What was read is remembered: `Run.set` is refused if another client has changed it since.
     """
 
-    def __init__(self, report: Callable[[], ControlReport], run: str) -> None:
-        self.report, self.run = report, run
-        """``report`` asks the agent what can be set and done."""
+    def __init__(self, report: Callable[[str], ControlReport], run: str) -> None:
+        self._report, self.run = report, run
         self.seen: dict[str, int] = {}
         """The last version of each control that was read."""
+
+    def report(self, path: str = "") -> ControlReport:
+        """Ask the agent what can be set and done; also about the attribute at ``path``."""
+        return self._report(path)
+
+    def find(self, name: str) -> ControlInfo | None:
+        """Return a control, or the attribute of an exposed object at the path ``name``.
+
+        It does not count as seen.
+        """
+        return next((info for info in self.report(name).controls if info.name == name), None)
 
     def look(self, name: str | None = None, report: ControlReport | None = None) -> dict[str, ControlInfo]:
         """Return the present controls, or those in ``report``.
@@ -120,6 +141,26 @@ class Controls(Mapping[str, ControlInfo]):
         return "\n".join(map(str, self.look().values())) or "<no controls>"
 
 
+def question_before(info: ControlInfo | None, value: Any, of: str = "") -> str:
+    """Return the question to ask before a large change of a control, ``of`` a run.
+
+    It is empty for a smaller change, and for a value that the control refuses anyway.
+
+    >>> question_before(ControlInfo(name="lr", value=0.1), 1000.0)
+    'lr: 0.1 → 1000.0 is a change by a factor of 10,000. Set it?'
+    >>> question_before(ControlInfo(name="lr", value=0.1, maximum=1.0), 1000.0)
+    ''
+    """
+    far = leap(info.value, value) if info is not None else ""
+    if info is None or not far:
+        return ""
+    low, high = info.minimum, info.maximum
+    outside = (low is not None and value < low) or (high is not None and value > high)
+    if outside or (info.choices and value not in info.choices):
+        return ""
+    return f"{info.name}{of and f' of {of}'}: {info.value!r:.60} → {value!r:.60} is a change {far}. Set it?"
+
+
 class Records(list[dict[str, Any]]):
     """The commands of a run in order of arrival, each a dict (a table for pandas)."""
 
@@ -148,7 +189,7 @@ def line_of(record: Mapping[str, Any]) -> str:
     """
     get = record.get
     what = f"{get('what', '')} {get('name', '')}".strip()
-    if get("what") == "set":
+    if get("what") in CHANGES:
         done = get("outcome") == "done"
         what += f" {get('old')!r:.40} → {get('new')!r:.40}" if done else f" {get('value')!r:.40}"
     where = f"{get('event')} {get('number')}" if get("event") else "–"

@@ -15,7 +15,7 @@ from typing import Any
 from looptap.protocol.files.regular_files import open_for_writing
 from looptap.streams.errors import ControlError
 
-REPLAYED = ("set", "trigger", "checkpoint", "stop", "call")
+REPLAYED = ("set", "undo", "trigger", "checkpoint", "stop", "call")
 """Commands that a replay repeats. A pause changes only the timing."""
 _FIELDS = ("event", "number", "what", "name", "value", "schedule", "checkpoint", "old", "new", "outcome", "client",
            "time", "error")  # fmt: skip

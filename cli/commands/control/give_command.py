@@ -10,6 +10,7 @@ from typing import Any
 
 from looptap.cli.formats import json_of, printable
 from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.questions import refused
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
 from looptap.client.control.commands import CommandPending
@@ -19,10 +20,18 @@ from looptap.protocol.errors import RemoteError
 from looptap.streams.errors import ControlError, LooptapError
 
 
-def give(name: str, ask: Callable[[Run], Outcome], as_json: bool) -> int:
-    """Send the run ``name`` a command, print the outcome, return the exit code."""
+def give(
+    name: str, ask: Callable[[Run], Outcome], as_json: bool, question: Callable[[Run], str] = lambda run: "",
+    yes: bool = False,
+) -> int:  # fmt: skip
+    """Send the run ``name`` a command, print the outcome, return the exit code.
+
+    A ``question`` that is not empty is asked before, unless its answer is ``yes``.
+    """
     try:
         with attach(name) as run:
+            if not yes and (text := question(run)) and (code := refused(text, yes)) is not None:
+                return code
             outcome = ask(run)
     except KeyboardInterrupt as pressed:
         raise interrupted(pressed, name) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -18,6 +18,9 @@ from looptap.cli.options import (
     value_of,
     which_of,
 )
+from looptap.cli.questions import Yes
+from looptap.client.control.controls import ControlInfo, question_before
+from looptap.client.run import Run
 
 
 def main(
@@ -38,11 +41,14 @@ def main(
     timeout: Timeout = 30.0,
     id: CommandId = None,
     ranks: OnRanks = "all",
+    yes: Yes = False,
     as_json: JsonObject = False,
 ) -> int:
     """Set a control of a run, at a safe event.
 
-    The value is checked at once, and changed between two steps, at the next event that is safe.
+    The value is checked at once, and changed between two steps, at the next event that is safe. A change by more than
+    a factor of 10, from 0 or to 0 is asked about; without a terminal it needs --yes, else the exit
+    code is 2 and nothing is done. `looptap undo` takes a change back.
 
     \b
       looptap set digits-cnn optimizer.lr 0.01 --schedule scale
@@ -56,8 +62,24 @@ def main(
     to, which = value_of(value), which_of(ranks)
     if id is not None:
         return report_earlier(run, as_json, id, timeout, "set", name=name, value=to)
-    return give(
-        run,
-        lambda job: job.set(name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which),
-        as_json,
-    )
+    seen: list[ControlInfo] = []
+
+    def question(job: Run) -> str:
+        info = _of_lowest(job, which).controls.find(name)
+        text = question_before(info, to, job.name)
+        if info is not None and text:
+            seen.append(info)  # the answer is about this value: a change by another client meanwhile is a conflict
+        return text
+
+    def change(job: Run) -> Any:
+        how: dict[str, Any] = {"expected": seen[0]} if seen else {}
+        return job.set(
+            name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which, **how
+        )
+
+    return give(run, change, as_json, question, yes)
+
+
+def _of_lowest(job: Run, ranks: str | list[int]) -> Run:
+    """Return the lowest of the ranks that a command is for."""
+    return job if isinstance(ranks, str) or job.info.rank in ranks else job.ranks[min(ranks)]

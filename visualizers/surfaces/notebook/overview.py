@@ -10,6 +10,7 @@ from typing import Any
 
 import ipywidgets
 
+from looptap.client.control.controls import CHANGES
 from looptap.client.estimates import Estimates, over_by_now, said
 from looptap.client.machine import described
 from looptap.client.run import Run
@@ -138,7 +139,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             (
                 time.strftime("%H:%M:%S", time.localtime(one.time)),
                 f"{one.what} {one.name}",
-                f"{one.old!r:.40} → {one.new!r:.40}" if one.what == "set" else "",
+                f"{one.old!r:.40} → {one.new!r:.40}" if one.what in CHANGES else "",
                 one.client,
                 one.outcome,
             )

@@ -25,7 +25,7 @@ from looptap.visualizers.surfaces.panels.run_controls import (
     step_of,
 )
 
-_WIDTHS = {"label": "180px", "input": "320px", "meaning": "320px"}
+_WIDTHS = {"label": "180px", "input": "320px", "meaning": "320px", "answer": "60px"}
 
 looks = Driver("looptap-panels")
 """The thread that checks the controls of all panels."""
@@ -41,13 +41,21 @@ class ControlRow:
         label.tooltip = widget.tooltip = knob.doc or knob.name
         self.meaning = ipywidgets.HTML(_small(knob.meaning), layout=_width("meaning"))
         self.outcome = ipywidgets.HTML(layout=ipywidgets.Layout(margin="0 0 0 12px"))
+        self.yes, self.no = (ipywidgets.Button(description=word, layout=_width("answer")) for word in ("yes", "no"))
+        self.answers = ipywidgets.HBox([self.yes, self.no], layout=ipywidgets.Layout(display="none"))
         described = ipywidgets.VBox([widget, self.meaning]) if knob.meaning else widget
-        self.box = ipywidgets.HBox([label, described, self.outcome])
+        self.box = ipywidgets.HBox([label, described, self.outcome, self.answers])
 
     def say(self) -> None:
-        """Show the outcome beside the control."""
+        """Show the outcome beside the control, or the question with its answers."""
         color = "#b00020" if self.knob.failed else "inherit"
         self.outcome.value = f'<span style="color:{color}">{html.escape(self.knob.outcome)}</span>'
+        self.answers.layout.display = "" if self.knob.question else "none"
+
+    def describe(self) -> None:
+        """Show the meaning, which changes with what an undo takes back."""
+        if (text := _small(self.knob.meaning)) != self.meaning.value:
+            self.meaning.value = text
 
 
 class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
@@ -81,6 +89,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
             kernels.answer_anywhere(self)
         for row in self.rows.values():
             self._follow(row)
+            row.describe()
             row.widget.disabled = bool(controls.reason) or not row.knob.there
         reason = controls.reason or ("" if self.rows else "This run has declared nothing that can be changed.")
         self._head.value = f"<b>{html.escape(self.run.name)}</b> {html.escape(reason)}"
@@ -108,13 +117,19 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
         if knob.info is None:
             row = ControlRow(knob, ipywidgets.Button(description=knob.name, layout=_width("input")))
             row.widget.on_click(lambda _: self._turned(row, None))
-            return row
-        row = ControlRow(knob, _widget(knob.info))
-        if knob.info.driven:
-            knob.outcome = f"driven by {knob.info.driven}"
-            row.say()
-        row.widget.observe(lambda change: self._turned(row, change["new"]), "value")
+        else:
+            row = ControlRow(knob, _widget(knob.info))
+            if knob.info.driven:
+                knob.outcome = f"driven by {knob.info.driven}"
+                row.say()
+            row.widget.observe(lambda change: self._turned(row, change["new"]), "value")
+        for button, yes in ((row.yes, True), (row.no, False)):
+            button.on_click(lambda _, yes=yes: self._answered(row, yes))
         return row
+
+    def _answered(self, row: ControlRow, yes: bool) -> None:
+        kernels.pulse.hear()
+        self.controls.answer(row.knob, yes)
 
     def _turned(self, row: ControlRow, value: Any) -> None:
         kernels.pulse.hear()

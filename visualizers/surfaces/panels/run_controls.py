@@ -6,6 +6,7 @@ own: a loop that does not respond blocks nothing but the change itself.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -13,8 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from looptap.client.control.controls import ControlInfo, ControlReport
+from looptap.client.control.controls import CommandRecord, ControlInfo, ControlReport, question_before
+from looptap.client.control.undoing import newest_of
 from looptap.client.run import Run
+from looptap.streams.control import leap
 from looptap.streams.errors import LooptapError
 
 REFRESH_INTERVAL_SECONDS = 1.0
@@ -22,6 +25,8 @@ REFRESH_INTERVAL_SECONDS = 1.0
 MIN_LOG_SLIDER_RATIO = 100.0
 """A positive range whose ends differ by more than this factor has a slider of powers."""
 _OPERATOR = "operator"  # the role that may change a job
+UNDO, STOP = "undo", "stop"
+"""Commands of each run. The second is asked about, and the first if it takes an undo back."""
 
 
 @dataclass(eq=False)
@@ -40,6 +45,9 @@ class Knob:
     busy: bool = False
     waiting: list[Any] = field(default_factory=list, repr=False)
     """The value to be sent next."""
+    question: str = ""
+    """What a panel asks before it sends `proposed`; `RunControls.answer` takes the reply."""
+    proposed: Any = None
     doubtful: bool = False
     """True after a failed request: what a panel shows may not be the value."""
     read: float = 0.0
@@ -53,8 +61,8 @@ class Knob:
 
     @property
     def settled(self) -> bool:
-        """True if the value was read after all requests."""
-        return not self.busy and not self.waiting and self.read >= self.asked
+        """True if the value was read after all requests, and no question is open."""
+        return not self.busy and not self.waiting and not self.question and self.read >= self.asked
 
     @property
     def label(self) -> str:
@@ -80,6 +88,7 @@ class RunControls:
         """Why nothing can be changed, if so."""
         self._said = said
         self._guard = threading.Lock()
+        self._newest: CommandRecord | None = None  # change of a control, which an undo takes back
 
     def refresh(self) -> None:
         """Read the controls as they are now; waits for the reply of the run."""
@@ -91,13 +100,15 @@ class RunControls:
             elif run.alive:
                 report = run.controls.report()
                 infos = run.controls.look(report=report)
+                self._newest = newest_of(run.command_records())
         except (LooptapError, TimeoutError) as error:
             reason = str(error)
         if not run.alive:
             reason = f"The run is {run.state}{f': {run.reason}' if run.reason else ''}."
-        offered = {name: (doc, call) for name, doc, call in _offers(run, report)}
+        offered = {name: (doc, call) for name, doc, call in _offers(run, report, self._newest)}
         for name, (doc, call) in offered.items():
-            self.knobs.setdefault(name, Knob(name, lambda value, call=call: call(), doc))  # type: ignore[misc]
+            knob = self.knobs.setdefault(name, Knob(name, _ignoring_value(call)))
+            knob.doc, knob.call = doc, _ignoring_value(call)
         for name, info in infos.items():
             knob = self.knobs.setdefault(name, Knob(name, lambda value, name=name: self._set(name, value)))  # type: ignore[misc]
             knob.read, knob.info = begun, info
@@ -116,6 +127,33 @@ class RunControls:
         return self.run.set(name, value, schedule="scale" if info is not None and info.driven else "")
 
     def ask(self, knob: Knob, value: Any = None) -> None:
+        """Request a change, or open a question about it: `Knob.question`."""
+        knob.question, knob.proposed = self._question(knob, value), value
+        if knob.question:
+            self.say(knob, knob.question)
+        else:
+            self._send(knob, value)
+
+    def answer(self, knob: Knob, yes: bool) -> None:
+        """Request the proposed change after a yes; after a no, nothing is done."""
+        asked, knob.question = knob.question, ""
+        if asked and yes:
+            self._send(knob, knob.proposed)
+        elif asked:
+            knob.doubtful = True  # the panel shows the proposed value
+            self.say(knob, "Nothing was done.")
+
+    def _question(self, knob: Knob, value: Any) -> str:
+        if knob.info is not None:
+            return question_before(knob.info, value)
+        if knob.name == STOP:
+            return f"Stop {self.run.name} at its next event?"
+        change = self._newest
+        if knob.name == UNDO and change is not None and change.what == UNDO and leap(change.new, change.old):
+            return f"{change.name}: {change.new!r:.60} → {change.old!r:.60} again. Undo the undo?"
+        return ""
+
+    def _send(self, knob: Knob, value: Any) -> None:
         """Request a change on a thread of its own; of those made meanwhile, the newest."""
         with self._guard:
             knob.waiting[:] = [value]
@@ -192,7 +230,9 @@ def round_below(step: float) -> float:
     return next((n * power for n in (5, 2) if n * power <= step), power)
 
 
-def _offers(run: Run, report: ControlReport | None) -> list[tuple[str, str, Callable[[], Any]]]:
+def _offers(
+    run: Run, report: ControlReport | None, newest: CommandRecord | None
+) -> list[tuple[str, str, Callable[[], Any]]]:
     """Return the commands that a run offers: name, meaning, and how to request it."""
     found: list[tuple[str, str, Callable[[], Any]]] = []
     if report is None:
@@ -204,4 +244,13 @@ def _offers(run: Run, report: ControlReport | None) -> list[tuple[str, str, Call
     if report.may_pause:
         found.append(("pause", f"have the loop wait, for {report.may_pause} s at most", run.pause))
         found.append(("resume", "end a pause", run.resume))
-    return [*found, ("stop", "ask the job to stop at its next event", run.stop)]
+    if newest is None:
+        found.append((UNDO, "take the last change of a control back", run.undo))
+    else:  # of two who take the same change back, the second does not take back what the first did
+        take_back = functools.partial(run.undo, newest.name, expected=newest.id)
+        found.append((UNDO, f"take back {newest.name} {newest.old!r:.40} → {newest.new!r:.40}", take_back))
+    return [*found, (STOP, "ask the job to stop at its next event", run.stop)]
+
+
+def _ignoring_value(call: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda value: call()

@@ -6,7 +6,9 @@ job: that has a thread of its own. Nothing draws by itself: the window's next tu
 
 from __future__ import annotations
 
+import functools
 import math
+import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -152,7 +154,8 @@ class SidePanel:
     def _knobs(self, knobs: Sequence[tuple[RunControls, Knob]]) -> None:
         half = 0
         for left, (controls, knob) in enumerate(knobs):
-            if self._down + 3.3 * _ROW_INCHES > self._tall and half == 0:
+            lines = 1.9 if knob.info is None else 3.3
+            if self._down + lines * _ROW_INCHES > self._tall and half == 0:
                 self.hidden = len(knobs) - left
                 self.say(f"… {self.hidden} more: turn the wheel", color=self.theme.muted)
                 return
@@ -193,9 +196,9 @@ class SidePanel:
         self._down += _ROW_INCHES
         return slider
 
-    def button(self, text: str, act: Callable[[], object], half: int | None) -> Any:
-        """Return a button; it draws when the window does."""
-        axes, theme = self.axes(half), self.theme
+    def button(self, text: str, act: Callable[[], object], half: int | None, axes: Any = None) -> Any:
+        """Return a button, on ``axes`` if given; it draws when the window does."""
+        axes, theme = self.axes(half) if axes is None else axes, self.theme
         button = Button(
             axes,
             cut(shown(text), 22 if half is not None else _MAX_LETTER_COUNT),
@@ -244,6 +247,8 @@ class KnobRow:
         self._shown: Any = knob.value
         self._drawn: tuple[Any, ...] = ()
         self._dragged = False
+        self.answers: list[Any] = []
+        """A yes and a no over the widget, once a question was open."""
         info = knob.info
         if info is None:
             self.widget = panel.button(knob.name, self._press, half)
@@ -272,7 +277,7 @@ class KnobRow:
     def update(self) -> bool:
         """Show the value, also one that another client set; return whether that changed."""
         knob = self.knob
-        now = (knob.value, knob.outcome, knob.failed, knob.busy, self.controls.reason, knob.there)
+        now = (knob.value, knob.outcome, knob.failed, knob.busy, knob.question, self.controls.reason, knob.there)
         if now == self._drawn:
             return False
         self._drawn = now
@@ -280,14 +285,36 @@ class KnobRow:
         dead = self.controls.reason or ("" if knob.there else "the job does not offer it now")
         letters = _MAX_LETTER_COUNT if knob.info is not None else _MAX_LETTER_COUNT // 2
         meaning = knob.meaning if knob.info is not None else ""
+        question = textwrap.wrap(shown(knob.question), letters)
+        if self.title is not None:
+            self.title.set_text(question.pop(0) if len(question) > 1 else cut(shown(knob.label), letters))
         self.outcome.set(
-            text=cut(shown(dead or knob.outcome or meaning), letters),
-            color=theme.warning if knob.failed else theme.muted,
+            text=cut(" ".join(question) or shown(dead or knob.outcome or meaning), letters),
+            color=theme.warning if knob.failed or knob.question else theme.muted,
         )
-        self.widget.active = not dead
+        self._ask(bool(knob.question and not dead))
+        self.widget.active = not dead and not knob.question
         if knob.info is not None and knob.settled and not self._dragged:
             self._show(knob.value)
         return True
+
+    def _ask(self, open: bool) -> None:
+        """Show a yes and a no in the place of the widget while a question is open."""
+        if open and not self.answers:
+            box = self.widget.ax.get_position()
+            for place, (word, yes) in enumerate((("yes", True), ("no", False))):
+                sides = (box.x0 + place * box.width / 2, box.y0, box.width / 2, box.height)
+                axes = self.panel.figure.add_axes(sides, facecolor="none")
+                answer = functools.partial(self.controls.answer, self.knob, yes)
+                self.answers.append(self.panel.button(word, answer, None, axes))
+        for button in self.answers:
+            button.ax.set_visible(open)
+            button.active = open
+        self.widget.ax.set_visible(not open)
+        if open and isinstance(self.widget, TextBox) and self.widget.capturekeystrokes:
+            self.widget.eventson = False  # its text has been sent
+            self.widget.stop_typing()
+            self.widget.eventson = True
 
     def _show(self, value: Any) -> None:
         self._shown, self.knob.doubtful = value, False

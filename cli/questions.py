@@ -1,0 +1,31 @@
+"""Asks at the terminal before a command that may be a slip of the hand."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from typer import Option
+
+from looptap.cli.formats import printable
+from looptap.cli.output import FAILED, MISTYPED, complain
+
+Yes = Annotated[bool, Option("--yes", "-y", help="Do it without a question; needed where there is no terminal.")]
+
+
+def refused(question: str, yes: bool) -> int | None:
+    """Ask ``question`` at the terminal; return None after a yes, else the exit code.
+
+    ``yes`` answers it beforehand. Without a terminal nothing is asked and nothing done.
+    """
+    if yes:
+        return None
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        complain(f"{question} There is no terminal to ask at, and nothing was done: say so with --yes.")
+        return MISTYPED
+    sys.stdout.flush()
+    print(f"looptap: {printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return None
+    complain("Nothing was done.")
+    return FAILED
