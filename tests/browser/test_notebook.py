@@ -1,10 +1,10 @@
-"""Charts and controls in JupyterLab, in a real browser, as a user sees them."""
+"""Charts and controls in JupyterLab and Voilà, in a real browser."""
 
 import json
 import math
 
 import pytest
-from lab import ATTACH, BUSY, PATIENCE, beside_a_job, busy, enough, laboratory
+from lab import ATTACH, BUSY, PATIENCE, SHOTS, beside_a_job, busy, enough, laboratory
 from programs import need
 from tutorials import NOTEBOOKS, WIDGET, read, shortened
 from waiting import soon
@@ -304,3 +304,16 @@ def test_the_first_tutorial_runs_in_a_browser_with_pictures_and_ends_its_job(lab
     finally:
         book.shot("tutorial")
         book.close()
+
+
+def test_voila_serves_an_overview_whose_charts_and_controls_live(lab):
+    lab.write("overview.ipynb", ATTACH, "looptap.overview(run)", "looptap.panel(run)")
+    page = lab.browser.new_page(viewport={"width": 1300, "height": 1300})
+    page.goto(f"{lab.url}/voila/render/overview.ipynb?token={lab.token}", timeout=2 * PATIENCE)
+    page.wait_for_function("document.querySelector('.looptap')?.looptap.draws > 2", timeout=2 * PATIENCE)
+    page.get_by_role("button", name="trigger evaluate").click()
+    page.wait_for_function("document.body.textContent.includes('trigger evaluate: 0.75')", timeout=PATIENCE)
+    page.wait_for_function("document.body.textContent.includes('Last commands')", timeout=PATIENCE)
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / "voila.png")
+    page.context.close()
