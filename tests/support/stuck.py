@@ -16,11 +16,17 @@ from xdist.scheduler import LoadFileScheduling
 
 GRACE_SECONDS = 60.0
 """Seconds after its time-out that a test may take to fail."""
+APART = "test_tutorials.py::test_a_notebook_runs"
+"""Tests of half a minute, each of which any worker may run."""
 _stderr = -1
 
 
 class EachOnce(LoadFileScheduling):
-    """Tests of a file go to one worker; what it leaves when it ends, to another."""
+    """Tests of a file go to one worker, but for `APART`; what it leaves, to another."""
+
+    def _split_scope(self, nodeid):
+        """Return what is not divided between workers: a file, or a test."""
+        return nodeid if APART in nodeid else super()._split_scope(nodeid)
 
     def remove_node(self, node):
         """Forget a worker; return the test that it was inside."""
