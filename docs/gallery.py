@@ -59,10 +59,10 @@ LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("loss and gradient, with notes",
      "step, loss, norm(model[8].weight.grad), 'epoch ' + str(step // 24) if step % 144 == 0 else ''", {}, {}),
 ]  # fmt: skip
-OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+OTHERS: list[tuple[str, str | tuple[tuple[str, dict[str, Any]], ...], dict[str, Any], dict[str, Any]]] = [
     ("confusion in an epoch", _SUMMED, {}, {}),
-    ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image)), "
-     "key=lambda row: row['by'])", {}, {}),
+    ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image, "
+     "target=e.target)), key=lambda row: row['by'])", {}, {}),
     ("weights of the last layer", "model[8].weight", {"every": 24}, {}),
     ("loss of each digit", _LABELLED, {}, {"chart": "bars"}),
     ("which digits cost most", _LABELLED, {}, {"chart": "pie"}),
@@ -72,6 +72,8 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("a log", "f'step {step}: loss {loss:.3f}'", {"every": 8}, {}),
     ("first filters", f"{_FIRST}[:16, 0]", {"every": 24}, {"chart": "images"}),
     ("one digit", "image[0]", {"every": 24}, {}),
+    ("loss and its gradients", (("step, loss", {}), ("histogram(model[8].weight.grad, 40)", {"every": 24})), {}, {}),
+    ("training and test", (("step, loss", {}), ("epoch, error", {"on": "epoch"})), {}, {}),
 ]  # fmt: skip
 
 
@@ -112,9 +114,15 @@ def _attach(job: subprocess.Popen[bytes]) -> Any:
             time.sleep(0.2)
 
 
-def _plot(run: Any, title: str, query: str, how: dict[str, Any], look: dict[str, Any]) -> Plot:
-    name = {"name": title} if len(query) > 40 else {}  # the name on axes and in remarks
-    return Plot(run.stream(query, **{"on": "batch", "budget": math.inf, **name, **how}), title=title, **look)
+def _plot(run: Any, title: str, query: Any, how: dict[str, Any], look: dict[str, Any]) -> Plot:
+    queries = ((query, how),) if isinstance(query, str) else query
+    streams = [_stream(run, one, title if len(queries) == 1 else "", how) for one, how in queries]
+    return Plot(streams, title=title, **look)
+
+
+def _stream(run: Any, query: str, title: str, how: dict[str, Any]) -> Any:
+    name = {"name": title} if title and len(query) > 40 else {}  # the name on axes and in remarks
+    return run.stream(query, **{"on": "batch", "budget": math.inf, **name, **how})
 
 
 def _small(path: Path, width: int = 1100) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # first characters of text that spreadsheets compute
+
 
 def cut(text: str, length: int) -> str:
     """Return ``text`` cut to ``length`` characters, with an ellipsis if longer.
@@ -28,3 +30,20 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, names, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def as_cell(text: str) -> str:
+    """Return text for a table; what a spreadsheet would compute gets an apostrophe.
+
+    >>> as_cell("=1+1"), as_cell("-0.5"), as_cell("loss")
+    ("'=1+1", '-0.5', 'loss')
+    """
+    return f"'{text}" if text.startswith(_FORMULA) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from looptap.visualizers.drawing.picture import Axis, Bars, Line, Picture
+from looptap.visualizers.drawing.picture import Axis, Bars, Line, Picture, Table
 from looptap.visualizers.surfaces.saving import save
 
 X = np.arange(50.0)
@@ -100,3 +100,20 @@ def test_nothing_of_the_libraries_is_loaded_before_it_is_needed_and_pyplot_never
         "assert not {'matplotlib.pyplot', 'plotly'} & set(sys.modules), 'pyplot'\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, timeout=120)
+
+
+def test_a_csv_has_a_row_for_each_x_and_a_table_for_each_axis_and_panel(tmp_path):
+    line = Line(X[:3], X[:3] / 2, name="loss, of all")
+    bars = Bars(np.array([4.0, 5.0]), edges=np.array([0.0, 0.5, 1.0]), name="weights", across="top", side="right")
+    both = Picture((line, bars), x=Axis("step"), top=Axis("value"))
+    table = Picture((Table(("name", "value"), (("lr", "0.1"),)),))
+    text = save([both, table], tmp_path / "both.csv").read_bytes().decode()
+    one, other, last = text.split("\r\n\r\n")
+    assert one == 'step,"loss, of all"\r\n0,0\r\n1,0.5\r\n2,1'
+    assert other == "value,weights\r\n0,4\r\n0.5,5"
+    assert last == "name,value\r\nlr,0.1\r\n"
+
+
+def test_no_text_of_a_job_is_a_formula_in_a_csv(tmp_path):
+    table = Picture((Table(("=name", "value"), (("+lr", "-0.1"), ("@x", "=1+1"))),))
+    assert save(table, tmp_path / "a.csv").read_bytes().decode() == "'=name,value\r\n'+lr,-0.1\r\n'@x,'=1+1\r\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import threading
 
 import numpy as np
@@ -253,3 +255,64 @@ def test_a_click_on_a_name_hides_its_line_and_a_double_click_shows_it_alone(wind
     name("test")
     assert name("test", dblclick=True) == ["test"]
     assert name("test", dblclick=True) == ["train", "val", "test"]
+
+
+def test_a_key_writes_all_kept_numbers_as_csv(window, tmp_path):
+    values = [(step, float(step % 7)) for step in range(5000)]
+    shown = window(looptap.stream_of(values, name="loss", fields=("step", "loss")))
+    press(shown, "d")
+    (path,) = tmp_path.glob("*.csv")
+    rows = list(csv.reader(io.StringIO(path.read_text())))
+    assert rows[0] == ["step", "loss"]
+    assert [(int(x), float(y)) for x, y in rows[1:]] == values  # more than are drawn
+    assert len(shown.parts[0].picture.marks[0].x) < len(values)
+
+
+def test_a_key_sorts_the_names(window):
+    rows = [{"layer 10": 5.0, "layer 2": 9.0, "bias": step + 1.0} for step in range(4)]
+    shown = window(looptap.stream_of(rows, name="norms"), chart="line")
+
+    def names():
+        return [text.get_text() for text in shown.parts[0].drawing.views[0].legend.get_texts()]
+
+    first = names()
+    press(shown, "n")
+    assert sorted(names()) == sorted(first)
+    assert [mark.name for mark in shown.parts[0].picture.marks] == ["bias", "layer 2", "layer 10"]
+    press(shown, "n")
+    assert [mark.name for mark in shown.parts[0].picture.marks] == ["layer 2", "layer 10", "bias"]
+    press(shown, "k")
+    assert shown.panel.buttons["order"][0].label.get_text() == "names: value (n)"
+    press(shown, "r")
+    assert [mark.name for mark in shown.parts[0].picture.marks] == ["layer 10", "layer 2", "bias"]
+
+
+def test_the_pointer_shows_the_sample_of_a_point(window):
+    images = [np.full((8, 8, 3), 16 * i, np.uint8) for i in range(16)]
+    points = np.array([(i % 4, i // 4) for i in range(16)], float)
+    rows = {"points": points, "labels": ["a"] * 16, "images": images}
+    shown = window(looptap.stream_of([rows], name="embedding"))
+    shown.canvas.draw()
+    view = shown.parts[0].drawing.views[0]
+    x, y = view.axes.transData.transform((1, 1))
+    at(shown, "motion_notify_event", x + 2, y + 2)
+    shown.turn()
+    box, sample = shown.pointer.artists[-2:]
+    assert "(1, 1)" in box.get_text()
+    assert (np.asarray(sample.get_array()) == 16 * 5).all()
+    at(shown, "motion_notify_event", x + 60, y + 60)
+    shown.turn()
+    assert sample not in shown.pointer.artists
+
+
+def test_values_over_two_axes_say_the_x_of_each(window):
+    losses = looptap.stream_of([(step, 1.0) for step in range(100)], name="loss", fields=("step", "loss"))
+    epochs = looptap.stream_of([(epoch, 2.0) for epoch in range(1, 6)], name="val", fields=("epoch", "val"))
+    shown = window((losses, epochs))
+    shown.canvas.draw()
+    mouse(shown, "motion_notify_event", shown.parts[0].drawing.views[0].axes)
+    shown.turn()
+    said = shown.pointer.artists[-1].get_text().split("\n")
+    assert said[0].startswith("step (loss) 5") or said[0].startswith("step (loss) 4")
+    assert said[1] == "loss  1"
+    assert said[2] == "val  2 at epoch (val) 3"

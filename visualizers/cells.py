@@ -84,16 +84,35 @@ class Cell:
             changed, self._said = said != self._said, said
             return changed
 
-    def draw(self, *, raw: bool = False) -> Picture:
+    def draw(self, *, raw: bool = False, whole: bool = False) -> Picture:
         """Return the current picture; before the first value, what the chart waits for.
 
-        ``raw`` leaves smoothing to the surface.
+        ``raw`` leaves smoothing to the surface, ``whole`` has all kept points.
         """
         with self.lock:
             if self.chart is None:
                 return Picture((Text(self._waits()),), title=self.title)
-            picture = self.chart.draw(raw=raw)
+            picture = self.chart.draw(raw=raw, whole=whole)
             return replace(picture, badges=(*picture.badges, "paused")) if self.paused else picture
+
+    def over_each_x(self) -> dict[str, Picture]:
+        """Return the picture over each x that the chart may have, first the current one.
+
+        A page without a job shows them; smoothing is left to it.
+        """
+        with self.lock:
+            chart = self.chart
+            if chart is None or not chart.xs:
+                return {"" if chart is None else chart.x: self.draw(raw=True)}
+            with chart.lock:
+                current, found = chart.x, {}
+                try:
+                    for x in dict.fromkeys([current, "", *chart.xs]):
+                        chart.x = x
+                        found[x] = self.draw(raw=True)
+                finally:
+                    chart.x = current
+                return found
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -178,8 +197,11 @@ class ChartGrid(Protocol):
     def pull(self) -> bool:
         """Read new values; return whether any picture changed."""
 
-    def pictures(self, *, raw: bool = False) -> list[Picture]:
-        """Return the picture of each chart; ``raw`` leaves smoothing to the surface."""
+    def pictures(self, *, raw: bool = False, whole: bool = False) -> list[Picture]:
+        """Return the picture of each chart.
+
+        ``raw`` leaves smoothing to the surface, ``whole`` has all kept points.
+        """
 
     def pause(self) -> None:
         """Pause all pictures."""

@@ -136,9 +136,12 @@ class Plot:
         """Read new values; return whether any picture changed."""
         return any([cell.pull() for cell in self.cells])
 
-    def pictures(self, *, raw: bool = False) -> list[Picture]:
-        """Return the picture of each chart; ``raw`` leaves smoothing to the surface."""
-        return [cell.draw(raw=raw) for cell in self.cells]
+    def pictures(self, *, raw: bool = False, whole: bool = False) -> list[Picture]:
+        """Return the picture of each chart.
+
+        ``raw`` leaves smoothing to the surface, ``whole`` has all kept points.
+        """
+        return [cell.draw(raw=raw, whole=whole) for cell in self.cells]
 
     @property
     def live(self) -> bool:
@@ -148,11 +151,11 @@ class Plot:
     # ------------------------------------------------------------ outside a notebook
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the current pictures to a .png, .svg, .pdf, .html, .txt or .gif file.
+        """Write the current pictures to a file of one of seven kinds.
 
-        The suffix decides. A .gif shows the kept frames of the chart that has the most. Waits up to a second for the
-        commands of a live run. Raises ValueError for an unknown suffix, ImportError if the library for it is not
-        installed.
+        The suffix is .png, .svg, .pdf, .html, .txt, .csv (all kept numbers) or .gif (the kept frames of the chart that
+        has the most). Waits up to a second for the commands of a live run. Raises ValueError for an unknown suffix,
+        ImportError if the library for it is not installed.
         """
         saving = import_module("looptap.visualizers.surfaces.saving")
         self.pull()
@@ -160,10 +163,11 @@ class Plot:
         settle(chart.commands for chart in charts)
         self.pull()
         suffix = os.path.splitext(path)[1].lower()
-        pictures = self.pictures(raw=suffix == ".html")
+        pictures = self.pictures(raw=suffix == ".csv", whole=suffix == ".csv")
         if suffix == ".gif" and charts:
             pictures = max(charts, key=lambda chart: chart.frames).film()
-        saving.save(pictures, path, self.rows or None)
+        over = [cell.over_each_x() for cell in self.cells] if suffix == ".html" else ()
+        saving.save(pictures, path, self.rows or None, over=over)
 
     def summary(self) -> Summary:
         """Return the final and the best value of each stream of numbers, with its run."""

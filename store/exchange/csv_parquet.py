@@ -19,10 +19,10 @@ from looptap.store.errors import StoreError
 from looptap.store.exchange.tensorboard_events import ScalarPoint, write
 from looptap.streams.stream.buffer import Record
 from looptap.streams.stream.stream import Stream
+from looptap.streams.text import as_cell
 
 _ROWS_PER_SLICE = 4096
 _ABOUT = ("number", "event", "rank", "time", "wall")
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # first characters of text that spreadsheets compute
 _count = itertools.count()
 
 
@@ -143,15 +143,7 @@ def _number(element: Any) -> float | None:
 def _cell(element: Any) -> Any:
     """Return a cell of a text table."""
     text = _column(element)
-    return f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) and not _is_number(text) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return as_cell(text) if isinstance(text, str) else text
 
 
 def _column(element: Any) -> Any:

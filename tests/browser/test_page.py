@@ -25,6 +25,7 @@ STEPS = np.arange(COUNT)
 LOSS = 2.0 * np.exp(-STEPS / 40) + 1e-4
 NOISE = 1 + 0.2 * np.random.default_rng(0).normal(size=COUNT)
 BUSY = 120_000
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
@@ -286,3 +287,91 @@ def test_numbers_at_ticks_are_written_as_in_python(opened):
     for log in (False, True):
         written = page.evaluate("([axes, log]) => axes.map((axis) => looptap.tickLabels(axis, log))", [axes, log])
         assert written == [tick_labels(axis, log) for axis in axes]
+
+
+def test_a_histogram_and_a_line_are_read_from_axes_of_their_own(opened):
+    weights = np.random.default_rng(0).normal(size=5000)
+    plot = Plot((line(NOISE).cells[0].streams[0], looptap.stream_of([weights], name="weights")))
+    page = opened(plot)
+    scales = view(page, "Object.entries(view.panels[0].uplot.scales).map(([key, { min, max }]) => [key, min, max])")
+    found = {key: (low, high) for key, low, high in scales}
+    assert found["x"] == (0, COUNT - 1)
+    assert found["top"][0] == pytest.approx(weights.min())
+    assert found["top"][1] == pytest.approx(weights.max())
+    assert found["y"][1] < 3
+    assert found["right"][1] > 100
+    assert inked(page, LIGHT.colors[0]) > 100  # the line is drawn over the bars
+    point(page, 0.5, 0.2)
+    tip = page.locator(".looptap .tip").inner_text()
+    assert "step (loss) 200" in tip or "step (loss) 199" in tip
+    assert "weights" in tip
+    menu(page)
+    one, other = saved(page, "CSV").decode().split("\r\n\r\n")
+    assert one.startswith("step (loss),loss\r\n")
+    assert other.startswith("weights,weights\r\n")
+    texts = {text.text for text in ElementTree.fromstring(saved(page, "SVG").decode()).iter(f"{SVG}text")}
+    assert {"step (loss)", "count (weights)", "weights"} <= texts
+    box = page.locator(".looptap .u-over").bounding_box()
+    page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
+    page.mouse.up()
+    low, high = view(page, "[view.panels[0].uplot.scales.top.min, view.panels[0].uplot.scales.top.max]")
+    assert weights.min() < low < high < weights.max()
+
+
+def test_steps_and_epochs_of_one_chart_have_an_axis_each(opened):
+    epochs = looptap.stream_of([(i, 1.0 / i) for i in range(1, 9)], name="val", fields=("epoch", "val"))
+    page = opened(Plot((line().cells[0].streams[0], epochs)))
+    point(page, 0.999)
+    tip = page.locator(".looptap .tip").inner_text()
+    assert f"step (loss) {COUNT - 1}" in tip
+    assert "at epoch (val) 8" in tip
+
+
+def test_x_is_switched_on_a_page_without_a_job(opened, tmp_path):
+    page = opened(line(NOISE))
+    assert (tmp_path / "page.html").stat().st_size < MAX_PAGE_BYTES
+    reach = "[view.store.layout.x.title, view.panels[0].uplot.scales.x.min, view.panels[0].uplot.scales.x.max]"
+    assert view(page, reach) == ["step", 0, COUNT - 1]
+    choice = menu(page).locator("select").first
+    choice.select_option("event")
+    assert view(page, reach) == ["event", 1, COUNT]
+    choice.select_option("time")
+    assert view(page, reach)[0] == "seconds"
+    page.get_by_role("button", name="Reset").click()
+    assert view(page, reach) == ["step", 0, COUNT - 1]
+    assert inked(page, LIGHT.colors[0]) > 100
+
+
+def test_the_sample_of_a_point_is_shown_at_the_pointer(opened):
+    images = np.zeros((16, 8, 8, 3), np.uint8)
+    images[:] = np.arange(16, dtype=np.uint8)[:, None, None, None] * 16
+    images[5] = (255, 0, 255)
+    points = np.array([(i % 4, i // 4) for i in range(16)], float)
+    rows = {"points": points, "labels": [f"class {i % 2}" for i in range(16)], "images": list(images)}
+    page = opened(Plot(looptap.stream_of([rows], name="embedding"), chart="scatter"))
+    left, top = view(page, "(({ uplot }) => [uplot.valToPos(1, 'x'), uplot.valToPos(1, 'y')])(view.panels[0])")
+    box = page.locator(".looptap .u-over").bounding_box()
+    page.mouse.move(box["x"] + left + 2, box["y"] + top + 2)
+    tip = page.locator(".looptap .tip")
+    assert "class 1" in tip.inner_text()
+    assert "(1, 1)" in tip.inner_text()
+    shown = tip.locator("canvas")
+    assert shown.bounding_box()["width"] > 60
+    pixel = shown.evaluate("(canvas) => [...canvas.getContext('2d').getImageData(3, 3, 1, 1).data]")
+    assert pixel == [255, 0, 255, 255]
+    page.mouse.move(box["x"] + left + 60, box["y"] + top + 40)
+    assert not tip.is_visible()
+
+
+def test_the_layers_of_a_ridgeline_are_named_at_their_ridges(opened):
+    layers = {"fc.weight": np.random.default_rng(0).normal(size=900), "out.bias": np.zeros(10)}
+    page = opened(Plot(looptap.stream_of([layers], name="weights")))
+    menu(page)
+    picture = ElementTree.fromstring(saved(page, "SVG").decode())
+    texts = [text.text for text in picture.iter(f"{SVG}text")]
+    assert {"fc.weight", "out.bias", "0 ± 0"} <= set(texts)
+    assert "layer" not in texts
+    table = saved(page, "CSV").decode()
+    assert table.startswith("value,fc.weight,out.bias\r\n")

@@ -37,6 +37,7 @@ texts = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=20))
 numbers = st.one_of(st.sampled_from(ODD), st.floats(width=64))
 colors = st.one_of(st.sampled_from(("", "#1f77b4", "red", "#xyz", "url(evil)")), texts)
 sides = st.sampled_from(("left", "right"))
+ends_of_x = st.sampled_from(("bottom", "top"))
 opacities = st.sampled_from((1.0, 0.3, 0.0))
 
 
@@ -52,13 +53,15 @@ def lines(draw: st.DrawFn) -> Line:
     return Line(
         draw(columns(n)), draw(columns(n)), draw(columns(n)) if deep else None, draw(texts), draw(colors),
         draw(st.sampled_from(("solid", "dash", "dot", "dashdot"))), draw(opacities), filled, tuple(notes), draw(sides),
+        draw(ends_of_x),
     )  # fmt: skip
 
 
 @st.composite
 def bands(draw: st.DrawFn) -> Band:
     n = draw(st.integers(0, 6))
-    return Band(*(draw(columns(n)) for _ in range(3)), draw(texts), draw(colors), draw(opacities), draw(sides))
+    return Band(*(draw(columns(n)) for _ in range(3)), draw(texts), draw(colors), draw(opacities), draw(sides),
+                draw(ends_of_x))  # fmt: skip
 
 
 @st.composite
@@ -66,14 +69,15 @@ def points(draw: st.DrawFn) -> Points:
     n = draw(st.integers(0, 6))
     x, y, z, values = (draw(columns(n)) for _ in range(4))
     deep, colored = draw(st.booleans()), draw(st.booleans())
-    return Points(x, y, z if deep else None, draw(texts), draw(colors), values if colored else None, side=draw(sides))
+    z, values = z if deep else None, values if colored else None
+    return Points(x, y, z, draw(texts), draw(colors), values, side=draw(sides), across=draw(ends_of_x))
 
 
 @st.composite
 def bars(draw: st.DrawFn) -> Bars:
     n = draw(st.integers(0, 5))
     if draw(st.booleans()):
-        return Bars(draw(columns(n)), edges=draw(columns(n + 1)), name=draw(texts), color=draw(colors))
+        return Bars(draw(columns(n)), edges=draw(columns(n + 1)), name=draw(texts), across=draw(ends_of_x))
     labels = draw(st.lists(texts, max_size=6))
     return Bars(draw(columns(n)), tuple(labels), name=draw(texts), color=draw(colors), side=draw(sides))
 
@@ -104,7 +108,8 @@ tables = st.builds(Table, rows, st.lists(rows, max_size=4).map(tuple))
 lines_of_text = st.builds(Text, st.lists(texts, max_size=5).map(tuple))
 marks = st.one_of(lines(), bands(), points(), bars(), grids(), images(), pies(), tables, lines_of_text)
 ends = st.one_of(st.none(), numbers)
-axes = st.builds(Axis, texts, ends, ends, st.booleans(), st.booleans())
+named_places = st.lists(st.tuples(numbers, texts), max_size=3).map(tuple)
+axes = st.builds(Axis, texts, ends, ends, st.booleans(), st.booleans(), st.one_of(st.just(()), named_places))
 
 pictures = st.builds(
     Picture,
@@ -118,5 +123,6 @@ pictures = st.builds(
     st.lists(texts, max_size=5).map(tuple),
     texts,
     st.one_of(st.none(), st.tuples(st.integers(0, 5), st.integers(0, 9))),
+    top=st.one_of(st.none(), axes),
 )
 """Any picture: several marks of any sort, any axes, rules, badges."""

@@ -13,6 +13,10 @@ APPEND: Mode = "append"
 FRAME: Mode = "frame"
 """In mode append a value is a point of the picture, in mode frame a whole picture."""
 
+VALUE, INDEX, POSITION, LABEL = "values", "indices", "positions", "labels"
+"""What may be along an axis, besides steps, epochs and time; see `ChartKind.units`."""
+FIXED_UNITS = frozenset({VALUE, INDEX, POSITION, LABEL})
+
 
 class ChartKind(Protocol):
     """A kind of chart: turns the values of a series into marks (see `Chart`)."""
@@ -34,6 +38,9 @@ class ChartKind(Protocol):
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes x, y and z; None for z means a chart in the plane."""
+
+    def units(self, series: Any) -> tuple[str, str]:
+        """Return what is along x and y; streams that agree in it share that axis."""
 
     def place(self, series: Any, what: str, at: float) -> float | None:
         """Return the x of a number, event or wall time; None if x is something else."""

@@ -16,26 +16,20 @@ import numpy as np
 
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
-from looptap.visualizers.charts.base import APPEND, Mode
+from looptap.visualizers.charts.base import APPEND, VALUE, Mode
 from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.frame_history import MAX_FRAME_BYTES, MAX_FRAMES, FrameHistory
 from looptap.visualizers.charts.marks import Marks
+from looptap.visualizers.charts.overlay import OVERLAID_FAMILIES, Axes, Overlay, arranged, axes_of, no_room
 from looptap.visualizers.charts.reading.emptiness import nothing_seen
-from looptap.visualizers.charts.reading.scales import on_a_log_axis, on_two_axes
 from looptap.visualizers.charts.registry import find
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, SESSION, Palette, dash_for
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
-from looptap.visualizers.drawing.picture import Axis, Line, Mark, Picture, Side, Text
+from looptap.visualizers.drawing.picture import Axis, Mark, Picture, Side, Text
 from looptap.visualizers.drawing.view import View
 
 __all__ = ["COLORS", "Chart", "IncompatibleStreams", "Series"]
-
-_OVERLAY = frozenset({"xy", "hist"})
-"""Families that may overlay, the second with an axis of its own."""
-
-
-_MAX_NAMES_OF_AN_AXIS = 3
 
 
 class IncompatibleStreams(ValueError):
@@ -79,6 +73,8 @@ class Chart:
         """How it is looked at: logarithmic axes, smoothing, limits."""
         self.weight = 0.0
         """The smoothing of the picture that is being drawn."""
+        self.whole = False
+        """True while a picture with all kept points is drawn."""
         self.points, self.keep, self.keep_bytes = points, keep, keep_bytes
         self.series: list[Series] = []
         self.lock = threading.RLock()
@@ -91,7 +87,7 @@ class Chart:
         """The commands drawn as vertical lines."""
         self._shown: int | None = None  # which frame is shown, counted since the first; None: the newest
         self._state: Any = None
-        self._apart = False  # lines of different scales are on two axes
+        self._overlay = Overlay()
 
     # ------------------------------------------------------------ what a subclass writes
 
@@ -110,6 +106,13 @@ class Chart:
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes x, y and z; None for z means a chart in the plane."""
         return Axis(), Axis(), None
+
+    def units(self, series: Series) -> tuple[str, str]:
+        """Return what is along x and y; streams that agree in it share that axis.
+
+        "" along x shares any: kinds that come with looptap return one of `charts.base`, or what their x counts.
+        """
+        return "", VALUE
 
     @property
     def xs(self) -> tuple[str, ...]:
@@ -163,15 +166,15 @@ class Chart:
 
     def _admit(self, stream: Stream, choice: Choice, options: dict[str, Any]) -> None:
         side: Side = "right" if options["axis"] == "right" else "left"
+        layer = self if choice.kind == self.kind else self._layer(choice.kind)
         if self.series:
             first = self.series[0]
-            shares = choice.family == first.choice.family
-            overlay = {choice.family, first.choice.family} == _OVERLAY
+            shares = choice.family == first.choice.family or {choice.family, first.choice.family} <= OVERLAID_FAMILIES
             alone = self.single or kind_of(choice.kind).single
-            if not (shares or overlay) or alone:
-                raise IncompatibleStreams(_incompatible(first, stream, choice, alone and (shares or overlay)))
-            if overlay and not options["axis"]:
-                side = "right"
+            if not shares or alone:
+                raise IncompatibleStreams(_incompatible(first, stream, choice, alone and shares))
+            if shares and (why := no_room(self.series, Series(stream, choice, "", layer))):
+                raise IncompatibleStreams(_incompatible(first, stream, choice, why=why))
         names = {*choice.schema, *(stream.fields or ())}
         color = by = options["color"]
         label = options["name"] or stream.name
@@ -179,7 +182,6 @@ class Chart:
         if not by or by in names:
             same = sum((one.label or one.stream.name) == label for one in self.series)
             color = self.palette.color(f"{label} {same}" if same else label, [other for other, _ in taken])
-        layer = self if choice.kind == self.kind else self._layer(choice.kind)
         frames = FrameHistory(self.keep, self.keep_bytes)
         series = Series(
             stream, choice, color, layer, side, frames=frames, label=options["name"],
@@ -269,40 +271,48 @@ class Chart:
                 series.frames.aim_at(leader.frames, newest=self._shown is None)
         return index, len(leader.frames)
 
-    def draw(self, *, raw: bool = False) -> Picture:
-        """Return the picture of the values so far; ``raw`` leaves smoothing out."""
+    def draw(self, *, raw: bool = False, whole: bool = False) -> Picture:
+        """Return the picture of the values so far.
+
+        ``raw`` leaves smoothing out; ``whole`` has all kept points of lines, not those that make their look.
+        """
         with self.lock:
             frame = self._aim()
-            self.weight = 0.0 if raw else self.view.smooth
-            marks: list[Mark] = []
-            badges: list[str] = []
+            self.weight, self.whole = 0.0 if raw else self.view.smooth, whole
             for layer in self._layers.values():
-                layer.x, layer.weight = self.x, self.weight
-            for series in self.series:
+                layer.x, layer.weight, layer.whole = self.x, self.weight, whole
+            plane = all(one.choice.family in OVERLAID_FAMILIES for one in self.series)
+            without = arranged(self.series) if plane else {}
+            badges = list(without.values())
+            drawn: list[tuple[Series, list[Mark]]] = []
+            for series in (one for one in self.series if one not in without):
                 try:
                     with np.errstate(all="ignore"):
-                        marks += series.layer.sketch(series)
+                        drawn.append((series, list(series.layer.sketch(series))))
                 except Exception as error:  # also of a user's own kind: the other streams are still drawn
                     badges.append(f"{series.name!r} cannot be drawn: {type(error).__name__}: {error}")
-            first = self.series[0].layer if self.series else self
+            marks = [mark for _, mine in drawn for mark in mine]
             try:
-                x, y, z = first.axes()
+                if plane:
+                    marks, axes = self._overlay.axes(drawn, self.view.log)
+                else:
+                    axes = Axes(*axes_of(self.series))
             except Exception as error:
-                x, y, z = Axis(), Axis(), None
+                axes = Axes(Axis(), Axis())
                 badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
             if instead := self._instead(marks, badges):
-                marks = [Text(instead)]
-            y, right = self._share(marks, y)
-            x, y, right = self.view.axes(x, y, right, marks)
+                marks, axes = [Text(instead)], axes._replace(top=None, right=None)
+            x, y, right = self.view.axes(axes.x, axes.y, axes.right, marks)
             badges += self.view.unplaced(marks, y, right)
             return Picture(
                 marks=tuple(marks),
                 title=self.title,
                 x=x,
                 y=y,
-                z=z,
+                z=axes.z,
+                top=axes.top,
                 right=right,
-                rules=self.commands.rules(self.series),
+                rules=self.commands.rules([one for one in self.series if one.across == "bottom"]),
                 badges=(*badges, *self._badges()),
                 guess=" ".join(dict.fromkeys(one.choice.guess for one in self.series if one.choice.guess)),
                 frame=frame,
@@ -313,24 +323,8 @@ class Chart:
         """Return why nothing can be drawn, in the place of an empty picture."""
         if self._waiting or not any(series.taken for series in self.series) or not nothing_seen(marks):
             return ()
-        why = [*badges, *(badge for series in self.series for badge in series.badges())]
+        why = [*badges, *self._losses()]
         return (*(why or ["The values so far are empty."]), "chart='text' shows the values as they are.")
-
-    def _share(self, marks: list[Mark], y: Axis) -> tuple[Axis, Axis | None]:
-        """Return the axes on both sides; lines of another scale move to the right."""
-        right = next((series for series in self.series if series.side == "right"), None)
-        if right is not None:
-            return y, Axis(right.name)
-        if any(series.placed or series.choice.mode != APPEND or series.choice.family != "xy" for series in self.series):
-            return y, None
-        if self.view.log is None and on_a_log_axis(marks):
-            return replace(y, log=True), None
-        marks[:], there = on_two_axes(marks, self._apart)
-        self._apart = bool(there)
-        if not there:
-            return y, None
-        here = [mark.name for mark in marks if isinstance(mark, Line) and mark.side == "left" and mark.name]
-        return replace(y, title=_few(dict.fromkeys(here))), Axis(_few(there))
 
     def _offers(self) -> dict[str, Any]:
         """Return what a page may let its reader choose."""
@@ -343,8 +337,11 @@ class Chart:
             "queries": list(dict.fromkeys(one.stream.text for one in self.series if one.stream.text)),
         }
 
+    def _losses(self) -> list[str]:
+        return [badge for series in self.series for badge in series.badges(alone=len(self.series) == 1)]
+
     def _badges(self) -> list[str]:
-        found = [badge for series in self.series for badge in series.badges()]
+        found = self._losses()
         found += [f"waiting for the first value of {stream.name!r}" for stream, _ in self._waiting]
         found += list(self.refused.values())
         leader = self._leader() if self._shown is not None else None
@@ -359,14 +356,8 @@ def chosen(stream: Stream, chart: str = "") -> Choice | None:
     return None if value is None else choose(value, stream.fields or (), stream.on, stream.text, chart=chart)
 
 
-def _few(names: Iterable[str]) -> str:
-    """Return the names as the title of an axis; "" if they are too many for one."""
-    found = list(names)
-    return ", ".join(found) if len(found) <= _MAX_NAMES_OF_AN_AXIS else ""
-
-
-def _incompatible(first: Series, stream: Stream, choice: Choice, alone: bool) -> str:
-    why = (
+def _incompatible(first: Series, stream: Stream, choice: Choice, alone: bool = False, why: str = "") -> str:
+    why = why or (
         f"a {choice.kind} has a chart to itself" if alone
         else f"the first is a {first.choice.kind} ({first.choice.family}), the second a {choice.kind} ({choice.family})"
     )  # fmt: skip

@@ -10,11 +10,11 @@ import numpy as np
 
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
-from looptap.visualizers.charts.reading.flat import flattened
+from looptap.visualizers.charts.reading.flat import flattened, named_arrays
 from looptap.visualizers.charts.reading.pictured import axes_of, is_picture, sheet_of
 from looptap.visualizers.charts.reading.points import is_row, scattered
 from looptap.visualizers.charts.registry import KINDS, kind_named
-from looptap.visualizers.data.numbers import as_array, describe, is_array, is_number
+from looptap.visualizers.data.numbers import as_array, describe, has_numbers, is_array, is_number
 
 MAX_CURVE_NUMBERS = 256
 """The longest one-dimensional array drawn as a line; a longer one is a histogram."""
@@ -80,6 +80,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
         return _choice("band", schema=names)
     by_name = _of_points(value, names) or _of_names(value, names, query) or _of_images(value, names)
     found = by_name or _by_shape(value, names)
+    if found.kind == "table" and (arrays := named_arrays(value, names)) is not None:
+        return replace(_of_dict(arrays), flat=True, schema=tuple(arrays))
     return found if found.schema else replace(found, schema=names)
 
 
@@ -121,7 +123,7 @@ def _of_images(value: Any, names: tuple[str, ...]) -> Choice | None:
 
 def _lines(names: Sequence[str]) -> Choice:
     """Return lines for numbers with names, a heat map of names over time for many."""
-    drawn = [name for name in names if name.lower() not in (*schemas.STEPS, *schemas.EPOCHS)]
+    drawn = [name for name in names if schemas.count_of(name) not in ("step", "epoch")]
     if len(drawn) > MAX_LINES:
         return replace(_choice("layers", schema=names), others=("line", "flow"))
     return replace(_choice("line", schema=names), others=("layers", "flow") if len(drawn) > 2 else ())
@@ -239,7 +241,7 @@ def _of_dict(value: Mapping[Any, Any]) -> Choice:
         if all(isinstance(name, int) for name in value):  # classes: not the names of fields
             return _choice("bars", FRAME)
         return _lines(tuple(map(str, value)))
-    if parts and all(is_array(part) and _numeric(part) for part in parts):
+    if parts and all(is_array(part) and has_numbers(part) for part in parts):
         if all(_size(part) == 1 for part in parts):
             return _choice("bars", FRAME)
         return _choice("ridgeline")
@@ -254,13 +256,9 @@ def _size(value: Any) -> int:
     return int(np.prod(tuple(value.shape), dtype=np.int64))
 
 
-def _numeric(value: Any) -> bool:
-    return not isinstance(value, np.ndarray) or value.dtype.kind in "biufc"
-
-
 def _of_array(value: Any) -> Choice:
     shape = tuple(value.shape)
-    if not _numeric(value):
+    if not has_numbers(value):
         return _choice("table" if value.ndim in (1, 2) and value.dtype.kind in "SUO" else "text")
     guess = "Complex numbers are drawn by their magnitude." if "complex" in str(value.dtype) else ""
     if len(shape) == 1:

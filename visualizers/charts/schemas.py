@@ -7,21 +7,36 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from looptap.visualizers.charts.reading.labels import labels_of
 
-STEPS = (
-    "step", "global_step", "iteration", "iter", "it", "batch", "batch_idx", "batch_index", "event_number", "steps",
-    "iterations", "iters", "batches", "step_idx", "train_step", "current_step", "num_steps", "update", "updates",
-)  # fmt: skip
-"""Names of parts that count steps."""
-EPOCHS = ("epoch", "current_epoch", "epochs", "epoch_idx", "num_epochs")
-"""Names of parts that count epochs."""
-_OVER = (
-    "x", "t", "time", "event_time", "wall", "wall_time", "timestamp", "elapsed", "seconds", "minutes", "hours",
-    "tokens", "samples", "examples", "instances",
-)  # fmt: skip
+_COUNTED = {
+    "step": frozenset(("step", "steps", "iteration", "iterations", "iter", "iters", "it", "batch", "batches", "update",
+                       "updates")),
+    "epoch": frozenset(("epoch", "epochs")),
+    "other": frozenset(("tokens", "samples", "examples", "instances", "episode", "episodes", "round", "rounds")),
+}  # fmt: skip
+"""Words that say what is counted, by what it is."""
+_QUALIFIERS = frozenset((
+    "global", "total", "num", "n", "current", "cur", "train", "training", "trainer", "val", "validation", "eval",
+    "test", "optimizer", "opt", "seen", "consumed", "processed", "idx", "index", "id", "number", "count", "counter",
+    "state", "self", "env",
+))  # fmt: skip
+"""Words beside them, as in global_step or batch_idx."""
+_OVER = frozenset((
+    "x", "t", "time", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts", "unix_time",
+    "elapsed", "elapsed_time", "elapsed_seconds", "seconds", "minutes", "hours",
+))  # fmt: skip
+_CLOCKS = frozenset(
+    ("time", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts", "unix_time")
+)
+_CLOCK_SECONDS = (1e9, 4.1e9)  # the years 2001 to 2099
 _PLACEHOLDER = re.compile(r"v\d+$")  # the field of an element that has no plain name
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_PLAIN_NAME = re.compile(r"[A-Za-z_][\w./]*")
+_NAME_PARTS = re.compile(r"[._/]+|(?<=[a-z])(?=[A-Z])")
 _LOW = ("lo", "low", "lower", "min", "minimum")
 _MIDDLE = ("mid", "middle", "median", "mean", "average", "estimate", "value")
 _HIGH = ("hi", "high", "upper", "max", "maximum")
@@ -36,14 +51,54 @@ class QuantileBand(NamedTuple):
     pairs: tuple[tuple[int, int], ...]
 
 
+def count_of(name: str) -> str:
+    """Return what a name counts: "step", "epoch", "other", or "" if it is no count.
+
+    >>> count_of("global_step"), count_of("batchIdx"), count_of("num_epochs"), count_of("tokens_seen")
+    ('step', 'step', 'epoch', 'other')
+    >>> count_of("step_time"), count_of("batch_size"), count_of("step * 64")
+    ('', '', '')
+    """
+    if name.lower() == "event_number":
+        return "step"
+    if name.lower() in _OVER:
+        return "other"
+    words = [word.lower() for word in _NAME_PARTS.split(name) if word] if _PLAIN_NAME.fullmatch(name) else []
+    found = [what for word in words for what, known in _COUNTED.items() if word in known]
+    others = sum(word in _QUALIFIERS for word in words)
+    return found[0] if len(found) == 1 and others == len(words) - 1 else ""
+
+
 def counts(name: str) -> bool:
     """Return whether a part of that name is an x axis: step, epoch, time or x.
 
     >>> counts("Step"), counts("step * 64"), counts("loss * step")
     (True, True, False)
     """
-    words = _WORD.findall(name.lower())
-    return bool(words) and all(word in (*STEPS, *EPOCHS, *_OVER) for word in words) and len(words) < 4
+    words = _WORD.findall(name)
+    return bool(count_of(name)) or (0 < len(words) < 4 and all(map(count_of, words)))
+
+
+def is_clock(name: str, numbers: NDArray[Any]) -> bool:
+    """Return whether numbers are seconds since the epoch, by their name and size.
+
+    >>> is_clock("timestamp", np.array([1.76e9])), is_clock("time", np.array([12.5]))
+    (True, False)
+    """
+    if name.lower() not in _CLOCKS:
+        return False
+    known = numbers[np.isfinite(numbers)]
+    return bool(known.size) and _CLOCK_SECONDS[0] <= float(known.min()) and float(known.max()) <= _CLOCK_SECONDS[1]
+
+
+def unit_of(name: str) -> str:
+    """Return what a name counts; all counts of steps agree, and all of epochs.
+
+    >>> unit_of("global_step"), unit_of("batch"), unit_of("current_epoch"), unit_of("tokens")
+    ('step', 'step', 'epoch', 'tokens')
+    """
+    found = "step" if name == "event" else count_of(name)
+    return found if found in ("step", "epoch") else name.lower()
 
 
 def names_of(value: Any, fields: Sequence[str] = (), query: str = "") -> tuple[str, ...]:
@@ -123,9 +178,9 @@ def x_of(names: Sequence[str]) -> int | None:
     """Return the position of a first part that counts, else of the step or epoch."""
     if names and counts(names[0]):
         return 0
-    for wanted in (STEPS, EPOCHS):
+    for wanted in ("step", "epoch"):
         for index, name in enumerate(names):
-            if name.lower() in wanted:
+            if count_of(name) == wanted:
                 return index
     return None
 

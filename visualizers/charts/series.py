@@ -11,16 +11,18 @@ import numpy as np
 from looptap.streams.stream.feed import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
+from looptap.streams.text import cut
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import FRAME, ChartKind
 from looptap.visualizers.charts.choice import Choice
 from looptap.visualizers.charts.frame_history import FrameHistory
 from looptap.visualizers.charts.legends import label_of_stream
-from looptap.visualizers.charts.reading.flat import flattened
+from looptap.visualizers.charts.reading.flat import flattened, named_arrays
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
-from looptap.visualizers.drawing.picture import Side
+from looptap.visualizers.drawing.picture import Across, Side
 
 _MAX_NOTES = 2
+_MAX_LABEL_CHARACTERS = 40  # of a query, in a badge
 
 
 @dataclass(eq=False)
@@ -64,6 +66,8 @@ class Series:
     """Badges of the chart about this stream, by what they are about."""
     lines: dict[tuple[int, int | None], tuple[str, str, str]] = field(default_factory=dict)
     """Name, colour and dash of each of its lines, by part and rank."""
+    across: Across = "bottom"
+    """Which x axis it has."""
 
     @property
     def looks(self) -> list[tuple[str, str]]:
@@ -153,7 +157,8 @@ class Series:
         if not self.choice.flat:
             return value
         stream = self.stream
-        found = flattened(value, schemas.names_of(value, stream.fields or (), stream.text))
+        names = schemas.names_of(value, stream.fields or (), stream.text)
+        found = flattened(value, names) or named_arrays(value, names)
         return value if found is None else found
 
     def _add(self, new: Columns) -> None:
@@ -169,31 +174,37 @@ class Series:
 
     # ------------------------------------------------------------ what is missing
 
-    def badges(self) -> list[str]:
-        """Return short sentences about values that do not fit or are missing."""
-        stream, name = self.stream, self.name
+    def badges(self, *, alone: bool = False) -> list[str]:
+        """Return short sentences about values that do not fit or are missing.
+
+        They begin with the name of the stream, unless that is its query and the stream is ``alone`` on its chart.
+        """
+        stream = self.stream
+        named = self.label or stream.name not in ("", stream.text)
+        name = self.name if named else cut(self.name, _MAX_LABEL_CHARACTERS)
+        about = "" if alone and not named else f"{name}: "
         found = []
         if self.skipped:
-            found.append(f"{name}: {_count(self.skipped)} skipped: {self.complaint}")
+            found.append(f"{about}{_count(self.skipped)} skipped: {self.complaint}")
         if stream.state == FAILED:
             found.append(f"{name} has failed: {stream.reason}")
         if errors := stream.error_count:
             last = (stream.traceback.strip().splitlines() or ["no traceback"])[-1]
-            found.append(f"{name}: the query has failed {errors:,} time{'s' * (errors != 1)}: {last:.200}")
+            found.append(f"{about}the query has failed {errors:,} time{'s' * (errors != 1)}: {last:.200}")
         if stream.dropped:
             gaps = len(stream.gaps)
-            found.append(f"{name}: {_count(stream.dropped)} missing in {gaps:,} gap{'s' * (gaps != 1)}")
+            found.append(f"{about}{_count(stream.dropped)} missing in {gaps:,} gap{'s' * (gaps != 1)}")
         elif any(gap.missing is None for gap in stream.gaps):
-            found.append(f"{name}: an unknown number of values is missing")
+            found.append(f"{about}an unknown number of values is missing")
         if stream.withheld:
-            found.append(f"{name}: the budget withheld {stream.withheld:,} event{'s' * (stream.withheld != 1)}")
+            found.append(f"{about}the budget withheld {stream.withheld:,} event{'s' * (stream.withheld != 1)}")
         if self.forgotten:
-            found.append(f"{name}: {_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)")
-        found += [f"{name}: {remark}" for remark in self.remarks.values()]
+            found.append(f"{about}{_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)")
+        found += [f"{about}{remark}" for remark in self.remarks.values()]
         if stream.thinned and not stream.limits:
-            found.append(f"{name}: evaluated at fewer events for a while, to stay within the budget (budget=)")
+            found.append(f"{about}evaluated at fewer events for a while, to stay within the budget (budget=)")
         later = [note for note in stream.notes if note not in self.noted]
-        return found + [f"{name}: {note:.200}" for note in later[:_MAX_NOTES]]
+        return found + [f"{about}{note:.200}" for note in later[:_MAX_NOTES]]
 
 
 def complaint_of(error: Exception) -> str:

@@ -18,6 +18,7 @@ DARK_COLORS = ("#0674b4", "#d86109", "#0ea276", "#d07dab", "#52b1e5", "#e7a002",
 """The same on a dark ground."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 """The dashes of lines of one colour on one chart."""
+_NEIGHBOURS = {0: 4, 4: 0, 1: 5, 5: 1}  # the two blues, and vermilion and orange: a pair of lines has not both
 _MAX_NAMES = 10_000
 _GREY_NUMBER = 0x88  # seen on a light and on a dark ground
 
@@ -78,8 +79,12 @@ class Palette:
                 if len(self._places) >= _MAX_NAMES:
                     self._places.clear()
                 used = Counter(self._places.values())
+                pair = (
+                    {COLORS[_NEIGHBOURS[i]] for i in _NEIGHBOURS if COLORS[i] in but} if len(set(but)) == 1 else set()
+                )
                 self._places[name] = min(
-                    range(len(COLORS)), key=lambda i: (COLORS[i] in but, COLORS[i] != first, used[i], i)
+                    range(len(COLORS)),
+                    key=lambda i: (COLORS[i] in but, COLORS[i] != first, COLORS[i] in pair, used[i], i),
                 )
             return COLORS[self._places[name]]
 
@@ -102,12 +107,16 @@ class Palette:
 def dash_for(color: str, taken: Sequence[tuple[str, str]]) -> str:
     """Return the first dash that no line of this colour in ``taken`` has.
 
+    The second of two lines whose colours are neighbours is dashed, too.
     Returns the rarest if all are taken.
 
     >>> dash_for("#000000", [("#000000", "solid")])
     'dash'
     """
-    used = Counter(dash for other, dash in taken if other == color)
+    alike = {color}
+    if len(taken) == 1 and color in COLORS and (near := _NEIGHBOURS.get(COLORS.index(color))) is not None:
+        alike.add(COLORS[near])  # both names had their colours before
+    used = Counter(dash for other, dash in taken if other in alike)
     return min(DASHES, key=lambda dash: (used[dash], DASHES.index(dash)))
 
 

@@ -6,6 +6,7 @@ A complex number counts as its magnitude; None is NaN. Nothing here imports torc
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
@@ -18,11 +19,17 @@ from looptap.streams.values.torch_interop import is_tensor
 Floats: TypeAlias = NDArray[np.float64]
 _PLAIN = frozenset({float, int, bool})
 _NUMERIC = "biufc"
+_WIDENED = {"torch.complex32": "complex64"}  # what numpy lacks, and what becomes of it
 
 
 def is_array(value: Any) -> bool:
     """Return whether a value is an array or a tensor."""
     return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def has_numbers(value: Any) -> bool:
+    """Return whether an array or a tensor is of numbers, of any dtype."""
+    return is_tensor(value) or value.dtype.kind in _NUMERIC or _is_small_float(value.dtype)
 
 
 def is_number(value: Any) -> bool:
@@ -34,7 +41,7 @@ def is_number(value: Any) -> bool:
     if isinstance(value, bool | int | float | complex):
         return True
     if isinstance(value, np.generic | np.ndarray):
-        return value.ndim == 0 and value.dtype.kind in _NUMERIC
+        return value.ndim == 0 and has_numbers(value)
     return is_tensor(value) and value.ndim == 0
 
 
@@ -49,7 +56,8 @@ def number(value: Any) -> float:
     if not is_number(value):
         raise TypeError(f"expected number, got {describe(value)}")
     if not isinstance(value, bool | int | float | complex):
-        value = value.item()
+        value = as_array(value)
+        value = abs(value) if value.dtype.kind == "c" else value
     try:
         return abs(value) if isinstance(value, complex) else float(value)
     except OverflowError:
@@ -59,32 +67,54 @@ def number(value: Any) -> float:
 def as_array(value: Any) -> NDArray[Any]:
     """Return an array, a tensor or nested lists as a numpy array of numbers.
 
-    A tensor whose dtype numpy lacks, such as bfloat16, becomes float32. Raises TypeError if there are no numbers in it.
+    A dtype that numpy lacks, such as bfloat16, becomes float32. Raises TypeError if there are no numbers in it.
     """
-    if is_tensor(value):
-        value = _of_tensor(value)
+    given, value = value, _without_tensors(value)
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError):  # rows of different lengths, tensors of dtypes that numpy lacks
+    except (ValueError, TypeError):  # rows of different lengths
         array = np.empty(0, object)
+    if _is_small_float(array.dtype):
+        array = array.astype(np.float32)
     if array.dtype.kind == "O" and isinstance(value, list | tuple) and value and all(map(is_number, value)):
         return scalars(value)  # integers beyond 64 bits, numbers of torch
     if array.dtype.kind not in _NUMERIC:
-        raise TypeError(f"expected an array of numbers, got {describe(value)}")
+        raise TypeError(f"expected an array of numbers, got {describe(given)}")
     return array
 
 
+def _without_tensors(value: Any) -> Any:
+    """Return a value in which tensors, also in nested lists, are arrays of numpy."""
+    if is_tensor(value):
+        return _of_tensor(value)
+    if isinstance(value, list | tuple):
+        kinds = {type(one): one for one in value}
+        if any(is_tensor(one) or isinstance(one, list | tuple) for one in kinds.values()):
+            return [_without_tensors(one) for one in value]
+    return value
+
+
 def _of_tensor(tensor: Any) -> Any:
-    tensor = tensor.detach()
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    if str(tensor.layout) != "torch.strided":
-        tensor = tensor.to_dense()
-    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    """Return a tensor as an array. Raises TypeError if torch cannot read its numbers."""
     try:
+        tensor = tensor.detach()
+        if tensor.is_quantized:
+            tensor = tensor.dequantize()
+        if str(tensor.layout) != "torch.strided":
+            tensor = tensor.to_dense()
+        tensor = tensor.cpu().resolve_conj().resolve_neg()
+        if str(tensor.dtype) in _WIDENED:
+            tensor = tensor.to(getattr(sys.modules["torch"], _WIDENED[str(tensor.dtype)]))
+        elif "float" in str(tensor.dtype) and tensor.itemsize < 4:  # bfloat16 and the 8-bit floats
+            tensor = tensor.float()
         return tensor.numpy()
-    except TypeError:  # bfloat16 and the 8-bit floats
-        return tensor.float().numpy()
+    except (RuntimeError, NotImplementedError) as error:  # of dtypes that only hold bits, and tensors without data
+        raise TypeError(f"the numbers of {describe(tensor)} cannot be read: {error}") from None
+
+
+def _is_small_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype is one of those that ml_dtypes adds, such as bfloat16."""
+    return dtype.kind == "V" and dtype.type.__module__ == "ml_dtypes"
 
 
 def floats(value: Any) -> Floats:

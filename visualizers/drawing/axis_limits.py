@@ -62,9 +62,14 @@ def fit(now: Limits | None, data: Limits | None, axis: Axis, pad: float = PADDIN
     new = (10.0 ** new[0], 10.0 ** new[1]) if axis.log else new
     low, high = new[0] if axis.low is None else axis.low, new[1] if axis.high is None else axis.high
     if not apart(low, high):  # one end is given, and the data lies on its other side
-        low, high = (low, low + (abs(low) or 1.0)) if axis.low is not None else (high - (abs(high) or 1.0), high)
+        low, high = (low, low + _room(low)) if axis.low is not None else (high - _room(high), high)
         low, high = (high / 10, high) if axis.log and low <= 0 else (low, high)
     return now if now == (low, high) else (low, high)
+
+
+def _room(end: float) -> float:
+    """Return the width of limits of which only one end is known."""
+    return abs(end) if abs(end) > 1e-150 else 1.0
 
 
 def _scaled(limits: Limits, axis: Axis) -> Limits:

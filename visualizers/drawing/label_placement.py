@@ -46,7 +46,9 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
     ends = np.stack([x[:-1][joined], x[1:][joined]]), np.stack([y[:-1][joined], y[1:][joined]])
     order = np.argsort(ends[0], axis=0)
     (x0, x1), (y0, y1) = (np.take_along_axis(one, order, axis=0) for one in ends)
-    steep = np.divide(y1 - y0, x1 - x0, out=np.zeros_like(x0), where=x1 > x0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        steep = np.divide(y1 - y0, x1 - x0, out=np.zeros_like(x0), where=x1 > x0)
+    steep[~np.isfinite(steep)] = 0.0  # a stroke that is steeper than numbers are
     gap, (left, bottom, right, top) = 0.4 * tall, box
     found: list[Beside] = []
     taken: list[Box] = []

@@ -82,8 +82,8 @@ def panels(picture: Picture) -> tuple[Panel, ...]:
 def structure(picture: Picture) -> Hashable:
     """Return what stays the same while only data changes, to keep the artists."""
     axes = tuple(
-        None if axis is None else (axis.title, axis.log, axis.time, axis.low, axis.high)
-        for axis in (picture.x, picture.y, picture.z, picture.right)
+        None if axis is None else (axis.title, axis.log, axis.time, axis.low, axis.high, axis.ticks)
+        for axis in (picture.x, picture.y, picture.z, picture.top, picture.right)
     )
     return axes, picture.title, len(picture.rules), bool(picture.guess), tuple(map(_build, picture.marks))
 
@@ -137,6 +137,16 @@ def thin(x: Numbers, y: Numbers, most: int) -> tuple[Numbers, Numbers]:
     start = np.arange(0, whole, stretch)
     picked = np.unique(np.r_[start + known.argmin(1), start + known.argmax(1), whole - 1, len(y) - 1])
     return x[picked], y[picked]
+
+
+def shrunk(cells: Numbers, rows: int, columns: int) -> Numbers:
+    """Return at most so many rows and columns, evenly picked."""
+    down, across = (
+        np.linspace(0, n - 1, min(n, most)).round().astype(int)
+        for n, most in zip(cells.shape, (rows, columns), strict=True)
+    )
+    picked: Numbers = cells[np.ix_(down, across)]
+    return picked
 
 
 def ticks(labels: Sequence[str], most: int) -> list[tuple[int, str]]:
@@ -200,7 +210,10 @@ def _kind(mark: Mark) -> Kind:
 
 
 def _build(mark: Mark) -> Hashable:
-    common = (type(mark).__name__, *(getattr(mark, field, None) for field in ("name", "color", "opacity", "side")))
+    common = (
+        type(mark).__name__,
+        *(getattr(mark, field, None) for field in ("name", "color", "opacity", "side", "across")),
+    )
     match mark:
         case Line():
             return *common, mark.z is None, mark.dash, mark.filled is None

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 Numbers: TypeAlias = NDArray[Any]
 Side: TypeAlias = Literal["left", "right"]
+Across: TypeAlias = Literal["bottom", "top"]
+"""The axis along x that a mark stands over."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +34,7 @@ class Line:
     """The height down to which the area below is filled; None for a line only."""
     notes: tuple[tuple[int, str], ...] = ()
     side: Side = "left"
+    across: Across = "bottom"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +48,7 @@ class Band:
     color: str = ""
     opacity: float = 0.25
     side: Side = "left"
+    across: Across = "bottom"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +65,7 @@ class Points:
     side: Side = "left"
     images: tuple[Numbers, ...] = ()
     """The sample that each point stands for, as pixels, for the pointer; or none."""
+    across: Across = "bottom"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +79,7 @@ class Bars:
     color: str = ""
     opacity: float = 1.0
     side: Side = "left"
+    across: Across = "bottom"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +147,8 @@ class Axis:
     log: bool = False
     time: bool = False
     """True if the numbers are seconds since the epoch, to be shown as dates."""
+    ticks: tuple[tuple[float, str], ...] = ()
+    """Places that have a name instead of a number; none: the surface chooses numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,3 +172,5 @@ class Picture:
     frame: tuple[int, int] | None = None
     offers: Mapping[str, Any] = field(default_factory=dict)
     """What a page that draws the picture may let its reader choose: smoothing, x, queries to copy."""
+    top: Axis | None = None
+    """The axis of marks that stand over another x than those below."""

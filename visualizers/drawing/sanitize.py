@@ -39,8 +39,10 @@ MAX_ROWS = 200
 MAX_COLUMNS = 30
 MAX_LINES = 1000
 MAX_VERTICAL_LINES = 100
+MAX_NAME_CHARACTERS = 60
 """The most of each that a surface draws; a badge counts the rest."""
 
+_MAX_READ_NAME_CHARACTERS = 400
 _NAMED = {
     "black": "#000000", "blue": "#0000ff", "brown": "#a52a2a", "cyan": "#00ffff", "gray": "#808080", "green": "#008000",
     "grey": "#808080", "magenta": "#ff00ff", "olive": "#808000", "orange": "#ffa500", "pink": "#ffc0cb",
@@ -60,6 +62,17 @@ def clean(text: str, most: int = 120) -> str:
     shown = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
     shown = "".join(c for i, c in enumerate(shown) if i < 8 or not _piled(shown, i))
     return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def short_name(name: str) -> str:
+    """Return a name of at most 60 characters; of a longer one both ends stay.
+
+    >>> short_name("transformer." + 60 * "x" + ".weight")[-12:]
+    'xxxxx.weight'
+    """
+    name = clean(name, _MAX_READ_NAME_CHARACTERS)
+    end = MAX_NAME_CHARACTERS // 3
+    return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - end - 1]}…{name[-end:]}"
 
 
 def color_of(color: str, index: int) -> str:
@@ -95,12 +108,16 @@ def sanitize(picture: Picture, theme: Theme = LIGHT) -> Picture:
     if any(isinstance(mark, Bars) and mark.edges is None for mark in picture.marks):
         x = Axis(x.title)  # labels are at 0, 1, 2, ...
     right = _axis(picture.right) if picture.right else None
+    top = _axis(picture.top) if picture.top else None
     space = _axis(picture.z) if picture.z else Axis()
     marks = tuple(
-        _mark(_colored(mark, i, theme), x, y, right or y, space, notices) for i, mark in enumerate(picture.marks)
+        _mark(_colored(mark, i, theme), (x, top or x), (y, right or y), space, notices)
+        for i, mark in enumerate(picture.marks)
     )
     if right is None and any(getattr(mark, "side", "left") == "right" for mark in marks):
         right = Axis()
+    if top is None and any(getattr(mark, "across", "bottom") == "top" for mark in marks):
+        top = Axis()
     rules = [
         VerticalLine(float(at[0]), clean(rule.text, 60)) for rule in picture.rules if (at := _along([rule.x], x)).size
     ]
@@ -108,7 +125,7 @@ def sanitize(picture: Picture, theme: Theme = LIGHT) -> Picture:
     _tell(notices, len(rules), MAX_VERTICAL_LINES, "newest rules")
     badges = [*(clean(badge, 300) for badge in picture.badges[:20]), *notices]
     return Picture(
-        marks=marks, title=clean(picture.title), x=x, y=y, z=space if picture.z else None, right=right,
+        marks=marks, title=clean(picture.title), x=x, y=y, z=space if picture.z else None, top=top, right=right,
         rules=tuple(rules[-MAX_VERTICAL_LINES:]), badges=tuple(badges), guess=clean(picture.guess, 300),
         frame=picture.frame, offers=picture.offers,
     )  # fmt: skip
@@ -120,12 +137,12 @@ def _colored(mark: Mark, index: int, theme: Theme) -> Mark:
     return mark
 
 
-def _mark(mark: Mark, x: Axis, y: Axis, right: Axis, space: Axis, notices: list[str]) -> Mark:
+def _mark(mark: Mark, x: tuple[Axis, Axis], y: tuple[Axis, Axis], space: Axis, notices: list[str]) -> Mark:
     match mark:
         case Line() | Points() | Band() | Bars():
-            up = right if mark.side == "right" else y
-            named = replace(mark, name=clean(mark.name, 60), opacity=_opacity(mark.opacity))
-            return _drawn(named, x, up, space, notices)
+            across, up = x[mark.across == "top"], y[mark.side == "right"]
+            named = replace(mark, name=short_name(mark.name), opacity=_opacity(mark.opacity))
+            return _drawn(named, across, up, space, notices)
         case Grid():
             return _grid(mark)
         case Images():
@@ -237,7 +254,9 @@ def _axis(axis: Axis) -> Axis:
     )
     if low is not None and high is not None and not apart(low, high):
         low = high = None
-    return replace(axis, low=low, high=high)
+    places = [(float(_along([at], axis)[0]), clean(text, 24)) for at, text in axis.ticks[:MAX_BARS]]
+    ticks = () if axis.time else tuple((at, text) for at, text in places if at == at)
+    return replace(axis, low=low, high=high, ticks=ticks)
 
 
 def _even(*columns: Numbers) -> list[Numbers]:

@@ -58,10 +58,12 @@ class View:
         y = self._upright("left", y, marks, self.ylim)
         return x, y, right if right is None else self._upright("right", right, marks, (None, None))
 
-    @staticmethod
-    def unplaced(marks: Sequence[Mark], y: Axis, right: Axis | None) -> list[str]:
+    def unplaced(self, marks: Sequence[Mark], y: Axis, right: Axis | None) -> list[str]:
         """Return a badge that counts the numbers that logarithmic axes have no place for."""
         count = 0
+        heights = _heights(marks)
+        if "y" in (self.log or "") and not y.log and heights.size and not (heights > 0).any():
+            return ["no number is positive, so the axis is not logarithmic (log='')"]
         for side, axis in (("left", y), ("right", right)):
             if axis is not None and axis.log:
                 count += int((_heights([mark for mark in marks if getattr(mark, "side", "left") == side]) <= 0).sum())
@@ -76,6 +78,8 @@ class View:
         if self.log is None and not axis.log and numbers.size and plain:
             log = spans_decades(numbers, _MIN_HELD_DECADES if self._chosen.get(side) else MIN_LOG_DECADES)
             self._chosen[side] = log
+        if log and numbers.size and not (numbers > 0).any():
+            log = False
         low, high = ends
         if self.clip and low is None and high is None and numbers.size:
             low, high = _padded(numbers, log)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from looptap.visualizers.drawing.layouts import arrange
 from looptap.visualizers.drawing.picture import Picture
+from looptap.visualizers.surfaces.tables import csv_of
 
-WRITTEN = (".png", ".svg", ".pdf", ".html", ".txt", ".gif")
+WRITTEN = (".png", ".svg", ".pdf", ".html", ".csv", ".txt", ".gif")
 """Suffixes that `save` writes; a .gif shows the pictures one after the other."""
 _EXTRAS = {".txt": "terminal"}
 """The extras of looptap that install the library, if not "window"."""
@@ -22,13 +23,15 @@ def save(
     rows: int | None = None,
     *,
     seconds: float = 0.2,
+    over: Sequence[Mapping[str, Picture]] = (),
 ) -> Path:
     """Write one or several pictures to ``path`` by its suffix; return the path.
 
     .png, .svg and .pdf are drawn by matplotlib, .txt is text of 100 columns without colours, .html is a page that opens
-    offline and can be zoomed, as in a notebook. In a .gif each picture is a frame of ``seconds``. ``rows`` says in how
-    many rows several pictures are. Raises ValueError for any other suffix and for no pictures, FileNotFoundError for a
-    missing directory, ImportError for a missing library.
+    offline and can be zoomed, as in a notebook; ``over`` has what `html_of` takes. A .csv has the numbers of the
+    pictures. In a .gif each picture is a frame of ``seconds``. ``rows`` says in how many rows several pictures are.
+    Raises ValueError for any other suffix and for no pictures, FileNotFoundError for a missing directory, ImportError
+    for a missing library.
     """
     path, several = Path(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
     suffix = path.suffix.lower()
@@ -39,14 +42,21 @@ def save(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The directory {path.parent} does not exist; make it first, or name another one.")
     try:
-        _write(several, path, suffix, rows, seconds)
+        _write(several, path, suffix, rows, seconds, over)
     except ModuleNotFoundError as error:
         package, extra = str(error.name).partition(".")[0], _EXTRAS.get(suffix, "window")
         raise ImportError(f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'", name=package) from None
     return path
 
 
-def _write(several: list[Picture], path: Path, suffix: str, rows: int | None, seconds: float) -> None:
+def _write(
+    several: list[Picture],
+    path: Path,
+    suffix: str,
+    rows: int | None,
+    seconds: float,
+    over: Sequence[Mapping[str, Picture]],
+) -> None:
     if suffix == ".txt":
         from looptap.visualizers.drawing.backends.with_text import draw_all as text_of_all
 
@@ -55,7 +65,9 @@ def _write(several: list[Picture], path: Path, suffix: str, rows: int | None, se
     elif suffix == ".html":
         from looptap.visualizers.surfaces.pages.html_page import html_of
 
-        path.write_text(html_of(several, rows, title=several[0].title or path.stem), encoding="utf-8")
+        path.write_text(html_of(several, rows, title=several[0].title or path.stem, over=over), encoding="utf-8")
+    elif suffix == ".csv":
+        path.write_text("\r\n".join(map(csv_of, several)), encoding="utf-8", newline="")
     elif suffix == ".gif":
         _animate(several, path, seconds)
     else:

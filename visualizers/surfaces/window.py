@@ -32,8 +32,8 @@ _PLAYBACK_FRAME_SECONDS = 0.1  # seconds between two frames that are played back
 _STATUS_INTERVAL_SECONDS = 0.5  # seconds between two updates of the title
 _FRAME_BAR_SHARE = 0.07  # share of the height, for the slider of frames
 HELP = (
-    "space: pause   s: save   l: log   e: smoothing   x: x axis   c: outliers   k: knobs   t: dark   r: reset\n"
-    "←, →, End: frames   Enter: play   h: whole view   q: close"
+    "space: pause   s: save   d: CSV   l: log   e: smoothing   x: x axis   c: outliers   k: knobs   t: dark\n"
+    "←, →, End: frames   Enter: play   n: sort names   h: whole view   r: reset   q: close"
 )
 
 
@@ -67,7 +67,7 @@ class ChartWindow:
         self.bar: FrameBar | None = None
         self.painter = WindowPainter(self.figure, self._artists, self._labels)
         self._playing = 0.0
-        self.view = WindowView(lambda: self.parts)
+        self.view = WindowView(lambda: self.parts, lambda: self.save(file_name(self.title, ".csv")))
         self.panel: SidePanel | None = None
         self._reader = ControlsReader(runs_to_control(plot))
         self._panel_wanted: bool | None = None  # None: if the job has knobs
@@ -211,7 +211,7 @@ class ChartWindow:
             self._play(start)
             if self._at_home():
                 self._release()
-            changes = {part.update() for part in self.parts} - {""}
+            changes = {part.update(self.view.order) for part in self.parts} - {""}
         self._move_bar()
         if "structure" in changes:
             self._align()
@@ -373,7 +373,7 @@ class ChartWindow:
     def save(self, path: str = "") -> str:
         """Write the window to ``path``, by default a new PNG file here; return the path."""
         path = path or file_name(self.title)
-        failed = self.painter.save(path)
+        failed = self.painter.save(path, self.plot.cells)
         self._tell(f"{path} cannot be written: {failed}" if failed else f"saved: {path}")
         return "" if failed else path
 

@@ -44,7 +44,9 @@ class BandChart(LineChart):
         axis = self.over(series, columns)
         parts = np.where(np.isfinite(columns[MAX_LEADING_COLUMNS:]), columns[MAX_LEADING_COLUMNS:], np.nan)
         every = {index for pair in band.pairs for index in pair} | ({band.middle} - {None})
-        picked = np.unique(np.concatenate([thinned(parts[index], 1000) for index in sorted(every)]))
+        picked = np.unique(
+            np.concatenate([thinned(parts[index], self.points if self.whole else 1000) for index in sorted(every)])
+        )
         names, breaks = series.data["names"], breaks_of(series, columns)
         for low, high in band.pairs:
             name = f"{series.name} {names[low]}–{names[high]}"

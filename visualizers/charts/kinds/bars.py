@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from looptap.streams.stream.tables import Columns
-from looptap.visualizers.charts.base import APPEND, Mode
+from looptap.visualizers.charts.base import APPEND, LABEL, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.choice import is_point
 from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.data.numbers import describe, floats, number
 from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Bars as BarsMark
@@ -19,6 +20,8 @@ from looptap.visualizers.drawing.picture import Pie as PieMark
 
 MAX_BARS = 200
 """Bars that a stream may have."""
+MAX_SLICES = len(COLORS)
+"""Slices of a pie."""
 _MAX_LABEL_CHARACTERS = 80
 
 
@@ -70,6 +73,10 @@ class BarsChart(Chart):
             opacity=opacity, side=series.side,
         )  # fmt: skip
 
+    def units(self, series: Series) -> tuple[str, str]:
+        """Return that x are labels, and y are heights."""
+        return LABEL, "height"
+
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: labels, and numbers."""
         mine = [one.name for one in self.series if one.layer is self]
@@ -77,7 +84,10 @@ class BarsChart(Chart):
 
 
 class PieChart(BarsChart):
-    """The share of each label; a negative, NaN or infinite number has none."""
+    """The share of each label; of many, the largest and all others together.
+
+    A negative, NaN or infinite number has none.
+    """
 
     kind: ClassVar[str] = "pie"
     family: ClassVar[str] = "pie"
@@ -86,6 +96,11 @@ class PieChart(BarsChart):
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield the pie."""
         shares = {name: share for name, share in self.shown(series).items() if np.isfinite(share) and share > 0}
+        if len(shares) > MAX_SLICES:  # a colour for each, and no colour twice
+            largest = set(sorted(shares, key=shares.__getitem__, reverse=True)[: MAX_SLICES - 1])
+            rest = {name: share for name, share in shares.items() if name not in largest}
+            shares = {name: share for name, share in shares.items() if name in largest}
+            shares[f"{len(rest)} others"] = sum(rest.values())
         yield PieMark(np.array(list(shares.values()), np.float64), tuple(shares))
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from looptap.visualizers.charts.base import FRAME, Mode
+from looptap.visualizers.charts.base import FRAME, INDEX, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, floats
@@ -37,6 +37,10 @@ class CurveChart(Chart):
             y = np.where(np.isfinite(values[picked]), values[picked], np.nan)
             name, opacity = ("", fading(age)) if age else (series.name, 1.0)
             yield Line(picked.astype(float), y, name=name, color=series.color, opacity=opacity, side=series.side)
+
+    def units(self, series: Series) -> tuple[str, str]:
+        """Return that x is an index, and y what the array has."""
+        return INDEX, self.kind
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: the index of an element, and its value."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from looptap.streams.stream.tables import Columns
-from looptap.visualizers.charts.base import FRAME, Mode
+from looptap.visualizers.charts.base import FRAME, VALUE, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.choice import is_histogram
 from looptap.visualizers.charts.series import Series
@@ -49,6 +49,10 @@ class HistogramChart(Chart):
             return
         opacity = 1.0 if len(self.series) == 1 else 0.6
         yield Bars(counts, edges=edges, name=series.name, color=series.color, opacity=opacity, side=series.side)
+
+    def units(self, series: Series) -> tuple[str, str]:
+        """Return that x is a value, and y counts."""
+        return VALUE, "count"
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: the value, and how often it occurs."""

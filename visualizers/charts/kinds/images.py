@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.pixels import Pixels, pictures
+from looptap.visualizers.charts.reading.labels import ranked_by
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Images as ImagesMark
@@ -26,6 +27,8 @@ class ImageChart(Chart):
 
     def frame(self, series: Series, value: Any) -> list[tuple[Pixels, str]]:
         """Return the pixels of each image with its caption."""
+        if by := ranked_by(series.stream.text):
+            value = _with_name(value, by)
         found = pictures(value, many=self.many, most=MAX_IMAGES, names=series.choice.schema)
         if found.total > MAX_IMAGES:
             series.remarks["images"] = f"the first {MAX_IMAGES} of {found.total:,} images are shown"
@@ -44,6 +47,17 @@ class ImageChart(Chart):
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return axes without titles."""
         return Axis(), Axis(), None
+
+
+def _with_name(value: Any, by: str) -> Any:
+    """Return rows in which what they are ranked by has its own name."""
+    if not isinstance(value, list):
+        return value
+    found = []
+    for row in value:
+        ranked = isinstance(row, Mapping) and by not in row
+        found.append({by if name == "by" else name: part for name, part in row.items()} if ranked else row)
+    return found
 
 
 class ImagesChart(ImageChart):

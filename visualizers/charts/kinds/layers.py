@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
-from looptap.visualizers.charts.base import FRAME, Mode
+from looptap.visualizers.charts.base import FRAME, LABEL, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
@@ -95,6 +95,10 @@ class FlowChart(Chart):
             steps = np.column_stack([x - 0.4, x + 0.4, x + 0.4]).ravel()  # a level over each bar, with gaps between
             levels = np.column_stack([y, y, np.full(len(y), np.nan)]).ravel()
             yield Line(steps, levels, color=series.color, opacity=max(0.25, fading(age)))
+
+    def units(self, series: Series) -> tuple[str, str]:
+        """Return that x are layers, and y are heights."""
+        return LABEL, "height"
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: layers, and their numbers."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import EVENT, MAX_LEADING_COLUMNS, NUMBER, RANK, TIME, WALL, Over, over
-from looptap.visualizers.charts.base import APPEND, Mode
+from looptap.visualizers.charts.base import APPEND, VALUE, Mode
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.legends import label_of_stream, run_of
 from looptap.visualizers.charts.reading.counting import XWatch
@@ -95,11 +95,20 @@ class LineChart(Chart):
         starts = [one.data["start"] for one in self.series if "start" in one.data and run_of(one.stream) is run]
         start = min([*starts, data["start"]]) if run is not None else data["start"]
         found = over(columns, data["names"], self.x, series.stream.on, start, self.x_part(series))
-        remark = found.remark
+        remark = found.remark or (
+            f"{found.title} repeats: its values are drawn one after the other" if found.spread else ""
+        )
         if data["counting"].starts_again and not self.x and (again := schemas.x_of(data["names"])) is not None:
             remark = f"{data['names'][again]} starts again, so it is not x; x={data['names'][again]!r} makes it x"
         _remark(series, "x", remark)
         return found
+
+    def units(self, series: Series) -> tuple[str, str]:
+        """Return what x counts, and that y is a value."""
+        if "ring" not in series.data:
+            return schemas.unit_of(self.x or series.stream.on or "event"), VALUE
+        newest, names = series.data["ring"].columns[:, -1:], series.data["names"]
+        return schemas.unit_of(over(newest, names, self.x, series.stream.on, 0.0, self.x_part(series)).title), VALUE
 
     def x_part(self, series: Series) -> int | None:
         """Return the part of the values that is x unless another is requested."""
@@ -124,7 +133,8 @@ class LineChart(Chart):
         """Yield the lines of all ranks, or of one of several."""
         axis = self.over(series, columns)
         drawn = self.drawn(series, axis)
-        most = max(50, min(MAX_DRAWN_POINTS, _MAX_POINTS_PER_STREAM // max(1, len(drawn) * ranks)))
+        few = max(50, min(MAX_DRAWN_POINTS, _MAX_POINTS_PER_STREAM // max(1, len(drawn) * ranks)))
+        most = self.points if self.whole else few
         breaks = breaks_of(series, columns)
         for part in drawn:
             y = columns[MAX_LEADING_COLUMNS + part]
@@ -158,7 +168,7 @@ class LineChart(Chart):
             _remark(series, "y", there if missing else "")
             return wanted
         x = schemas.x_of(names) if len(names) > 1 else None
-        counted = {i for i, name in enumerate(names) if i == x or name.lower() in (*schemas.STEPS, *schemas.EPOCHS)}
+        counted = {i for i, name in enumerate(names) if i == x or schemas.count_of(name) in ("step", "epoch")}
         return [i for i in range(len(names)) if i != axis.part and i not in counted] or [len(names) - 1]
 
     def pair(self, series: Series) -> bool:
@@ -207,8 +217,8 @@ class LineChart(Chart):
         """What ``x`` may be set to: counts that the values have, their number, times."""
         if not any("ring" in one.data for one in self.series):
             return ()
-        plain = {name.lower() for one in self.series for name in one.data.get("names", ())}
-        counts = [what for what, names in (("step", schemas.STEPS), ("epoch", schemas.EPOCHS)) if plain & {*names}]
+        found = {schemas.count_of(name) for one in self.series for name in one.data.get("names", ())}
+        counts = [what for what in ("step", "epoch") if what in found]
         return *counts, "event", "time", "wall"
 
     def place(self, series: Series, what: str, at: float) -> float | None:
@@ -225,7 +235,7 @@ class LineChart(Chart):
         if index == len(known) and what == "number":
             return None
         index = min(index, len(known) - 1)
-        return float(self.over(series, columns[:, index : index + 1]).x[0])
+        return float(self.over(series, columns).x[index])
 
 
 class AnnotatedLineChart(LineChart):

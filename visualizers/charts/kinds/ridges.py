@@ -1,8 +1,11 @@
-"""Ridgelines: a distribution per layer, stacked, older frames lighter."""
+"""Ridgelines: a distribution per layer, stacked, older frames lighter.
+
+The layers are the ticks of the upright axis; mean and deviation of the newest numbers stand on the right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -42,34 +45,72 @@ class RidgelineChart(Chart):
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield a ridge per layer and fainter earlier ones; of many, a heat map."""
-        shown = series.frames.shown[-_TRAIL_FRAMES:]
+        shown: list[Layers] = series.frames.shown[-_TRAIL_FRAMES:]
+        places = self._places()
         if not shown:
             return
-        now = shown[-1]
-        if len(now) > MAX_RIDGES:
-            yield _grid(now, series.name)
+        if len(places) > MAX_RIDGES:
+            yield _grid(shown[-1], series.name)
             return
-        places = {name: len(now) - 1 - index for index, name in enumerate(now)}
-        left = min([float(edges[0]) for layers in shown for _, edges in layers.values()] or [0.0])
+        low, high = _span(shown)
         for age, layers in zip(reversed(range(len(shown))), shown, strict=True):
-            for name, (counts, edges) in layers.items():
-                if name not in places:
+            label = "" if age else series.name
+            for name, one in layers.items():
+                if name not in places or not one[0].any():
                     continue
-                base = float(places[name])
-                height = base + _RIDGE_HEIGHT * counts / (counts.max() or 1.0)
+                base, (counts, edges) = places[name], _wide(one, 0.01 * (high - low))
+                height = base + _RIDGE_HEIGHT * counts / counts.max()
                 x, y = np.repeat(edges, 2), np.concatenate([[base], np.repeat(height, 2), [base]])
-                label = series.name if not age and base == len(now) - 1 else ""
-                filled, notes = (None, ()) if age else (base, ((0, name),))
-                if not age:  # extend it to the left edge, where the names are
-                    x, y = np.concatenate([[left], x]), np.concatenate([[base], y])
+                if not age:  # the base line is as long as the chart is wide
+                    x, y = np.r_[low, x, high], np.r_[base, y, base]
+                notes = () if age else ((len(x) - 1, _moments(one)),)
                 yield Line(
-                    x, y, name=label, color=series.color, opacity=fading(age), filled=filled, notes=notes,
-                    side=series.side,
+                    x, y, name=label, color=series.color, opacity=fading(age), filled=None if age else base,
+                    notes=notes, side=series.side,
                 )  # fmt: skip
+                label = ""
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the axes: the value; layers are named beside their ridges."""
-        return Axis("value"), Axis("layer"), None
+        """Return the axes: the value, and the layers at their ridges."""
+        places = self._places()
+        if len(places) > MAX_RIDGES:
+            return Axis("value"), Axis("layer"), None
+        ticks = tuple((base, name) for name, base in places.items())
+        return Axis("value"), Axis(low=-0.1, high=max(1, len(places)) + 0.1, ticks=ticks), None
+
+    def _places(self) -> dict[str, float]:
+        """Return the height at which each layer stands, the first on top."""
+        newest = [one.frames.shown[-1] for one in self.series if one.frames.shown]
+        names = list(dict.fromkeys(name for layers in newest for name in layers))
+        return {name: float(len(names) - 1 - place) for place, name in enumerate(names)}
+
+
+def _span(shown: Iterable[Layers]) -> tuple[float, float]:
+    """Return the ends of the axis: layers of one number count by that alone."""
+    known = [one for layers in shown for one in layers.values() if one[0].any()]
+    ends = [end for counts, edges in known for end in ((edges[0], edges[-1]) if len(counts) > 1 else (edges.mean(),))]
+    low, high = (float(min(ends)), float(max(ends))) if ends else (0.0, 1.0)
+    return (low, high) if high > low else (low - (abs(low) or 1.0), high + (abs(high) or 1.0))
+
+
+def _wide(one: Binned, least: float) -> Binned:
+    """Return the bins of a layer; of one number a bin that can be seen."""
+    counts, edges = one
+    return one if len(counts) > 1 else (counts, edges.mean() + np.array([-0.5, 0.5]) * least)
+
+
+def _moments(one: Binned) -> str:
+    """Return mean and deviation of what was binned."""
+    counts, edges = one
+    if len(counts) == 1:
+        return f"{_readable(float(edges.mean()))} ± 0"
+    middles, weights = (edges[:-1] + edges[1:]) / 2, counts / counts.sum()
+    mean = float((weights * middles).sum())
+    return f"{_readable(mean)} ± {float(np.sqrt((weights * (middles - mean) ** 2).sum())):.1g}"
+
+
+def _readable(mean: float) -> str:
+    return f"{mean:.2g}" if mean else "0"
 
 
 def _grid(layers: Layers, name: str) -> Grid:

@@ -11,7 +11,7 @@ import numpy as np
 
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
-from looptap.visualizers.charts.base import FRAME, Mode
+from looptap.visualizers.charts.base import APPEND, FRAME, POSITION, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.pixels import pixels
@@ -114,6 +114,10 @@ class ScatterChart(LineChart):
         """Return the first part, unless another counts."""
         names = series.data["names"]
         return (schemas.x_of(names) or 0) if len(names) > 1 else None
+
+    def units(self, series: Series) -> tuple[str, str]:
+        """Return positions, or of points that come one by one what x counts."""
+        return super().units(series) if series.choice.mode == APPEND else (POSITION, POSITION)
 
     def _parts(self, series: Series) -> Floats:
         """Return the columns to draw: x, y, and the third for colour or height."""

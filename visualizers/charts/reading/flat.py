@@ -1,21 +1,21 @@
-"""`flattened`: a nested value of named numbers as one dict, as in `step, norms`."""
+"""`flattened`: a nested value of numbers or arrays as one dict, as of `step, norms`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from looptap.visualizers.data.numbers import is_number
+from looptap.visualizers.data.numbers import has_numbers, is_array, is_number
 
 _MAX_DEPTH = 4
 _MAX_TUPLE_ITEMS = 8
 
 
 def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
-    """Return a dict of the numbers in a tuple or dict that has others in it, by name.
+    """Return a dict of the numbers, or arrays, in a nested tuple or dict.
 
     The numbers of a dict inside a dict, or of one of several inside a tuple, have both names: ``train.loss``. Returns
-    None for a value that is flat already, and for one that has something else than named numbers in it.
+    None for a value that is flat already, and for one that has something else in it, or both.
 
     >>> flattened((3, {"fc": 0.5, "out": 0.25}), ("step", "v1"))
     {'step': 3, 'fc': 0.5, 'out': 0.25}
@@ -39,11 +39,24 @@ def flattened(value: Any, names: Sequence[str] = ()) -> dict[str, Any] | None:
     found: dict[str, Any] = {}
     for name, part in parts:
         for inner, number in _numbers(part, 0):
-            if number is not None and not is_number(number):
-                return None
             key = inner if alone and inner and part is nested[0] else f"{name}.{inner}" if inner else name
             found[key if key not in found else f"{name}.{inner}"] = number
-    return found
+    if all(part is None or is_number(part) for part in found.values()):
+        return found
+    plain = all(isinstance(part, Mapping) for part in nested)  # a tuple of arrays may be a histogram
+    return found if plain and all(map(_is_array, found.values())) else None
+
+
+def named_arrays(value: Any, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return a tuple of arrays with names as a dict; None for any other value."""
+    if not isinstance(value, tuple) or not value or len(names) != len(value):
+        return None
+    found = dict(zip(names, value, strict=True))
+    return found if len(found) == len(value) and all(map(_is_array, value)) else None
+
+
+def _is_array(part: Any) -> bool:
+    return is_array(part) and len(part.shape) > 0 and has_numbers(part)
 
 
 def _few_numbers(value: Any) -> bool:

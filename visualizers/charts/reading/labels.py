@@ -15,6 +15,7 @@ MAX_LABEL_CHARACTERS = 40
 _CASTS = ("float", "int", "round", "bool")
 _READINGS = ("item", "detach", "cpu", "numpy", "tolist", "float", "double", "clone")
 _FIGURES = ("sin", "cos", "tan", "sinh", "cosh", "atan2", "hypot")
+_RANKINGS = ("batch_topk", "batch_bottomk")
 
 
 class Label(NamedTuple):
@@ -45,6 +46,25 @@ def labels_of(query: str) -> tuple[Label, ...]:
         return tuple(map(_label, body.elts if isinstance(body, ast.Tuple | ast.List) else [body]))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
+
+
+@lru_cache(maxsize=512)
+def ranked_by(query: str) -> str:
+    """Return the name of what `batch_topk` ranks samples by; "" if unknown.
+
+    >>> ranked_by("batch_topk(9, e.losses, image=e.image)"), ranked_by("batch_topk(9, by=margin)")
+    ('loss', 'margin')
+    """
+    try:
+        calls = [node for node in ast.walk(ast.parse(query.strip())) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    for call in calls:
+        if isinstance(call.func, ast.Name) and call.func.id in _RANKINGS:
+            by = [*call.args[1:2], *(one.value for one in call.keywords if one.arg == "by")]
+            name = by[0].id if by and isinstance(by[0], ast.Name) else getattr(by[0], "attr", "") if by else ""
+            return "loss" if name == "losses" else str(name)
+    return ""
 
 
 def _yielded(tree: ast.Module) -> ast.expr | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from looptap.streams.values.snapshots import Image
 from looptap.streams.values.torch_interop import is_tensor
 from looptap.visualizers.charts.reading.points import LABELS
-from looptap.visualizers.data.numbers import as_array, floats, is_array, is_number
+from looptap.visualizers.data.numbers import as_array, floats, has_numbers, is_array, is_number
 from looptap.visualizers.data.words import shown
 
 CHANNEL_COUNTS = (1, 3, 4)
@@ -94,7 +94,7 @@ def captioned(value: Any) -> bool:
 
 def is_image(value: Any) -> bool:
     """Return whether a value is one picture: an array, PIL, or matplotlib."""
-    if not is_array(value) or not _numeric(value):
+    if not is_array(value) or not has_numbers(value):
         return is_picture(value)
     return axes_of(value) in ("hw", "chw", "hwc")
 
@@ -122,7 +122,7 @@ def sheet_of(value: Any, names: Sequence[str] = (), many: bool = True) -> Sheet 
 
 def _of_array(value: Any, many: bool) -> Sheet | None:
     axes = axes_of(value, many)
-    if not _numeric(value) or not axes:
+    if not has_numbers(value) or not axes:
         return None
     array = channels_last(value, axes)
     channels = tuple(value.shape)[1] if axes == "nchw" and array.ndim == 3 else 0
@@ -170,7 +170,7 @@ def _of_parts(parts: list[tuple[str, Any]]) -> Sheet | None:
         return Sheet([_shot(parts, images)])
     batches = [(name, part) for name, part in parts if is_array(part) and axes_of(part).startswith("n")]
     rest = [(name, part) for name, part in parts if not any(part is one for _, one in batches)]
-    if not batches or not rest or not all(_numeric(part) for _, part in batches):
+    if not batches or not rest or not all(has_numbers(part) for _, part in batches):
         return None
     size = len(batches[0][1])
     lengths = {len(part) for _, part in rest if _counts_samples(part)}
@@ -187,7 +187,7 @@ def _of_parts(parts: list[tuple[str, Any]]) -> Sheet | None:
 def _counts_samples(part: Any) -> bool:
     """Return whether a part has a number or text for each of several samples."""
     if is_array(part):
-        return len(part.shape) == 1 and _numeric(part)
+        return len(part.shape) == 1 and has_numbers(part)
     return isinstance(part, list) and bool(part) and all(isinstance(one, str) or is_number(one) for one in part)
 
 
@@ -219,10 +219,6 @@ def _brief(value: Any) -> str | None:
         return shown(value, 24)
     if is_number(value):
         return shown(value, 24)
-    if is_array(value) and len(value.shape) == 1 and _numeric(value) and 1 < value.shape[0] <= _MAX_CLASSES:
+    if is_array(value) and len(value.shape) == 1 and has_numbers(value) and 1 < value.shape[0] <= _MAX_CLASSES:
         return f"{int(floats(value).argmax())}"
     return None
-
-
-def _numeric(value: Any) -> bool:
-    return is_tensor(value) or value.dtype.kind in "biufc"

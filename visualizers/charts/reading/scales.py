@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,23 @@ from looptap.visualizers.drawing.picture import Band, Line, Mark, Points
 MAX_SCALE_RATIO = 30.0
 """Lines share an axis while the largest number of one is at most so many times that of another."""
 _REJOIN_RATIO = 15.0  # lines that were apart share an axis again below this, so that they do not flicker
+
+Key = TypeVar("Key", int, tuple[str, str])
+
+
+def far_from_first(sizes: Mapping[Key, float], ratio: float = MAX_SCALE_RATIO) -> set[Key]:
+    """Return the keys whose size is of another scale than that of the first.
+
+    >>> far_from_first({1: 0.5, 2: 64.0, 3: 0.7}), far_from_first({1: 64.0, 2: 0.5, 3: 0.7})
+    ({2}, {2, 3})
+    """
+    sizes = {key: size for key, size in sizes.items() if size > 0}
+    ordered = sorted(sizes, key=sizes.__getitem__)
+    if len(ordered) < 2 or sizes[ordered[-1]] / sizes[ordered[0]] <= ratio:
+        return set()
+    cut = int(np.argmax([sizes[above] / sizes[below] for below, above in pairwise(ordered)])) + 1
+    first = next(iter(sizes))
+    return set(ordered[cut:]) if first in ordered[:cut] else set(ordered[:cut])
 
 
 def on_two_axes(marks: Sequence[Mark], apart: bool = False) -> tuple[list[Mark], tuple[str, ...]]:
@@ -26,15 +44,9 @@ def on_two_axes(marks: Sequence[Mark], apart: bool = False) -> tuple[list[Mark],
     (('norm',), ())
     """
     sizes = _sizes(marks)
-    if len(sizes) < 2 or on_a_log_axis(marks):
+    right = set() if on_a_log_axis(marks) else far_from_first(sizes, _REJOIN_RATIO if apart else MAX_SCALE_RATIO)
+    if not right:
         return list(marks), ()
-    ordered = sorted(sizes, key=sizes.__getitem__)
-    ratios = [sizes[above] / sizes[below] for below, above in pairwise(ordered)]
-    if sizes[ordered[-1]] / sizes[ordered[0]] <= (_REJOIN_RATIO if apart else MAX_SCALE_RATIO):
-        return list(marks), ()
-    cut = int(np.argmax(ratios)) + 1
-    first = next(iter(sizes))
-    right = set(ordered[cut:]) if first in ordered[:cut] else set(ordered[:cut])
     colors = {color for color, _ in right} - {color for color, dash in sizes if (color, dash) not in right}
     moved = [_to_the_right(mark) if _look(mark) in right or _look(mark)[0] in colors else mark for mark in marks]
     names = [mark.name for mark in moved if isinstance(mark, Line) and mark.side == "right" and mark.name]

@@ -38,6 +38,7 @@ Place: TypeAlias = Callable[[float, float, float, float], tuple[float, float, fl
 
 MAX_LEGEND_SHARE = 0.25
 """The most of the height of a cell that the names of its lines take."""
+_TOP_AXIS_INCHES = 0.38  # of the ticks and the title of an axis above the plot
 _ROW_INCHES = 0.15  # of a row of names, or of words of commands, above the axes
 _MAX_RULE_ROWS = 2
 _LETTER_INCHES = 0.6 * SMALL_FONT_POINTS / 72
@@ -45,22 +46,26 @@ _HANDLE_CHARACTERS = 4  # room for the patch of colour and the gaps beside a nam
 
 
 class PlaneView:
-    """Lines, bands, points and bars over an x axis, with one or two y axes."""
+    """Lines, bands, points and bars over one or two x axes, with one or two y axes."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
         self.axes = figure.add_axes((0.1, 0.1, 0.8, 0.8))
-        self.right = self.axes.twinx() if picture.right else None
-        if self.right is not None:
-            self.right.set_xlim(self.axes.get_xlim())
+        self.planes = _planes(self.axes, panel, picture)
+        self.right = self.planes.get(("bottom", "right"))
+        self.above = _TOP_AXIS_INCHES if picture.top else 0.0
         self.labels = bar_labels(panel.marks)
-        for axes, y in self._sides(picture):
-            _scales(axes, picture.x, y)
+        for key, axes in self.planes.items():
+            x, y = self._axis(key, picture)
+            _scales(axes, x, y)
             axes.set_ylabel(shown(y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+            axes.set_xlabel(shown(x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
             axes.tick_params(labelsize=SMALL_FONT_POINTS)
-        across = [column for mark in panel.marks if (column := getattr(mark, "x", None)) is not None]
-        if across and not (self.labels or picture.x.log or picture.x.time) and all(map(_whole, across)):
-            self.axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
-        self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
+        for (end, _), axes in self.planes.items():
+            x = self._axis((end, "left"), picture)[0]
+            mine = [mark for mark in panel.marks if _key(mark, picture)[0] == end]
+            columns = [column for mark in mine if (column := getattr(mark, "x", None)) is not None]
+            if columns and not (self.labels or x.log or x.time) and all(map(_whole, columns)):
+                axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         theme = theme_of(figure)
         self.axes.grid(color=theme.faint, linewidth=0.5)
         self.axes.set_axisbelow(True)
@@ -71,8 +76,17 @@ class PlaneView:
                 [i for i, _ in at], [shown(text) for _, text in at], rotation=30 if long else 0,
                 ha="right" if long else "center", **PLAIN,
             )  # fmt: skip
+        if picture.y.ticks:
+            places = [place for place, _ in picture.y.ticks]
+            self.axes.set_yticks(places, [shown(name) for _, name in picture.y.ticks], **PLAIN)
+        wide = 0.25 + _LETTER_INCHES * max((len(name) for _, name in picture.y.ticks), default=0)
         self.rows = min(_MAX_RULE_ROWS, len(picture.rules))
-        self.margins = (0.62, 0.42 + (0.5 if self.labels else 0), 0.55 if picture.right else 0.15, 0.1)
+        self.margins = (
+            max(0.62, wide),
+            0.42 + (0.5 if self.labels else 0),
+            0.55 if picture.right else 0.15,
+            0.1 + self.above,
+        )
         self.bounds: dict[Any, Limits | None] = {}
         self.rules = LineCollection([], colors=theme.muted, linewidths=0.8, linestyles="dashed")
         self.axes.add_collection(self.rules, autolim=False)
@@ -87,19 +101,22 @@ class PlaneView:
     def artists(self) -> list[Any]:
         """The artists that move while the limits hold, in drawing order."""
         legend = [] if self.legend is None else [self.legend]
-        return [*(one for mark in self.marks for one in mark.artists), self.rules, *self.words, *legend]
+        ordered = sorted(self.marks, key=lambda mark: not isinstance(mark, BarsArtist))  # lines are drawn over bars
+        return [*(one for mark in ordered for one in mark.artists), self.rules, *self.words, *legend]
 
     def place(self, place: Place) -> None:
         """Put the axes where ``place`` says, with room above them for names and words."""
         left, bottom, right, _ = self.margins
-        wide, tall = _inches(self.axes.figure, place(left, bottom, right, 0.1))
-        self.legend, rows = _legend(self.right or self.axes, self.named, wide, tall, self.rows)
-        self.margins = (left, bottom, right, 0.1 + _ROW_INCHES * (rows + self.rows))
-        for axes in filter(None, (self.axes, self.right)):
+        wide, tall = _inches(self.axes.figure, place(left, bottom, right, 0.1 + self.above))
+        self.legend, rows = _legend([*self.planes.values()][-1], self.named, wide, tall, self.rows)
+        self.margins = (left, bottom, right, 0.1 + self.above + _ROW_INCHES * (rows + self.rows))
+        for axes in self.planes.values():
             axes.set_position(place(*self.margins))
         if self.legend is not None:
             height = _inches(self.axes.figure, self.axes.get_position().bounds)[1]
-            self.legend.set_bbox_to_anchor((0, 1 + (_ROW_INCHES * self.rows + 0.02) / height), self.axes.transAxes)
+            self.legend.set_bbox_to_anchor(
+                (0, 1 + (self.above + _ROW_INCHES * self.rows + 0.02) / height), self.axes.transAxes
+            )
 
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel, which has the structure of the previous one."""
@@ -121,7 +138,7 @@ class PlaneView:
         across = self.axes.get_xaxis_transform()
         figure = self.axes.get_figure(root=True)
         box, letter = self.axes.bbox, _LETTER_INCHES * figure.dpi
-        row_height = _ROW_INCHES * figure.dpi / box.height
+        row_height, lowest = (inches * figure.dpi / box.height for inches in (_ROW_INCHES, self.above))
         taken = [np.inf] * self.rows  # the left ends of the words in each row, in pixels
         for text, x, rule in sorted(zip(self.words, at, picture.rules, strict=True), key=lambda one: -one[1]):
             wide, left = letter * len(rule.text), float(across.transform((np.clip(x, low, high), 0))[0])
@@ -132,31 +149,48 @@ class PlaneView:
                 taken[row] = left
             text.set_text(shown(rule.text) if said else "")
             text.set_transform(self.axes.transAxes)
-            text.set_position(((left - box.x0) / box.width, 1.01 + row_height * max(0, row)))
+            text.set_position(((left - box.x0) / box.width, 1.01 + lowest + row_height * max(0, row)))
 
-    def _sides(self, picture: Picture) -> list[tuple[Any, Axis]]:
-        return [(self.axes, picture.y), *([(self.right, picture.right)] if picture.right else [])]
+    @staticmethod
+    def _axis(key: tuple[str, str], picture: Picture) -> tuple[Axis, Axis]:
+        """Return what one pair of axes shows along x and y."""
+        across, side = key
+        x, y = picture.top if across == "top" else picture.x, picture.right if side == "right" else picture.y
+        return x or picture.x, y or picture.y
+
+    def plane_of(self, mark: Mark, picture: Picture) -> Any:
+        """Return the axes that a mark is drawn on."""
+        return self.planes[_key(mark, picture)]
 
     def _artist(self, mark: Mark, panel: Panel, picture: Picture) -> Any:
-        axes, y = self._sides(picture)[1 if _on_the_right(mark) and self.right else 0]
+        key = _key(mark, picture)
+        axes, (x, y) = self.planes[key], self._axis(key, picture)
         match mark:
             case Line():
-                return LineArtist(axes, mark, picture.x, y)
+                return LineArtist(axes, mark, x, y)
             case Band():
-                return BandArtist(axes, mark, picture.x, y)
+                return BandArtist(axes, mark, x, y)
             case Bars():
-                return BarsArtist(axes, mark, picture.x, y, panel.marks)
+                return BarsArtist(axes, mark, x, y, panel.marks)
         assert isinstance(mark, Points)
-        return PointsArtist(axes, mark, picture.x, y)
+        return PointsArtist(axes, mark, x, y)
 
     def _fit(self, panel: Panel, picture: Picture) -> bool:
         """Move the limits if the data needs it; return whether they were moved."""
-        across = [column for mark in panel.marks for column in _extent(mark, panel, picture.y)[0]]
-        moved = self._bound("x", self.axes.set_xlim, across, picture.x, 0.02)
-        for axes, y in self._sides(picture):
-            mine = [m for m in panel.marks if axes is (self.right if _on_the_right(m) and self.right else self.axes)]
-            up = [column for mark in mine for column in _extent(mark, panel, y)[1]]
-            moved |= self._bound(axes, axes.set_ylim, up, y, 0.05)
+        moved, seen = False, set()
+        for key, axes in self.planes.items():
+            for end, put, axis, pad in zip(
+                key, (axes.set_xlim, axes.set_ylim), self._axis(key, picture), (0.02, 0.05), strict=True
+            ):
+                if end in seen:  # another pair of axes shares it
+                    continue
+                seen.add(end)
+                mine = [mark for mark in panel.marks if end in _key(mark, picture)]
+                along = int(end in ("left", "right"))
+                columns = [
+                    column for mark in mine for column in _extent(mark, panel, axis if along else picture.y)[along]
+                ]
+                moved |= self._bound(end, put, columns, axis, pad)
         return moved
 
     def _bound(self, key: Any, put: Callable[..., Any], columns: list[Any], axis: Axis, pad: float) -> bool:
@@ -237,8 +271,29 @@ def _whole(column: Any) -> bool:
     return bool((known == np.floor(known)).all())
 
 
-def _on_the_right(mark: Mark) -> bool:
-    return getattr(mark, "side", "left") == "right"
+def _key(mark: Mark, picture: Picture) -> tuple[str, str]:
+    """Return which x and which y axis a mark has, of those that there are."""
+    across, side = getattr(mark, "across", "bottom"), getattr(mark, "side", "left")
+    return across if picture.top else "bottom", side if picture.right else "left"
+
+
+def _planes(axes: Any, panel: Panel, picture: Picture) -> dict[tuple[str, str], Any]:
+    """Return axes for each pair of an x and a y axis that marks have."""
+    used = {_key(mark, picture) for mark in panel.marks}
+    found = {("bottom", "left"): axes}
+    if picture.right:
+        found["bottom", "right"] = right = axes.twinx()
+        right.set_xlim(axes.get_xlim())
+    above = [side for side in ("left", "right") if ("top", side) in used] or ["left"] * bool(picture.top)
+    for side in above:
+        found["top", side] = twin = found["bottom", side].twiny()
+        if side != above[0]:
+            twin.sharex(found["top", above[0]])
+            twin.xaxis.set_visible(False)
+    barred = {_key(mark, picture) for mark in panel.marks if isinstance(mark, Bars)}
+    for key, plane in found.items():
+        plane.set_zorder(int(bool(barred) and key not in barred))  # lines are drawn over bars
+    return found
 
 
 def _extent(mark: Mark, panel: Panel, y: Axis) -> tuple[list[Any], list[Any]]:

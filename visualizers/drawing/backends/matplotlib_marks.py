@@ -25,6 +25,7 @@ DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 """The dashes of a line as matplotlib names them."""
 _SECONDS_PER_DAY = 86400.0
 _OVER_FRAME_ORDER_NUMBER = 2.6  # of drawing: a frame has 2.5, and a line may lie on it
+_BARS_ORDER_NUMBER = 0.9  # below what stands on the same axes
 
 
 def shown(text: str, family: str = "", weight: str = "normal") -> str:
@@ -185,6 +186,7 @@ class BarsArtist:
     def __init__(self, axes: Any, mark: Bars, x: Axis, y: Axis, all_marks: Sequence[Mark]) -> None:
         self.x, self.y = x, y
         self.area = _area(axes, mark.color, mark.opacity, mark.name)
+        self.area.set_zorder(_BARS_ORDER_NUMBER)
         self.show(mark, all_marks)
 
     @property

@@ -117,14 +117,18 @@ def spot_traces(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], l
 
 def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout: dict[str, Any]) -> None:
     n, labels = spot.suffix, bar_labels(panel.marks)
-    right = f"y{spot.number + 100}"
-    x, y = spot.inside(65, 50 if not labels else 60, 60 if picture.right else 15, 5)
+    second = spot.number + 100
+    x, y = spot.inside(65, 50 if not labels else 60, 60 if picture.right else 15, 45 if picture.top else 5)
     layout[f"xaxis{n}"] = {**_axis(picture.x), "domain": x, "anchor": f"y{n}"}
     layout[f"yaxis{n}"] = {**_axis(picture.y), "domain": y, "anchor": f"x{n}"}
     if picture.right:
-        layout[f"yaxis{spot.number + 100}"] = {
+        layout[f"yaxis{second}"] = {
             **_axis(picture.right), "overlaying": f"y{n}", "side": "right", "anchor": f"x{n}", "showgrid": False,
             "tickmode": "auto",
+        }  # fmt: skip
+    if picture.top:
+        layout[f"xaxis{second}"] = {
+            **_axis(picture.top), "overlaying": f"x{n}", "side": "top", "anchor": f"y{n}", "showgrid": False,
         }  # fmt: skip
     if labels:
         at = ticks(labels, 30)
@@ -134,13 +138,16 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
     layout[f"legend{n}"] = _legend(x, y)
     size = 900 * (x[1] - x[0]), spot.height * (y[1] - y[0])
     for mark in panel.marks:
-        up = picture.right if getattr(mark, "side", "left") == "right" and picture.right else picture.y
+        above, beside = getattr(mark, "across", "bottom") == "top", getattr(mark, "side", "left") == "right"
+        across, up = (above and picture.top) or picture.x, (beside and picture.right) or picture.y
         common = {
             "name": escaped(getattr(mark, "name", "")), "showlegend": id(mark) in labelled, "legend": f"legend{n}",
-            "xaxis": f"x{n}", "yaxis": f"y{n}" if up is picture.y else right, "opacity": getattr(mark, "opacity", 1.0),
+            "xaxis": f"x{n}" if across is picture.x else f"x{second}",
+            "yaxis": f"y{n}" if up is picture.y else f"y{second}", "opacity": getattr(mark, "opacity", 1.0),
         }  # fmt: skip
-        traces.extend({**common, **one} for one in _marks(mark, panel, picture.x, up, size))
-    shown = span(column for mark in panel.marks if (column := getattr(mark, "x", None)) is not None)
+        traces.extend({**common, **one} for one in _marks(mark, panel, across, up, size))
+    below = [mark for mark in panel.marks if getattr(mark, "across", "bottom") == "bottom"]
+    shown = span(column for mark in below if (column := getattr(mark, "x", None)) is not None)
     _rules(picture, shown, size[0], {"xref": f"x{n}", "yref": f"y{n} domain"}, layout)
 
 
@@ -352,6 +359,8 @@ def _axis(axis: Axis, deep: bool = False) -> dict[str, Any]:
         found["title"]["standoff"] = 6
     if not deep:
         found |= {"zeroline": False, "automargin": False}
+    if axis.ticks:
+        found |= {"tickvals": [at for at, _ in axis.ticks], "ticktext": [escaped(name) for _, name in axis.ticks]}
     found["type"] = "date" if axis.time else "log" if axis.log else "linear"
     if axis.low is not None or axis.high is not None:
         ends = [None if end is None else _values(np.array([end]), axis)[0] for end in (axis.low, axis.high)]

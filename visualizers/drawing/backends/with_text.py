@@ -29,6 +29,7 @@ from looptap.visualizers.drawing.layouts import (
     named,
     panels,
     scale,
+    shrunk,
     thin,
     ticks,
     time_words,
@@ -51,6 +52,7 @@ from looptap.visualizers.drawing.sanitize import sanitize
 
 _LOCK = threading.Lock()  # plotext keeps one figure for the whole process
 _SIGNS = ("braille", "•", "+", "x", "o", "*", "#")  # markers of curves where there are no colours
+_EDGES = {"bottom": "lower", "top": "upper"}  # as plotext names them
 _MIN_PLOT_COLUMNS, _MIN_PLOT_LINES = 24, 8
 
 
@@ -123,15 +125,17 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
     import plotext as plt
 
     found = ((*one, mark) for mark in panel.marks for one in _curves(mark, panel, picture, width))
-    curves: list[Any] = [one for one in found if one[0].size]
+    curves: list[Any] = sorted((one for one in found if one[0].size), key=lambda one: one[2] != "bars")
     if not curves:
         return [*[""] * (height // 2), "no values yet".center(width).rstrip()]
-    ends = {"x": _ends([x for x, *_ in curves], picture.x if panel.kind == "plane" else Axis())}
+    plane, ends = panel.kind == "plane", {}
+    for across, axis in (("bottom", picture.x), ("top", picture.top)):
+        ends[across] = _ends([x for x, *_, at, _, _ in curves if at == across], axis if axis and plane else Axis())
     for side, axis in (("left", picture.y), ("right", picture.right)):
-        mine = [(y, kind) for _, y, kind, at, _ in curves if at == side]
+        mine = [(y, kind) for _, y, kind, _, at, _ in curves if at == side]
         floor = np.zeros(0 if axis and axis.log else 1)
         columns = [y for y, _ in mine] + [floor for _, kind in mine if kind == "bars"]
-        ends[side] = _ends(columns, axis if axis and panel.kind == "plane" else Axis())
+        ends[side] = _ends(columns, axis if axis and plane else Axis())
     labelled = named(panel.marks, picture)
     signs = {id(mark): "braille" if color else _SIGNS[i % len(_SIGNS)] for i, mark in enumerate(labelled)}
     legend = [_painted("■ " if color else f"{signs[id(mark)]} ".replace("braille", "⣿"), mark.color, color) + mark.name
@@ -140,13 +144,14 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
         plt.clear_figure()
         plt.theme("clear")
         plt.plot_size(width, max(4, height - bool(legend)))
-        for x, y, kind, side, mark in curves:
+        for x, y, kind, across, side, mark in curves:
             how: dict[str, Any] = {"color": _rgb(mark.color), "marker": signs.get(id(mark), "braille"), "yside": side}
+            how["xside"] = _EDGES[across]
             if kind == "bars":
                 how["fillx"] = float(_between(np.zeros(1), ends[side])[0])
             paint = plt.scatter if kind == "points" else plt.plot
-            paint(_between(x, ends["x"]).tolist(), _between(y, ends[side]).tolist(), **how)
-        _axes(plt, picture, panel, ends, width, {side for *_, side, _ in curves})
+            paint(_between(x, ends[across]).tolist(), _between(y, ends[side]).tolist(), **how)
+        _axes(plt, picture, panel, ends, width, {end for *_, across, side, _ in curves for end in (across, side)})
         drawn = plt.build()
         plt.clear_figure()
         lines = (drawn if color else plt.uncolorize(drawn)).split("\n")
@@ -164,10 +169,11 @@ def _legend(names: Sequence[str], width: int) -> list[str]:
     return ["   ".join(line)] if line else []
 
 
-def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple[Numbers, Numbers, str, str]]:
-    """Return gapless curves (x, y, kind, side) to be joined, dotted or filled."""
+def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple[Numbers, Numbers, str, str, str]]:
+    """Return gapless curves (x, y, kind, across, side) to join, dot or fill."""
     side = getattr(mark, "side", "left") if picture.right else "left"
-    x_axis, y_axis = picture.x, (side == "right" and picture.right) or picture.y
+    across = getattr(mark, "across", "bottom") if picture.top else "bottom"
+    x_axis, y_axis = (across == "top" and picture.top) or picture.x, (side == "right" and picture.right) or picture.y
     kind = "points" if isinstance(mark, Points) else "bars" if isinstance(mark, Bars) else "line"
     if isinstance(mark, Bars):
         left, right = bar_sides(mark, panel.marks)
@@ -184,22 +190,25 @@ def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple
         x, y = (np.log10(column) if axis.log else column for column, axis in ((x, x_axis), (y, y_axis)))
         known = np.isfinite(np.stack([x, y])).all(axis=0)
         if kind == "points":
-            found.append((x[known], y[known], kind, side))
+            found.append((x[known], y[known], kind, across, side))
             continue
         starts = np.flatnonzero(np.diff(np.r_[False, known, False].astype(np.int8)))
         for a, b in list(zip(starts[::2], starts[1::2], strict=True))[-200:]:
-            found.append((*thin(x[a:b], y[a:b], 8 * width), kind if b - a > 1 else "points", side))
+            found.append((*thin(x[a:b], y[a:b], 8 * width), kind if b - a > 1 else "points", across, side))
     return found
 
 
-def _axes(plt: Any, picture: Picture, panel: Panel, ends: dict[str, Any], width: int, sides: set[str]) -> None:
+def _axes(plt: Any, picture: Picture, panel: Panel, ends: dict[str, Any], width: int, used: set[str]) -> None:
     """Set limits, ticks and titles, all in 0..1: plotext hangs on lines far outside."""
-    plt.xlim(0, 1)
-    plt.xlabel(_single(picture.x.title, width // 3) or None)
-    for side, axis in (("left", picture.y), ("right", picture.right)):
-        if side in sides and axis is not None:
-            plt.ylim(0, 1, yside=side)
-            plt.ylabel(_single(axis.title, width // 4) or None, yside=side)
+    every = ("bottom", picture.x), ("top", picture.top), ("left", picture.y), ("right", picture.right)
+    shown = [(end, axis) for end, axis in every if end in used and axis is not None]
+    for end, axis in shown:
+        if end in _EDGES:
+            plt.xlim(0, 1, xside=_EDGES[end])
+            plt.xlabel(_single(axis.title, width // 3) or None, xside=_EDGES[end])
+        else:
+            plt.ylim(0, 1, yside=end)
+            plt.ylabel(_single(axis.title, width // 4) or None, yside=end)
     if panel.kind == "space":
         names = [axis.title if axis else "" for axis in (picture.x, picture.y, picture.z)]
         plt.xlabel(_single(" × ".join(name or letter for name, letter in zip(names, "xyz", strict=True)), width // 2))
@@ -208,23 +217,25 @@ def _axes(plt: Any, picture: Picture, panel: Panel, ends: dict[str, Any], width:
         plt.yticks([], [])
         return
     labels = bar_labels(panel.marks)
-    for key, axis in (("x", picture.x), ("left", picture.y), ("right", picture.right)):
-        if axis is None or key not in {"x", *sides}:
-            continue
-        places, words = _ticks(ends[key], axis, max(2, width // 12) if key == "x" else 6)
-        if key != "x":
+    for key, axis in shown:
+        places, words = _ticks(ends[key], axis, max(2, width // 12) if key in _EDGES else 6)
+        if key not in _EDGES:
             plt.yticks(places.tolist(), words, yside=key)
             continue
         if labels:
             few = ticks(labels, max(1, width // 12))
-            places = _between(np.array([i for i, _ in few], float), ends["x"])
+            places = _between(np.array([i for i, _ in few], float), ends[key])
             words = [_single(label, 10) for _, label in few]
-        plt.xticks(places.tolist(), words)
+        plt.xticks(places.tolist(), words, xside=_EDGES[key])
 
 
 def _ticks(ends: tuple[float, float], axis: Axis, most: int) -> tuple[Numbers, list[str]]:
     """Return where ticks stand, in units of the limits, and what is written at them."""
     low, high = ends
+    if axis.ticks:
+        named = [((math.log10(at) if axis.log else at) - low, _single(name, 16)) for at, name in axis.ticks]
+        named = [(at / (high - low), name) for at, name in named if 0 <= at <= high - low]
+        return np.array([at for at, _ in named]), [name for _, name in named]
     if axis.time:
         at = np.linspace(low, high, most)
         words = [_number(n, axis) for n in at]
@@ -299,7 +310,7 @@ def _grid(mark: Grid, picture: Picture, width: int, height: int, color: bool) ->
             lines.append(set_cell_size(_cut(name, head), head) + "".join(" " + cell for cell in cells))
         return lines
     each = 2 if 2 * columns <= room else 1
-    small = _shrunk(mark.cells, max(1, height - 2), max(1, room // each))
+    small = shrunk(mark.cells, max(1, height - 2), max(1, room // each))
     places = np.linspace(0, rows - 1, len(small)).round().astype(int)
     low, high = scale(mark.cells)
     body = shaded((small - low) / (high - low), each)
@@ -335,7 +346,7 @@ def _images(mark: Images, width: int, height: int, color: bool) -> list[str]:
 def _grey(image: Numbers, width: int, height: int) -> list[str]:
     grey = image[..., :3].mean(axis=2) / 255
     each = 2 if 2 * image.shape[1] <= width else 1
-    small = _shrunk(grey, height, width // each)
+    small = shrunk(grey, height, width // each)
     return [line + " " * (width - len(line)) for line in shaded(small, each)]
 
 
@@ -354,14 +365,6 @@ def _table(mark: Table, width: int, height: int, color: bool) -> list[str]:
     ).print(table)  # fmt: skip
     lines = [line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")]
     return [*lines, *([f"… and {len(mark.rows) - len(rows)} more rows"] if len(rows) < len(mark.rows) else [])]
-
-
-def _shrunk(cells: Numbers, rows: int, columns: int) -> Numbers:
-    """Return at most so many rows and columns, evenly picked."""
-    down, across = (np.linspace(0, n - 1, min(n, most)).round().astype(int)
-                    for n, most in zip(cells.shape, (rows, columns), strict=True))  # fmt: skip
-    picked: Numbers = cells[np.ix_(down, across)]
-    return picked
 
 
 def _painted(text: str, color: str, colored: bool) -> str:

@@ -32,9 +32,9 @@ def growing(chart: Chart, picture: Picture) -> dict[int, Growing]:
 def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
     ring = series.data["ring"]
     columns = ring.columns
-    if not len(ring):
-        return []
     axis = layer.over(series, columns)
+    if not len(ring) or axis.spread:  # where the newest epoch is drawn depends on how many values it has
+        return []
     total, most = ring.given_up + len(ring), ring.points
     origin = round(float(columns[TIME][-1] - axis.x[-1]), 6) if layer.x == "time" else 0.0
     x = Column(axis.x, total, most)

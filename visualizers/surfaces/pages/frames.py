@@ -60,6 +60,7 @@ def frame_of(picture: Picture, growing: Mapping[int, Growing] | None = None) -> 
         "x": _axis(found.x),
         "y": _axis(found.y),
         "z": _axis(found.z),
+        "top": _axis(found.top),
         "right": _axis(found.right),
         "panels": laid_out,
         "rules": [(rule.x, rule.text) for rule in found.rules],
@@ -108,7 +109,14 @@ def _mark(mark: Mark, key: str, panel: Panel, slides: Growing | None, columns: d
 def _axis(axis: Axis | None) -> dict[str, Any] | None:
     if axis is None:
         return None
-    return {"title": axis.title, "low": axis.low, "high": axis.high, "log": axis.log, "time": axis.time}
+    return {
+        "title": axis.title,
+        "low": axis.low,
+        "high": axis.high,
+        "log": axis.log,
+        "time": axis.time,
+        "ticks": axis.ticks,
+    }
 
 
 class SentFrame:

@@ -148,8 +148,8 @@ class SidePanel:
         for place, (name, text, act) in enumerate(view.buttons):
             self.buttons[name] = self.button(text(), act, place % 2), text
             if place % 2 or place == len(view.buttons) - 1:
-                self._down += 1.3 * _ROW_INCHES
-        self._down += 0.5 * _ROW_INCHES
+                self._down += 1.08 * _ROW_INCHES
+        self._down += 0.25 * _ROW_INCHES
 
     def _knobs(self, knobs: Sequence[tuple[RunControls, Knob]]) -> None:
         half = 0

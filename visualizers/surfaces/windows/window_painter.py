@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.legend import Legend
+
+from looptap.visualizers.cells import Cell
+from looptap.visualizers.surfaces.tables import csv_of
 
 
 class WindowPainter:
@@ -61,10 +65,14 @@ class WindowPainter:
         self._shown_labels = self._labels()
         self._draw_artists()
 
-    def save(self, path: str) -> str:
-        """Write the figure to a file; return why that failed, "" if it did not."""
+    def save(self, path: str, cells: Sequence[Cell]) -> str:
+        """Write the figure, or as .csv the numbers of its charts; return why that failed."""
         try:
-            self.figure.savefig(path)
+            if path.endswith(".csv"):
+                text = "\r\n".join(csv_of(cell.draw(raw=True, whole=True)) for cell in cells)
+                Path(path).write_text(text, encoding="utf-8", newline="")
+            else:
+                self.figure.savefig(path)
         except (OSError, ValueError) as error:
             return str(error)
         return ""
@@ -93,7 +101,7 @@ class WindowPainter:
                 self.canvas.draw_idle()
 
 
-def file_name(title: str) -> str:
-    """Return the name of a new picture of a window."""
+def file_name(title: str, suffix: str = ".png") -> str:
+    """Return the name of a new file of a window."""
     name = re.sub(r"[^\w.+-]+", "_", title)[:80].strip("_") or "looptap"
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.png"
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}{suffix}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+import re
+import time
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +14,11 @@ from looptap.visualizers.cells import Cell
 from looptap.visualizers.drawing.backends.matplotlib_marks import shown
 from looptap.visualizers.drawing.backends.with_matplotlib import Drawing
 from looptap.visualizers.drawing.picture import Band, Bars, Line, Mark, Picture, Points
-from looptap.visualizers.drawing.sanitize import clean
+from looptap.visualizers.drawing.sanitize import short_name
+
+ORDERS = ("", "name", "value")
+"""The orders of the names of lines: as they are drawn, by name, by newest value."""
+_ORDER_SECONDS = 1.0  # between two sortings by value
 
 
 class WindowPart:
@@ -26,6 +32,8 @@ class WindowPart:
         self.picture = cell.draw()
         self.drawing = Drawing(figure, self.picture)
         self.dirty = False
+        self._ranked: tuple[str, set[str]] = "", set()
+        self._ranked_at, self._ranks = 0.0, dict[Any, int]()
         self.held: dict[Any, tuple[Any, Any]] = {}
         """Axes in which the user has zoomed or moved, with their limits."""
 
@@ -34,12 +42,15 @@ class WindowPart:
         """The number of frames to look back at."""
         return 0 if self.cell.chart is None else self.cell.chart.frames
 
-    def update(self) -> str:
-        """Read and set what is new; return what has to be redrawn, "" for nothing."""
+    def update(self, order: str = "") -> str:
+        """Read and set what is new; return what has to be redrawn, "" for nothing.
+
+        ``order`` is one of `ORDERS`, for the names.
+        """
         if not (self.cell.pull() or self.dirty):
             return ""
         self.dirty = False
-        self.picture = without(self.cell.draw(), self.hidden)
+        self.picture = self._sorted(without(self.cell.draw(), self.hidden), order)
         change = self.drawing.update(self.picture)
         if change == "structure":
             self.held.clear()
@@ -48,13 +59,23 @@ class WindowPart:
             change = "data"
         return change
 
+    def _sorted(self, picture: Picture, order: str) -> Picture:
+        """Return a picture whose marks are in this order, by value for a second."""
+        now, names = time.monotonic(), {name for mark in picture.marks if (name := getattr(mark, "name", ""))}
+        if not order or len(names) < 2:
+            return picture
+        if (order, names) != self._ranked or now - self._ranked_at > _ORDER_SECONDS:
+            self._ranked, self._ranked_at, self._ranks = (order, names), now, ranks_of(picture.marks, order)
+        last = len(self._ranks)
+        return replace(picture, marks=tuple(sorted(picture.marks, key=lambda mark: self._ranks.get(_look(mark), last))))
+
     def clicked(self, event: Any) -> bool:
         """Hide or show the line whose name was clicked; alone by a double click."""
         names: set[str] = {name for mark in self.picture.marks if (name := getattr(mark, "name", ""))}
         for view in self.drawing.views:
             texts = view.legend.get_texts() if getattr(view, "legend", None) is not None else ()
             hit = next((text.get_text() for text in texts if text.contains(event)[0]), None)
-            name = next((name for name in names if hit == shown(clean(name, 60))), None)
+            name = next((name for name in names if hit == shown(short_name(name))), None)
             if name is None:
                 continue
             if event.dblclick:
@@ -105,6 +126,25 @@ def without(picture: Picture, hidden: Set[str]) -> Picture:
         return picture
     looks = {_look(mark) for mark in picture.marks if getattr(mark, "name", "") in hidden}
     return replace(picture, marks=tuple(_emptied(mark) if _look(mark) in looks else mark for mark in picture.marks))
+
+
+def ranks_of(marks: Sequence[Mark], order: str) -> dict[Any, int]:
+    """Return the place of each look when names are sorted by name or newest value."""
+    drawn = [mark for mark in marks if isinstance(mark, Line | Band | Points | Bars) and mark.name]
+    named = {_look(mark): mark for mark in reversed(drawn)}
+    key = _natural if order == "name" else _newest
+    return {look: place for place, look in enumerate(sorted(named, key=lambda look: key(named[look])))}
+
+
+def _natural(mark: Any) -> list[tuple[int, str]]:
+    return [(int(part or 0), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", mark.name.lower())]
+
+
+def _newest(mark: Any) -> float:
+    """Return the newest number with its sign turned: the largest comes first."""
+    column = mark.y if isinstance(mark, Line | Points) else mark.heights if isinstance(mark, Bars) else mark.high
+    known = column[np.isfinite(column)]
+    return -float(known[-1]) if known.size else np.inf
 
 
 def _look(mark: Mark) -> tuple[str, str] | None:

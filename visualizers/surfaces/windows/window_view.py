@@ -8,16 +8,20 @@ from typing import Any
 
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.drawing.view import View
-from looptap.visualizers.surfaces.windows.window_part import WindowPart
+from looptap.visualizers.surfaces.windows.window_part import ORDERS, WindowPart
 
 _SMOOTHING_SHARE = (0.0, 0.6, 0.9, 0.97)  # in turn, by the key
 
 
 class WindowView:
-    """Scales, smoothing and x of all charts of a window at once."""
+    """Scales, smoothing and x of all charts of a window at once.
 
-    def __init__(self, parts: Callable[[], list[WindowPart]]) -> None:
-        self._parts = parts
+    ``order`` is that of the names of lines: "" as they are drawn, "name" or "value"; ``save_table`` writes the numbers.
+    """
+
+    def __init__(self, parts: Callable[[], list[WindowPart]], save_table: Callable[[], object]) -> None:
+        self._parts, self._save_table = parts, save_table
+        self.order = ""
         self._first: dict[int, tuple[View, str]] = {}  # as the charts came
 
     @property
@@ -27,12 +31,17 @@ class WindowView:
             ("log", lambda: f"log: {'on' if self.log else 'off'} (l)", self.toggle_log),
             ("clip", lambda: f"outliers: {'out' if self.clip else 'in'} (c)", self.toggle_clip),
             ("x", lambda: f"x: {self.x or 'auto'} (x)", self.next_x),
+            ("order", lambda: f"names: {self.order or 'as drawn'} (n)", self.next_order),
+            ("csv", lambda: "save CSV (d)", self._save_table),
             ("reset", lambda: "reset (r)", self.reset),
         ]
 
     def pressed(self, key: str | None) -> bool:
         """Do what a key means; return whether it means something."""
-        keys = {"l": self.toggle_log, "e": self.next_smoothing, "c": self.toggle_clip, "x": self.next_x, "v": self.turn}
+        keys: dict[str | None, Callable[[], object]] = {
+            "l": self.toggle_log, "e": self.next_smoothing, "c": self.toggle_clip, "x": self.next_x, "v": self.turn,
+            "n": self.next_order, "d": self._save_table,
+        }  # fmt: skip
         if key not in keys:
             return False
         keys[key]()
@@ -92,8 +101,15 @@ class WindowView:
             if xs := ["", *chart.xs]:
                 chart.x = xs[(xs.index(now) + 1) % len(xs)] if now in xs else ""
 
+    def next_order(self) -> None:
+        """Sort the names of lines by name, by their newest value, or not at all."""
+        self.order = ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)]
+        for part in self._parts():
+            part.dirty = True
+
     def reset(self) -> None:
         """Show the charts as they came."""
+        self.order = ""
         for part in self._parts():
             part.hidden.clear()
             part.dirty = True

@@ -39,12 +39,13 @@ class Tip {
   lines(plane, x) {
     const { store, view, uplot } = plane, found = [], told = new Set();
     for (const mark of plane.marks) {
-      if (!mark.name || told.has(mark.name) || !["line", "band", "bars"].includes(mark.m)) continue;
+      if (!mark.name || told.has(mark.name) || !["line", "band", "bars"].includes(mark.m) || (mark.filled ?? null) !== null) continue;
       told.add(mark.name);
       const color = view.theme.of(mark.color);
+      const here = plane.xAt(mark);
       if (mark.m === "bars") {
         const lefts = store.column(mark.left), rights = store.column(mark.right);
-        const i = lefts.findIndex((left, k) => left <= x && x <= rights[k]);
+        const i = lefts.findIndex((left, k) => left <= here && here <= rights[k]);
         if (i < 0) continue;
         const label = mark.edges === null ? mark.labels[i] : `${short(lefts[i], 3)} to ${short(rights[i], 3)}`;
         found.push({ color, name: `${mark.name} ${label}`, text: short(store.column(mark.heights)[i]), y: NaN });
@@ -52,15 +53,16 @@ class Tip {
       }
       const xs = store.column(mark.x);
       if (!xs.length || !store.sorted(mark.x)) continue;
-      const i = nearest(xs, x);
+      const i = nearest(xs, here), above = plane.over(mark) === "top";
+      const where = above ? ` at ${plane.top.title} ${plane.top.time ? dated(xs[i]) : short(xs[i])}` : "", at = above ? {} : { x: xs[i] };
       if (mark.m === "band") {
         const [low, high] = [mark.low, mark.high].map((key) => short(store.column(key)[i]));
-        found.push({ color, name: mark.name, text: `${low} … ${high}`, x: xs[i], y: NaN });
+        found.push({ color, name: mark.name, text: `${low} … ${high}${where}`, ...at, y: NaN });
         continue;
       }
       const weight = plane.weight(mark), y = (weight ? store.smoothed(mark.y, weight) : store.column(mark.y))[i];
       const raw = weight ? ` (${short(store.column(mark.y)[i])})` : "";
-      found.push({ color, name: mark.name, text: short(y) + raw, x: xs[i], y });
+      found.push({ color, name: mark.name, text: short(y) + raw + where, ...at, y });
     }
     if (found.length > TIP_LINES) {
       const at = uplot.posToVal(uplot.cursor.top, "y"), far = ({ y }) => (Number.isNaN(y) ? 0 : Math.abs(y - at));
@@ -78,7 +80,7 @@ class Tip {
       if (mark.m !== "points") continue;
       const xs = store.column(mark.x), ys = store.column(mark.y), scale = mark.side === "right" && plane.right ? "right" : "y";
       for (let i = 0; i < xs.length; i++) {
-        const away = (uplot.valToPos(xs[i], "x") - left) ** 2 + (uplot.valToPos(ys[i], scale) - top) ** 2;
+        const away = (uplot.valToPos(xs[i], plane.over(mark)) - left) ** 2 + (uplot.valToPos(ys[i], scale) - top) ** 2;
         if (away < least) [best, least] = [{ mark, i, x: xs[i], y: ys[i] }, away];
       }
     }

@@ -87,11 +87,12 @@ class Legend {
     make(this.scale, "span", "", short(high, 3));
   }
   count(plane) {
-    const { store, theme } = this.view, x = plane.cursor, told = new Set();
+    const { store, theme } = this.view, told = new Set();
     for (const mark of plane.panel.marks) {
       const node = this.names.get(mark.name);
-      if (mark.m !== "line" || !node || told.has(mark.name)) continue;
+      if (mark.m !== "line" || mark.filled !== null || !node || told.has(mark.name)) continue;
       told.add(mark.name);
+      const x = plane.xAt(mark);
       const xs = store.column(mark.x), ys = store.column(mark.y);
       const i = x === null || !store.sorted(mark.x) ? xs.length - 1 : nearest(xs, x);
       const text = i < 0 ? "" : short(ys[i]);

@@ -6,6 +6,7 @@ const CLIP_SECONDS = 0.25; // between two searches for outliers
 const CLIP_SAMPLE = 20000; // numbers of a line in which outliers are searched for
 // A label of at most 20 letters: of a layer the end says which it is.
 const ended = (label) => (label.length > 20 ? `…${label.slice(-19)}` : label);
+const TOP_AXIS_PIXELS = 40; // of the ticks above a plot, without their title
 const planes = new Set(); // of the whole page: they share one cursor
 
 class Plane {
@@ -13,7 +14,7 @@ class Plane {
     this.view = view;
     this.store = view.store;
     this.el = el;
-    this.zoom = this.rise = null; // what was dragged over, of x and of y
+    this.reset(); // what was dragged over, of each x and of y
     planes.add(this);
   }
   destroy() {
@@ -32,18 +33,19 @@ class Plane {
     this.layout = layout;
     this.grid = panel.marks.find((mark) => mark.m === "grid");
     this.ink = this.view.theme.ink;
-    this.x = layout.x;
+    [this.x, this.top] = [layout.x, this.grid ? null : layout.top];
+    this.above = this.top ? TOP_AXIS_PIXELS + (this.top.title ? 18 : 0) : 0;
     [this.y, this.right] = [layout.y, layout.right].map((axis) => axis && (this.grid ? axis : this.view.looked(axis)));
     this.rows = this.grid ? 0 : Math.min(2, layout.rules.length);
     const labels = [panel.labels, this.grid?.rows, this.grid?.columns];
-    const shape = JSON.stringify([this.x, this.y, this.right, labels, this.rows, this.view.height]);
+    const shape = JSON.stringify([this.x, this.top, this.y, this.right, labels, this.rows, this.view.height]);
     if (this.shape !== shape) this.build(width);
     this.shape = shape;
     this.uplot.setData([[0, 1], [0, 1], [0, 1]], true);
     if (this.under) this.view.hover(this);
   }
   build(width) {
-    const { panel, grid, x, y, right } = this;
+    const { panel, grid, x, top, y, right } = this;
     this.uplot?.destroy();
     const labelled = (labels, across) =>
       labels?.length && {
@@ -72,17 +74,25 @@ class Plane {
       range: () => this.limits(about, side),
     });
     const roomy = (rows) => (rows?.length ? { size: Math.min(150, 22 + 6.2 * Math.max(...rows.map((row) => Math.min(20, row.length)))) } : {});
+    const ticked = ({ ticks }) => {
+      const names = ticks?.map(([, name]) => name);
+      return names?.length ? { splits: () => ticks.map(([at]) => at), values: () => names.map(ended), ...roomy(names) } : {};
+    };
     const axes = [
       axis(x, { size: 40, space: 80, ...labelled(grid ? grid.columns : panel.labels, true) }),
-      axis(y, { scale: "y", ...labelled(grid?.rows), ...roomy(grid?.rows) }),
+      axis(y, { scale: "y", ...ticked(y), ...labelled(grid?.rows), ...roomy(grid?.rows) }),
     ];
     const scales = {
-      x: { time: x.time, distr: x.log ? 3 : 1, range: () => this.reach() },
+      x: { time: x.time, distr: x.log ? 3 : 1, range: () => this.reach("bottom") },
       y: scale(y, "left"),
     };
     if (right) {
       scales.right = scale(right, "right");
       axes.push(axis(right, { scale: "right", side: 1, grid: { show: false } }));
+    }
+    if (top) {
+      scales.top = { time: top.time, distr: top.log ? 3 : 1, ori: 0, range: () => this.reach("top") };
+      axes.push(axis(top, { scale: "top", side: 0, size: TOP_AXIS_PIXELS, space: 80, grid: { show: false } }));
     }
     const plain = { scale: "y", paths: () => null, points: { show: false } };
     const options = {
@@ -111,7 +121,9 @@ class Plane {
     if (u) {
       const { left, top, width, height } = u.select;
       if (width < 4 && height < 4) return;
-      if (width >= 4) this.zoom = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+      if (width >= 4)
+        for (const [across, key] of [["bottom", "x"], ...(this.top ? [["top", "top"]] : [])])
+          this.zoom[across] = [u.posToVal(left, key), u.posToVal(left + width, key)];
       if (height >= 4 && height < u.over.clientHeight - 4)
         this.rise = [u.posToVal(top + height, "y"), u.posToVal(top, "y")];
       u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
@@ -119,7 +131,12 @@ class Plane {
     this.view.draw();
   }
   reset() {
-    this.zoom = this.rise = null;
+    this.zoom = {};
+    this.rise = null;
+  }
+  // The key of the x scale that a mark stands over.
+  over(mark) {
+    return mark.across === "top" && this.top ? "top" : "x";
   }
   // The cursor has moved: it is at the same x on all charts over the same axis.
   pointed() {
@@ -134,27 +151,27 @@ class Plane {
     }
   }
   // What is seen of x: what was zoomed into, else what the job asks for, else all.
-  reach() {
-    const { x } = this;
-    if (this.zoom) return this.zoom;
+  reach(across) {
+    const x = (across === "top" && this.top) || this.x, marks = this.marks.filter((mark) => (mark.across ?? "bottom") === across);
+    if (this.zoom[across]) return this.zoom[across];
     let low = Infinity, high = -Infinity;
-    for (const mark of this.marks) {
+    for (const mark of marks) {
       const [from, to] = LIMITS[mark.m](this.store, mark, null, x.log);
       low = Math.min(low, from);
       high = Math.max(high, to);
     }
-    const room = !x.log && this.panel.marks.some((mark) => mark.m === "points") ? 0.03 * (high - low) : 0;
+    const room = !x.log && marks.some((mark) => mark.m === "points") ? 0.03 * (high - low) : 0;
     low = x.low ?? low - room;
     high = x.high ?? high + room;
     return low < high ? [low, high] : low === high ? [low - 0.5, high + 0.5] : x.log ? [1, 10] : [0, 1];
   }
   limits(about, side) {
     if (this.rise && side === "left") return this.rise;
-    const seen = this.reach();
+    const marks = this.marks.filter((mark) => (mark.side ?? "left") === side);
+    const seen = { x: this.reach("bottom"), top: this.top && this.reach("top") };
     let low = Infinity, high = -Infinity;
-    for (const mark of this.marks) {
-      if ((mark.side ?? "left") !== side) continue;
-      const [from, to] = LIMITS[mark.m](this.store, mark, seen, about.log);
+    for (const mark of marks) {
+      const [from, to] = LIMITS[mark.m](this.store, mark, seen[this.over(mark)], about.log);
       low = Math.min(low, from, to);
       high = Math.max(high, from, to);
     }
@@ -163,7 +180,7 @@ class Plane {
     if (about.log) [low, high] = [low / 1.2, high * 1.2];
     else if (!this.grid) {
       const room = (high - low || Math.abs(high) || 1) * 0.06;
-      const bars = this.panel.marks.some((mark) => mark.m === "bars");
+      const bars = marks.some((mark) => mark.m === "bars");
       [low, high] = [low >= 0 && (bars || low < room) ? 0 : low - room, high + room];
     }
     low = about.low ?? low;
@@ -194,13 +211,15 @@ class Plane {
       const at = u.valToPos(min, scale, true), slope = (u.valToPos(max, scale, true) - at) / (f(max) - f(min));
       return (value) => at + (f(value) - f(min)) * slope;
     };
-    const X = map("x", this.x.log), sides = { left: [map("y", this.y.log), u.scales.y, this.y.log] };
+    const X = map("x", this.x.log), ends = { x: [X, u.scales.x, this.x.log] }, sides = { left: [map("y", this.y.log), u.scales.y, this.y.log] };
+    if (this.top) ends.top = [map("top", this.top.log), u.scales.top, this.top.log];
     if (this.right) sides.right = [map("right", this.right.log), u.scales.right, this.right.log];
     const at = (mark) => {
+      const [across, reach, logx] = ends[this.over(mark)];
       const [Y, scale, log] = sides[mark.side ?? "left"] ?? sides.left;
       return {
-        X, Y, ratio, log, ink: this.ink, color: view.theme.of(mark.color), x0: u.scales.x.min, x1: u.scales.x.max,
-        y0: scale.min, width: bbox.width, top: bbox.top, bottom: bbox.top + bbox.height, logx: this.x.log,
+        X: across, Y, ratio, log, ink: this.ink, color: view.theme.of(mark.color), x0: reach.min, x1: reach.max,
+        y0: scale.min, width: bbox.width, top: bbox.top, bottom: bbox.top + bbox.height, logx,
       };
     };
     return { X, at, one: (mark) => {
@@ -228,7 +247,8 @@ class Plane {
     ctx.clip();
     ctx.font = `${11 * ratio}px system-ui`;
     ctx.textBaseline = "alphabetic"; // uPlot leaves its own
-    for (const mark of this.marks) one(mark);
+    for (const bars of [true, false]) // lines are drawn over bars
+      for (const mark of this.marks) if ((mark.m === "bars") === bars) one(mark);
     ctx.restore();
     if (this.rows) this.rules(ctx, u, X, ratio);
   }
@@ -255,7 +275,7 @@ class Plane {
       const left = Math.max(bbox.left, Math.min(px, end - wide));
       const row = taken.findIndex((from) => left + wide + 2 * gap < from);
       if (row < 0) continue;
-      ctx.fillText(text, left, bbox.top - (4 + RULE_WORDS_PIXELS * row) * ratio);
+      ctx.fillText(text, left, bbox.top - (this.above + 4 + RULE_WORDS_PIXELS * row) * ratio);
       taken[row] = left;
     }
     ctx.restore();
@@ -264,6 +284,11 @@ class Plane {
   get cursor() {
     const left = this.uplot?.cursor.left ?? -1;
     return left >= 0 ? this.uplot.posToVal(left, "x") : null;
+  }
+  // The same on the axis that a mark stands over.
+  xAt(mark) {
+    const left = this.uplot?.cursor.left ?? -1;
+    return left >= 0 ? this.uplot.posToVal(left, this.over(mark)) : null;
   }
   get canvas() {
     return this.uplot?.ctx.canvas;

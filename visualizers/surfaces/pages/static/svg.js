@@ -109,15 +109,15 @@ const axesOf = (ctx, plane) => {
         ctx.globalAlpha = 1;
       }
       ctx.textAlign = across ? "center" : side === 1 ? "left" : "right";
-      ctx.textBaseline = across ? "top" : "middle";
+      ctx.textBaseline = side === 0 ? "alphabetic" : across ? "top" : "middle";
       String(text).split("\n").forEach((line, row) =>
-        ctx.fillText(line, across ? at : edge + (side === 1 ? 8 : -8) * ratio, across ? top + height + (8 + 14 * row) * ratio : at),
+        ctx.fillText(line, across ? at : edge + (side === 1 ? 8 : -8) * ratio, side === 0 ? top - 12 * ratio : across ? top + height + (8 + 14 * row) * ratio : at),
       );
     });
     if (!axis.label) return;
     ctx.textAlign = "center";
     ctx.textBaseline = "top";
-    const x = across ? left + width / 2 : side === 1 ? left + width + 62 * ratio : 4 * ratio, y = across ? top + height + 26 * ratio : top + height / 2;
+    const x = across ? left + width / 2 : side === 1 ? left + width + 62 * ratio : 4 * ratio, y = side === 0 ? top - 46 * ratio : across ? top + height + 26 * ratio : top + height / 2;
     if (!across) ctx.turned = ` transform="rotate(${side === 1 ? 90 : -90} ${fixed(x)} ${fixed(y)})"`;
     ctx.fillText(axis.label, x, y);
     ctx.turned = "";

@@ -100,7 +100,7 @@ class Tools {
     if (this.sheet.hidden) return;
     const smooth = view.look("smooth"), xs = layout.xs ?? [];
     for (const [node, shown] of [
-      [this.smooth, plane && smooth !== null], [this.x, xs.length && !store.still], [this.clip, plane], [this.low, plane],
+      [this.smooth, plane && smooth !== null], [this.x, xs.length && (!store.still || store.turns)], [this.clip, plane], [this.low, plane],
       [this.sort, view.legend.names.size > 1],
     ])
       node.parentNode.hidden = !shown;
@@ -178,10 +178,33 @@ const savePng = (view) => {
   canvas.toBlob((blob) => save(view, "png", blob));
 };
 
-const quoted = (cell) => (/[",\n\r]/.test(cell) ? `"${String(cell).replaceAll('"', '""')}"` : String(cell));
+const FORMULA = /^[=+\-@\t\r\n＝＋－＠]/; // the first character of text that a spreadsheet computes
+const plain = (cell) => (typeof cell === "string" && FORMULA.test(cell) && Number.isNaN(+cell) ? `'${cell}` : String(cell));
+const quoted = (cell) => (/[",\n\r]/.test(cell) ? `"${plain(cell).replaceAll('"', '""')}"` : plain(cell));
 const csv = (rows) => rows.map((row) => row.map((cell) => (cell !== cell || cell === undefined ? "" : quoted(cell))).join()).join("\r\n") + "\r\n";
 
-// The numbers of a chart: a row for each x, a column for each name.
+// The numbers of marks over one axis.
+const tableOf = (marks, title, column, keys) => {
+  const table = new Map(), names = [];
+  const add = (name, xs, ys) => {
+    const place = names.push(name);
+    xs.forEach((x, k) => {
+      if (!table.has(x)) table.set(x, [x]);
+      table.get(x)[place] = ys[k];
+    });
+  };
+  for (const mark of marks) {
+    if (mark.m === "bars" && mark.edges === null) add(mark.name, mark.labels, column(mark.heights));
+    else if (mark.m === "bars") add(mark.name, [...column(mark.left)], column(mark.heights));
+    else if (mark.m === "band") for (const end of ["low", "high"]) add(`${mark.name} ${end}`, column(mark.x), column(mark[end]));
+    else if (mark.x && mark.name) for (const key of keys ?? ["y"]) add(keys ? `${mark.name} ${key}` : mark.name, column(mark.x), column(mark[key]));
+  }
+  const rows = [...table.values()];
+  if (rows.every(([x]) => typeof x === "number")) rows.sort(([one], [other]) => one - other);
+  return csv([[title, ...names], ...rows.map((row) => Array.from({ length: names.length + 1 }, (_, k) => row[k]))]);
+};
+
+// The numbers of a chart: a row for each x, a column for each name; what is over another x has a table of its own.
 const csvOf = ({ store, panels }) =>
   store.layout.panels.map((panel, i) => {
     const [first] = panel.marks, column = (key) => store.column(key);
@@ -194,21 +217,12 @@ const csvOf = ({ store, panels }) =>
       const names = first.columns.length ? first.columns : [...Array(columns).keys()];
       return csv([["", ...names], ...[...Array(rows).keys()].map((r) => [first.rows[r] ?? r, ...cells.subarray(r * columns, (r + 1) * columns)])]);
     }
-    const table = new Map(), names = [], keys = panel.kind === "space" ? ["y", "z"] : null;
-    const add = (name, xs, ys) => {
-      const place = names.push(name);
-      xs.forEach((x, k) => {
-        if (!table.has(x)) table.set(x, [x]);
-        table.get(x)[place] = ys[k];
-      });
-    };
-    for (const mark of panel.marks) {
-      if (mark.m === "bars" && mark.edges === null) add(mark.name, mark.labels, column(mark.heights));
-      else if (mark.m === "bars") add(mark.name, [...column(mark.left)], column(mark.heights));
-      else if (mark.m === "band") for (const end of ["low", "high"]) add(`${mark.name} ${end}`, column(mark.x), column(mark[end]));
-      else if (mark.x && mark.name) for (const key of keys ?? ["y"]) add(keys ? `${mark.name} ${key}` : mark.name, column(mark.x), column(mark[key]));
-    }
-    const rows = [...table.values()];
-    if (rows.every(([x]) => typeof x === "number")) rows.sort(([one], [other]) => one - other);
-    return csv([[store.layout.x.title || "x", ...names], ...rows.map((row) => Array.from({ length: names.length + 1 }, (_, k) => row[k]))]);
+    const ridge = new Map(store.layout.y?.ticks?.map(([at, name]) => [at, name]));
+    const named = (mark) => (ridge.has(mark.filled) ? { ...mark, name: ridge.get(mark.filled) } : mark);
+    const keys = panel.kind === "space" ? ["y", "z"] : null, { x, top } = store.layout;
+    const tables = [["bottom", x], ["top", top]].map(([across, axis]) => {
+      const marks = panel.marks.filter((mark) => (mark.across ?? "bottom") === across);
+      return marks.length ? tableOf(marks.map(named), axis?.title || "x", column, keys) : "";
+    });
+    return tables.filter(Boolean).join("\r\n");
   }).join("\r\n");

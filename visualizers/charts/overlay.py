@@ -1,0 +1,202 @@
+"""Which axes the streams of a chart have: below or above, left or right.
+
+Streams that have the same along an axis share it: steps, epochs, the numbers of a histogram. What differs has the axis
+above, or the one on the right, and so has what is of another scale. For a third there is no room, and a badge says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from looptap.visualizers.charts.base import FIXED_UNITS, LABEL, VALUE
+from looptap.visualizers.charts.reading.emptiness import ODD
+from looptap.visualizers.charts.reading.scales import far_from_first, on_a_log_axis, on_two_axes
+from looptap.visualizers.charts.series import Series
+from looptap.visualizers.drawing.picture import Across, Axis, Band, Bars, Line, Mark, Points, Side
+
+Drawn: TypeAlias = list[tuple[Series, list[Mark]]]
+"""The streams of a chart, each with its marks."""
+
+OVERLAID_FAMILIES = frozenset({"xy", "hist"})
+"""Families whose charts may overlay each other, with axes of their own."""
+_MAX_NAMES_OF_AN_AXIS = 3
+_OVERLAID_BARS_OPACITY = 0.4  # of a histogram that shares a chart with lines
+
+
+class Axes(NamedTuple):
+    """The axes of a picture; None where there is no such axis."""
+
+    x: Axis
+    y: Axis
+    z: Axis | None = None
+    top: Axis | None = None
+    right: Axis | None = None
+
+
+def no_room(series: Sequence[Series], new: Series) -> str:
+    """Return why a stream has no place on a chart, by the kinds alone; "" if it has.
+
+    Whether lines are over steps or epochs is known when their values are (`arranged`).
+    """
+    units = [one.layer.units(one)[0] for one in (*series, new)]
+    fixed = list(dict.fromkeys(unit for unit in units if unit in FIXED_UNITS))
+    counted = any(unit and unit not in FIXED_UNITS for unit in units)
+    if LABEL in fixed and (counted or len(fixed) > 1):
+        return "bars have labels along x, the others have numbers"
+    if len(fixed) + counted > 2:
+        return f"a chart has one x axis below and one above, and {', '.join(fixed)} would need a third"
+    return ""
+
+
+def arranged(series: Sequence[Series]) -> dict[Series, str]:
+    """Give each stream its axes; return the streams that have none, and why.
+
+    What counts steps, epochs or time is below, what has other numbers along x above.
+    """
+    without: dict[Series, str] = {}
+    edges: dict[str, Across] = {}
+    sides: dict[Side, str] = {one.side: one.layer.units(one)[1] for one in series if one.placed}
+    for one in sorted(series, key=lambda one: one.layer.units(one)[0] in FIXED_UNITS):
+        across, up = one.layer.units(one)
+        if across and across not in edges and len(edges) == 2:
+            below, above = edges
+            without[one] = (
+                f"{one.name} is over {across}, and the chart has {below} below and {above} above already: x='time' or "
+                "x='event' draws all over one axis, a chart of its own does too"
+            )
+            continue
+        one.across = edges.setdefault(across, "top" if edges else "bottom") if across else "bottom"
+        if one.placed:
+            continue
+        both: tuple[Side, Side] = ("left", "right")
+        side = next((side for side in both if sides.get(side, up) == up), None)
+        if side is None:
+            without[one] = f"{one.name} needs a third y axis: give it a chart of its own"
+            continue
+        one.side = side
+        sides[side] = up
+    return without
+
+
+class Overlay:
+    """Where marks stand; remembers what was apart, so that nothing flickers."""
+
+    def __init__(self) -> None:
+        self._apart = False
+
+    def axes(self, drawn: Drawn, log: str | None) -> tuple[list[Mark], Axes]:
+        """Return the marks of `arranged` streams, each with its axes, and all axes."""
+        self._part(drawn)
+        marks = [_at(mark, one) for one, mine in drawn for mark in mine]
+        if len({one.choice.family for one, _ in drawn}) > 1:
+            marks = [
+                replace(mark, opacity=_OVERLAID_BARS_OPACITY) if isinstance(mark, Bars) else mark for mark in marks
+            ]
+        streams = [one for one, _ in drawn]
+        left = [one for one in streams if one.side == "left"] or streams
+        right = [one for one in streams if one.side == "right"]
+        below = [one for one in streams if one.across == "bottom"] or streams
+        above = [one for one in streams if one.across == "top"]
+        x, y = axes_of(below)[0], axes_of(left)[1]
+        top, far = None, None
+        if not right and not any(one.placed for one in streams) and self._plain(streams):
+            marks, y, far = self._by_scale(marks, y, log)
+        if above:
+            x, top = _titled(x, _names(marks, across="bottom")), _titled(axes_of(above)[0], _names(marks, across="top"))
+        if right:
+            y = _titled(y, _names(marks, side="left"), self._plain(left))
+            far = _titled(
+                axes_of(right)[1], _names(marks, side="right") or [one.name for one in right], self._plain(right)
+            )
+        return marks, Axes(x, y, None, top, far)
+
+    @staticmethod
+    def _plain(series: Sequence[Series]) -> bool:
+        """Return whether y has values, whose names are title enough."""
+        return all(one.layer.units(one)[1] == VALUE for one in series)
+
+    def _by_scale(self, marks: list[Mark], y: Axis, log: str | None) -> tuple[list[Mark], Axis, Axis | None]:
+        """Return marks of which those of another scale are on the right, and the y axes."""
+        if log is None and on_a_log_axis(marks):
+            return marks, replace(y, log=True), None
+        marks, there = on_two_axes(marks, self._apart)
+        self._apart = bool(there)
+        if not there:
+            return marks, y, None
+        return marks, replace(y, title=few(_names(marks, side="left"))), Axis(few(there))
+
+    @staticmethod
+    def _part(drawn: Drawn) -> None:
+        """Move streams of another scale than the first above and to the right."""
+        if len(drawn) < 2:
+            return
+        across = {one.layer.units(one)[0] for one, _ in drawn}
+        if len(across) == 1 and across <= FIXED_UNITS - {LABEL}:
+            for place in far_from_first({i: _size(mine, "x") for i, (_, mine) in enumerate(drawn)}):
+                drawn[place][0].across = "top"
+        up = {one.layer.units(one)[1] for one, _ in drawn}
+        if len(up) == 1 and VALUE not in up and not any(one.placed for one, _ in drawn):
+            for place in far_from_first({i: _size(mine, "y") for i, (_, mine) in enumerate(drawn)}):
+                drawn[place][0].side = "right"
+
+
+def axes_of(series: Sequence[Series]) -> tuple[Axis, Axis, Axis | None]:
+    """Return the axes of streams as if they had the chart to themselves."""
+    found = []
+    layers: list[Any] = list(dict.fromkeys(one.layer for one in series))
+    for layer in layers:
+        every, layer.series = layer.series, [one for one in series if one.layer is layer]
+        try:
+            found.append(layer.axes())
+        finally:
+            layer.series = every
+    if not found:
+        return Axis(), Axis(), None
+    x, y, z = found[0]
+    titles = [y.title for _, y, _ in found]
+    return x, replace(y, title=few(dict.fromkeys(titles)) if all(titles) else ""), z
+
+
+def few(names: Iterable[str]) -> str:
+    """Return the names as the title of an axis; "" if they are too many for one."""
+    found = list(names)
+    return ", ".join(found) if len(found) <= _MAX_NAMES_OF_AN_AXIS else ""
+
+
+def _titled(axis: Axis, names: Sequence[str], plain: bool = False) -> Axis:
+    """Return an axis whose title says what is drawn over it; ``plain``: only that."""
+    if axis.title in names or not few(names):
+        return axis
+    if plain:
+        return replace(axis, title=few(names))
+    return replace(axis, title=f"{axis.title} ({few(names)})" if axis.title else few(names))
+
+
+def _names(marks: Iterable[Mark], **where: str) -> list[str]:
+    """Return the names of the marks with this ``side`` or ``across``, each once."""
+    mine = [mark for mark in marks if all(getattr(mark, key, value) == value for key, value in where.items())]
+    names = dict.fromkeys(getattr(mark, "name", "") for mark in mine if not isinstance(mark, Band))
+    return [name for name in names if name and not name.endswith(ODD)]
+
+
+def _at(mark: Mark, one: Series) -> Mark:
+    """Return a mark on the axes of its stream."""
+    if not isinstance(mark, Line | Band | Points | Bars) or (one.side == "left" and one.across == "bottom"):
+        return mark
+    return replace(mark, side=one.side, across=one.across)
+
+
+def _size(marks: Iterable[Mark], along: str) -> float:
+    """Return the largest magnitude of marks along x or y."""
+    columns = []
+    for mark in marks:
+        if isinstance(mark, Bars):
+            columns.append(mark.edges if along == "x" else mark.heights)
+        elif isinstance(mark, Line | Points):
+            columns.append(mark.x if along == "x" else mark.y)
+    known = [np.abs(column[np.isfinite(column)]) for column in columns if column is not None]
+    return max((float(column.max()) for column in known if column.size), default=0.0)
