@@ -24,7 +24,7 @@ Drawn: TypeAlias = list[tuple[Series, list[Mark]]]
 OVERLAID_FAMILIES = frozenset({"xy", "hist"})
 """Families whose charts may overlay each other, with axes of their own."""
 _MAX_NAMES_OF_AN_AXIS = 3
-_OVERLAID_BARS_OPACITY = 0.4  # of a histogram that shares a chart with lines
+_OVERLAID_OPACITY_SHARE = 0.4  # of a histogram that shares a chart with lines
 
 
 class Axes(NamedTuple):
@@ -94,7 +94,7 @@ class Overlay:
         marks = [_at(mark, one) for one, mine in drawn for mark in mine]
         if len({one.choice.family for one, _ in drawn}) > 1:
             marks = [
-                replace(mark, opacity=_OVERLAID_BARS_OPACITY) if isinstance(mark, Bars) else mark for mark in marks
+                replace(mark, opacity=_OVERLAID_OPACITY_SHARE) if isinstance(mark, Bars) else mark for mark in marks
             ]
         streams = [one for one, _ in drawn]
         left = [one for one in streams if one.side == "left"] or streams

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from looptap.visualizers.drawing.backends.with_csv import csv_of
 from looptap.visualizers.drawing.layouts import arrange
 from looptap.visualizers.drawing.picture import Picture
-from looptap.visualizers.surfaces.tables import csv_of
 
 WRITTEN = (".png", ".svg", ".pdf", ".html", ".csv", ".txt", ".gif")
 """Suffixes that `save` writes; a .gif shows the pictures one after the other."""

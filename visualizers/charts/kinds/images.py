@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from looptap.visualizers.charts.base import FRAME, Mode
 from looptap.visualizers.charts.chart import Chart
-from looptap.visualizers.charts.pixels import Pixels, pictures
 from looptap.visualizers.charts.reading.labels import ranked_by
+from looptap.visualizers.charts.reading.pixels import Pixels, pictures
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.drawing.picture import Axis, Mark
 from looptap.visualizers.drawing.picture import Images as ImagesMark

@@ -14,7 +14,7 @@ from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS
 from looptap.visualizers.charts.base import APPEND, FRAME, POSITION, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
-from looptap.visualizers.charts.pixels import pixels
+from looptap.visualizers.charts.reading.pixels import pixels
 from looptap.visualizers.charts.reading.points import LABELS, Scattered, scattered
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, muted

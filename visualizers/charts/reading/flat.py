@@ -1,4 +1,4 @@
-"""`flattened`: a nested value of numbers or arrays as one dict, as of `step, norms`."""
+"""`flattened`: nested numbers or arrays as one dict, as of `step, norms`."""
 
 from __future__ import annotations
 

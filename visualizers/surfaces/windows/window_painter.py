@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.legend import Legend
 
 from looptap.visualizers.cells import Cell
-from looptap.visualizers.surfaces.tables import csv_of
+from looptap.visualizers.drawing.backends.with_csv import csv_of
 
 
 class WindowPainter:
