@@ -25,6 +25,7 @@ DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 600.0
 """Collective timeout of a process group that states none."""
 _POLL_SECONDS = 0.0002, 0.002  # seconds between two looks for the decision: at first, and at last
 _DECISION_LIFETIME_SECONDS = 60.0  # seconds after which no rank asks for a decision any more
+_MAX_CLOSE_SECONDS = 1.0  # for a store whose process hangs
 
 
 class ProcessGroup(NamedTuple):
@@ -99,9 +100,14 @@ class Ballots:
         self._ask(lambda store: store.compare_set(f"{key}/how", "", why))
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, when the running operation has ended.
+
+        A thread that returns from torch while the interpreter ends aborts the process: it takes the GIL in a
+        destructor.
+        """
         if self._thread is not None:
             self._operations.put((_disconnect, Answer()))
+            self._thread.join(_MAX_CLOSE_SECONDS)
 
     def _ask(self, do: Callable[[Any], Any]) -> Answer:
         answer = Answer()

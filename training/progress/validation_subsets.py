@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.preserving.probing import untouched
+from looptap.training.collectives import all_reduce
 from looptap.training.progress.arguments import counts, seed_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.plan import insertion
@@ -172,8 +173,7 @@ class Inserting:
             return flag
         nccl = "nccl" in torch.distributed.get_backend()
         said = torch.tensor(float(flag), device=torch.cuda.current_device() if nccl else "cpu")
-        torch.distributed.all_reduce(said, op=torch.distributed.ReduceOp.MAX)
-        return bool(said)
+        return bool(all_reduce(said, "MAX"))
 
 
 def _ranks() -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from looptap.training.collectives import all_reduce
 from looptap.training.instances import index_array, merge_copies
 from looptap.training.sampling.per_example import Criterion, CrossEntropy, PerExample
 from looptap.training.sampling.permutation_walk import Floats, Ints
@@ -171,8 +172,7 @@ def mean_over_ranks(number: float) -> float:
     group = torch.distributed
     device = "cuda" if group.get_backend() == "nccl" else "cpu"
     value = torch.tensor([number], dtype=torch.float64, device=device)
-    group.all_reduce(value)
-    total: float = value.item()
+    total: float = all_reduce(value).item()
     return total / float(group.get_world_size())
 
 

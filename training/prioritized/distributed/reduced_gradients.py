@@ -71,6 +71,9 @@ class ReducedGradients(Noted):
         self._given, self._state, self._clock = hook, state, clock
         self._lock = threading.Lock()  # the backend's threads complete buckets
         self._open, self._began, self._last_began = 0, 0.0, 0.0
+        # Of the newest pass. Were a thread of the backend the last to let go of one, it would take the GIL for that,
+        # which aborts a process that is ending.
+        self._buffers: list[Any] = []
         self._events = deque[tuple[Any, Any, bool]](maxlen=_MAX_TIMED_BUCKETS)
         self._group, self._world = model.process_group, model.process_group.size()
         self._memory: dict[int, int] | None = None  # of each parameter's gradient before the new one was added
@@ -152,7 +155,8 @@ class ReducedGradients(Noted):
         first, now = buffer.storage_offset(), self._clock()
         with self._lock:
             if bucket.index() == 0:  # a new backward pass; after a failed one buckets may have stayed open
-                self._gradients, self._open = {}, 0
+                self._gradients, self._open, self._buffers = {}, 0, []
+            self._buffers.append(buffer)
             self._began = self._began if self._open else now
             self._last_began = now if last else 0.0
             self._open += 1
