@@ -34,20 +34,26 @@ def a_model():
     return nn.Linear(WIDTH, 2).double()
 
 
-def trained(prioritized, model, data, epochs, rate=RATE, batches=None, momentum=0.0):
-    """Train by the loop of the documentation; return the batches."""
+def an_optimizer(model, rate=RATE, momentum=0.0):
+    return torch.optim.SGD(model.parameters(), abs(rate), momentum=momentum, maximize=rate < 0)
+
+
+def epoch(sampler, model, optimizer, data, *, backward=Prioritized.backward):
+    """Train by the loop of the documentation; yield each batch after its step."""
     x, y = data
-    optimizer = torch.optim.SGD(model.parameters(), abs(rate), momentum=momentum, maximize=rate < 0)
-    batches = [] if batches is None else batches
-    for _ in range(epochs):
-        for batch in prioritized:
-            logits = model(x[batch])
-            optimizer.zero_grad()
-            prioritized.backward(batch, functional.cross_entropy(logits, y[batch], reduction="none"))
-            optimizer.step()
-            prioritized.observe(batch, logits=logits, targets=y[batch])
-            batches.append(batch)
-    return batches
+    for batch in sampler:
+        logits = model(x[batch])
+        optimizer.zero_grad()
+        backward(sampler, batch, functional.cross_entropy(logits, y[batch], reduction="none"))
+        optimizer.step()
+        sampler.observe(batch, logits=logits, targets=y[batch])
+        yield batch
+
+
+def trained(sampler, model, data, epochs, rate=RATE, momentum=0.0, **how):
+    """Train for some epochs; return the batches."""
+    optimizer = an_optimizer(model, rate, momentum)
+    return [batch for _ in range(epochs) for batch in epoch(sampler, model, optimizer, data, **how)]
 
 
 class PlainPGD:
@@ -136,22 +142,17 @@ def test_pgd_takes_the_steps_of_a_plain_implementation(data, method, variant, k,
 
 @pytest.mark.parametrize("method", ["norm", "uniform"])
 def test_the_default_is_a_selection_bit_for_bit(data, method):
-    x, y = data
     models = [a_model() for _ in range(3)]
     prioritized = [Prioritized(N, model, 10, method, switch="on", seed=2, epochs=6) for model in models[:2]]
     selection = Selection(N, 10, method if method == "norm" else "uniform", switch="on", seed=2, epochs=6)
     batches = trained(prioritized[0], models[0], data, 6, momentum=0.9)
-    others: list[list[list[int]]] = [[], []]
-    for sampler, model, found in zip((prioritized[1], selection), models[1:], others, strict=True):
-        optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
-        for _ in range(6):
-            for batch in sampler:
-                logits = model(x[batch])
-                optimizer.zero_grad()
-                sampler.mean(batch, functional.cross_entropy(logits, y[batch], reduction="none")).backward()
-                optimizer.step()
-                sampler.observe(batch, logits=logits, targets=y[batch])
-                found.append(batch)
+    others = [
+        trained(
+            sampler, model, data, 6, momentum=0.9,
+            backward=lambda sampler, batch, losses: sampler.mean(batch, losses).backward(),
+        )
+        for sampler, model in zip((prioritized[1], selection), models[1:], strict=True)
+    ]  # fmt: skip
     assert batches == others[0] == others[1]
     assert torch.equal(models[0].weight, models[1].weight)
     assert torch.equal(models[0].weight, models[2].weight)
@@ -188,18 +189,11 @@ def test_a_resumed_run_is_bit_identical_at_any_step(data, method, steps):
     def begun():
         model = a_model()
         prioritized = Prioritized(N, model, 10, method, k=0.1, r=0.1, switch="on", seed=5)
-        return model, torch.optim.SGD(model.parameters(), RATE, momentum=0.9), prioritized
+        return model, an_optimizer(model, momentum=0.9), prioritized
 
     def run(model, optimizer, prioritized):
-        x, y = data
         while True:
-            for batch in prioritized:
-                logits = model(x[batch])
-                optimizer.zero_grad()
-                prioritized.backward(batch, functional.cross_entropy(logits, y[batch], reduction="none"))
-                optimizer.step()
-                prioritized.observe(batch, logits=logits, targets=y[batch])
-                yield batch
+            yield from epoch(prioritized, model, optimizer, data)
 
     straight = begun()
     running = run(*straight)
@@ -284,16 +278,12 @@ def test_a_model_that_hooks_cannot_treat_falls_back_to_a_finite_difference(data)
     for given in (True, False):
         model = WithBatchNorm()
         prioritized = Prioritized(N, model, 10, method="repaired", k=0.1, r=0.2, switch="on")
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def backward(sampler, batch, losses, given=given):
+            sampler.backward(batch, losses, **({"inputs": x[batch], "targets": y[batch]} if given else {}))
+
         with nullcontext() if given else pytest.warns(RuntimeWarning, match="give inputs= and targets="):
-            for _ in range(3):
-                for batch in prioritized:
-                    extra = {"inputs": x[batch], "targets": y[batch]} if given else {}
-                    losses = functional.cross_entropy(model(x[batch]), y[batch], reduction="none")
-                    optimizer.zero_grad()
-                    prioritized.backward(batch, losses, **extra)
-                    optimizer.step()
-                    prioritized.observe(batch)
+            trained(prioritized, model, data, 3, rate=0.1, backward=backward)
         assert np.isfinite(prioritized.trends.priority).all() == given
         assert prioritized.steps > 9
 

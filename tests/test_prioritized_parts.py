@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from looptap.training.prioritized import Prioritized
 from looptap.training.prioritized.methods.priority_trends import PriorityTrends
+from looptap.training.prioritized.methods.renewals import Renewals
 from looptap.training.prioritized.methods.sum_tree import SumTree
-from looptap.training.prioritized.renewals import Renewals
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 100, 1000])

@@ -43,11 +43,15 @@ class AverageGradient:
         if len(gradients) != len(self.tensors):
             raise ValueError(f"{len(gradients)} gradients for {len(self.tensors)} parameters.")
         with torch.no_grad():
-            torch._foreach_mul_(self.tensors, self.decay)
-            given = [(mine, new) for mine, new in zip(self.tensors, gradients, strict=True) if new is not None]
-            if given:
-                new = [one.detach().to(mine.dtype) for mine, one in given]
-                torch._foreach_add_([mine for mine, _ in given], new, alpha=1 - self.decay)
+            pairs = list(zip(self.tensors, gradients, strict=True))
+            if dense := [(mine, new) for mine, new in pairs if new is not None and not new.is_sparse]:
+                new = [one.detach().to(mine.dtype) for mine, one in dense]
+                torch._foreach_lerp_([mine for mine, _ in dense], new, 1 - self.decay)  # in one pass over them
+            for mine, other in pairs:
+                if other is None or other.is_sparse:
+                    mine.mul_(self.decay)
+                if other is not None and other.is_sparse:
+                    mine.add_(other.detach().to(mine.dtype), alpha=1 - self.decay)
         self.updates += 1
 
     def state_dict(self) -> dict[str, Any]:

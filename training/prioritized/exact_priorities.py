@@ -111,10 +111,11 @@ class ExactPriorities:
         plan = self._current()
         return {**({"ghost": plan.why} if plan.why else {}), **self._failed}
 
-    def ghost_pass(self, direction: Sequence[Any], *, norms: bool = False) -> GhostPass:
+    def ghost_pass(self, direction: Sequence[Any], *, norms: bool = False, fused: bool = False) -> GhostPass:
         """Return the context for a loop's own forward and backward pass.
 
-        The layers are looked for once, and the first batch is checked. Raises PriorityError where `method` is not
+        The layers are looked for once, and the first batch is checked. ``fused`` costs less, and changes the gradient
+        by rounding, as `GhostPass` says. Raises PriorityError where `method` is not
         ``"ghost"``, and for what torch.compile makes.
 
         >>> import torch
@@ -127,7 +128,7 @@ class ExactPriorities:
         """
         if why := self._current().why or self._failed.get("ghost") or self._compiled:
             raise PriorityError(why)
-        return self._ghost_pass(direction, norms)
+        return self._ghost_pass(direction, norms, fused)
 
     def __call__(
         self, inputs: Any, targets: Any, direction: Sequence[Any], *, norms: bool = False, losses: Any = None
@@ -166,7 +167,7 @@ class ExactPriorities:
         import torch
 
         if method == "ghost":
-            with torch.enable_grad(), self._ghost_pass(along, norms) as ghost:
+            with torch.enable_grad(), self._ghost_pass(along, norms, True) as ghost:
                 losses = of({})
                 gradients = ghost.gradients(losses)
             return BatchPriorities(ghost.priorities, losses.detach(), ghost.norms, gradients)
@@ -180,8 +181,8 @@ class ExactPriorities:
             found, losses = _forward_mode(of, parameters, along, self._plan.changing_buffers())
         return BatchPriorities(found, losses, None, None)
 
-    def _ghost_pass(self, direction: Sequence[Any], norms: bool) -> GhostPass:
-        return GhostPass(self.model, direction, norms=norms, check=not self._plan.checked, plan=self._plan)
+    def _ghost_pass(self, direction: Sequence[Any], norms: bool, fused: bool) -> GhostPass:
+        return GhostPass(self.model, direction, norms=norms, fused=fused, check=not self._plan.checked, plan=self._plan)
 
     def _first_but(self, refused: dict[str, str]) -> str:
         return next(one for one in METHODS if one not in refused)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
+from looptap.training.prioritized.fused_linear import Sums, fused_output, linear_sums
 from looptap.training.prioritized.gradient_norms import squares_of
 from looptap.training.prioritized.layer_calls import LayerCall, projections
 from looptap.training.prioritized.layer_plan import (
@@ -48,6 +49,10 @@ class GhostPass:
     if the first batch is checked. The context may stay open over many steps, and follows a direction that changes in
     place; other backward passes in it are none of its concern.
 
+    The gradient is that of a plain pass to the last bit. With ``fused``, Linear layers over long
+    sequences sum it from the gradients of single examples, beside which their priorities cost little: the same up to
+    rounding. On the CPU, in float32, without ``norms``.
+
     Supported are Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, PReLU, MultiheadAttention where it
     is plain self-attention, and BatchNorm in evaluation mode, in any model; dropout, shared weights, autocast, a
     GradScaler, DistributedDataParallel, and `torch.utils.checkpoint`. In a loop take `ExactPriorities.ghost_pass`: it
@@ -73,6 +78,7 @@ class GhostPass:
         direction: Sequence[Any],
         *,
         norms: bool = False,
+        fused: bool = False,
         check: bool = False,
         plan: LayerPlan | None = None,
     ) -> None:
@@ -86,7 +92,7 @@ class GhostPass:
         self.norms: Any = None
         """(n,) norms of g_i over all parameters that are trained, after `backward`, if asked for."""
         self._along = plan.matched(direction)
-        self._wants_norms, self._check = norms, check
+        self._wants_norms, self._check, self._fuses = norms, check, fused and not norms
         self._handles: list[Any] = []
         self._calls: WeakSet[LayerCall] = WeakSet()
         """Those whose gradients have not come; each lives as long as its graph."""
@@ -193,18 +199,20 @@ class GhostPass:
 
     # ------------------------------------------------------------ hooks
 
-    def _tap(self, planned: PlannedLayer, layer: Any, args: Any, named: Any, output: Any) -> None:
-        """Note a call of a layer."""
+    def _tap(self, planned: PlannedLayer, layer: Any, args: Any, named: Any, output: Any) -> Any:
+        """Note a call of a layer; return its output if it is another."""
         if not output.requires_grad:
             self._silent.add(layer)
-            return
+            return None
         self._tapped.add(layer)
+        x = args[0] if args else named["input"]
+        if self._fuses and (fused := fused_output(layer, x, output, partial(self._sums, planned))) is not None:
+            return fused
         # An in-place layer that follows gives a view a new node; that of its base stays.
         base = getattr(output, "_base", None)
         made = output if base is None else base
-        self._expect(
-            made.grad_fn, LayerCall(planned, args[0] if args else named["input"], output.shape, made.output_nr)
-        )
+        self._expect(made.grad_fn, LayerCall(planned, x, output.shape, made.output_nr))
+        return None
 
     def _tap_attention(self, parts: list[PlannedLayer], layer: Any, args: Any, named: Any, output: Any) -> None:
         """Note the projections of a MultiheadAttention; does not raise."""
@@ -240,6 +248,19 @@ class GhostPass:
         if not self._retained:
             self._drop(call)
 
+    def _sums(self, planned: PlannedLayer, x: Any, g: Any) -> Sums | None:
+        """Add the share of a layer that is fused; None: its gradients are to be plain."""
+        if not self._acts or self._failure is not None:
+            return None
+        try:
+            places = planned.weight, planned.bias
+            sums = linear_sums(x, g, *(None if one is None else self._along[one].to(g.dtype) for one in places))
+            self._accept(planned.layer, sums.products)
+        except Exception as error:
+            self._failure = error
+            return None
+        return sums
+
     def _drop(self, call: LayerCall) -> None:
         """Let a layer's input go, although the graph lives on."""
         call.x = None
@@ -257,19 +278,22 @@ class GhostPass:
         if x.dtype != g.dtype and x.is_floating_point():
             x = x.to(g.dtype)
         weight, bias = (one if one is None or one.dtype == g.dtype else one.to(g.dtype) for one in (weight, bias))
-        found = planned.rule.products(planned.layer, x, g, weight, bias)
+        self._accept(planned.layer, planned.rule.products(planned.layer, x, g, weight, bias))
+        if self._wants_norms:
+            self._add_norms(planned, x, g)
+
+    def _accept(self, layer: Any, found: Any) -> None:
+        """Add a layer's share of the priorities."""
         if len(found) != self._n:
             if self._retained:
-                self._plan.folded.add(planned.layer)
-            if planned.layer not in self._plan.folded or len(found) % self._n or self._wants_norms:
+                self._plan.folded.add(layer)
+            if layer not in self._plan.folded or len(found) % self._n or self._wants_norms:
                 raise PriorityError(
-                    f"the first dimension of a {type(planned.layer).__name__} is {len(found)}, the losses are of "
+                    f"the first dimension of a {type(layer).__name__} is {len(found)}, the losses are of "
                     f"{self._n} examples: it must be the batch in all of them. Take method='jvp'."
                 )
             found = found.view(self._n, -1).sum(1)
         self._products.append(found)
-        if self._wants_norms:
-            self._add_norms(planned, x, g)
 
     def _add_norms(self, planned: PlannedLayer, x: Any, g: Any) -> None:
         for name, found in planned.rule.gradients(planned.layer, x, g):

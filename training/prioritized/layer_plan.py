@@ -20,6 +20,10 @@ class PriorityError(ValueError):
     """Priorities that cannot be computed in this way; the text says in which."""
 
 
+class ShardedModelError(PriorityError):
+    """No rank has whole gradients of the model, as under FSDP."""
+
+
 class PlannedLayer(NamedTuple):
     """A layer with trained parameters."""
 
@@ -197,7 +201,7 @@ def why_not(model: Any) -> str:
 def checked_model(model: Any) -> Any:
     """Return the module inside the wrappers, of which priorities can be computed.
 
-    Raises TypeError for what is not a module, PriorityError for one that allows no method.
+    Raises TypeError for what is not a module, PriorityError for one that allows no method; ShardedModelError is one.
     """
     import torch
 
@@ -210,15 +214,26 @@ def checked_model(model: Any) -> Any:
             raise PriorityError(f"{name} is compiled by torch.jit: give the module it was made from.")
         if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
             raise PriorityError(f"{name} has no shape yet: run the model on a batch first.")
-    for name, one in inner.named_parameters():
-        if type(one.data).__name__ == "DTensor" or type(one).__name__ == "FlatParameter":
-            raise PriorityError(
-                f"{name!r} is sharded over ranks (FSDP or DTensor), and no rank has a whole gradient to compare with: "
-                "take the norms of the gradients at the outputs, `output_gradient_norms`, or DistributedDataParallel."
-            )
+    if why := why_sharded(inner):
+        raise ShardedModelError(why)
     if not any(one.requires_grad for one in inner.parameters()):
         raise PriorityError("model has no parameter that is trained: call requires_grad_(True) on those that are.")
     return inner
+
+
+def why_sharded(model: Any) -> str:
+    """Return why no rank has whole gradients of a model; "": each has."""
+    text = (
+        "{!r} is sharded over ranks (FSDP or DTensor), and no rank has a whole gradient to compare with: take the "
+        "norms of the gradients at the outputs, method='norm' or `output_gradient_norms`, or DistributedDataParallel."
+    )
+    for path, module in model.named_modules():  # between a forward and a backward pass its parameters may be whole
+        if any(kind.__name__ in ("FSDPModule", "FullyShardedDataParallel") for kind in type(module).__mro__):
+            return text.format(path or type(module).__name__)
+    for name, one in model.named_parameters():
+        if type(one.data).__name__ == "DTensor" or type(one).__name__ == "FlatParameter":
+            return text.format(name)
+    return ""
 
 
 def checked_losses(losses: Any) -> Any:

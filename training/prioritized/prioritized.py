@@ -11,13 +11,15 @@ import numpy as np
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError
 from looptap.streams.forwarding import facade
+from looptap.streams.preserving.probing import probing
 from looptap.training.prioritized.average_gradient import AverageGradient
+from looptap.training.prioritized.layer_plan import ShardedModelError, why_sharded
 from looptap.training.prioritized.methods.priority_methods import PRIORITY_METHODS
 from looptap.training.prioritized.methods.priority_trends import PriorityTrends
 from looptap.training.prioritized.methods.published import SELECTIVE, VARIANTS, Published
+from looptap.training.prioritized.methods.renewals import Renewals
 from looptap.training.prioritized.prioritized_observables import PrioritizedObservables
 from looptap.training.prioritized.priority_source import PrioritySource
-from looptap.training.prioritized.renewals import Renewals
 from looptap.training.sampling.permutation_walk import Bools, Floats, Ints
 from looptap.training.selection import selection_arguments as arguments
 from looptap.training.selection.methods.catalog import MethodControl
@@ -114,8 +116,13 @@ class Prioritized(PrioritizedObservables):
     ) -> None:
         self.k, self.r, self.lam = k, r, lam
         self.trends, self.renewals = PriorityTrends(arguments.size_of(data)), Renewals()
-        self._source = None if model is None else PrioritySource(model, loss, exact)
-        self.model: Any = None if self._source is None else self._source.model
+        self._source: PrioritySource | None = None
+        try:
+            self._source = None if model is None else PrioritySource(model, loss, exact)
+        except ShardedModelError:  # methods without priorities need no gradients
+            if exact != "auto":
+                raise
+        self.model: Any = None if model is None else probing(model).model
         self._stepped: Any = None  # the losses of the last `backward`, for `observe`
         self.feeds_average = True
         """Whether `backward` updates `average`; False: it is updated elsewhere."""
@@ -195,6 +202,11 @@ class Prioritized(PrioritizedObservables):
         """How priorities are computed, as `ExactPriorities` names it; "" without a model."""
         return "" if self._source is None else self._source.way
 
+    @property
+    def sharding(self) -> str:
+        """Why no rank has whole gradients, as under FSDP; "": each has."""
+        return "" if self.model is None else why_sharded(self.model)
+
     # ------------------------------------------------------------ as a batch sampler
 
     @property
@@ -221,6 +233,9 @@ class Prioritized(PrioritizedObservables):
         self._open_source()
 
     def _begin(self) -> None:
+        if isinstance(self._method, Published) and (why := self.sharding):  # since the method was set
+            self._say(f"{why} Examples are drawn by 'norm' from here on.")
+            self.method = "norm"
         super()._begin()
         self._open_source()  # layers may have been frozen since
 
@@ -250,7 +265,7 @@ class Prioritized(PrioritizedObservables):
             if not isinstance(one, dict) or "trends" not in one:
                 raise ValueError(f"{one!r:.60} is not what the state_dict() of a Prioritized returned.")
         average = None
-        if state["average"] is not None and self.model is not None:
+        if state["average"] is not None and self._source is not None:
             average = AverageGradient(self.model.parameters(), state["average"]["decay"])
             average.load_state_dict(state["average"])
         super().load_state_dict(state, *others)

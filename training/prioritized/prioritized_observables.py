@@ -13,7 +13,7 @@ import numpy.typing as npt
 from looptap.training.prioritized.average_gradient import AverageGradient
 from looptap.training.prioritized.methods.priority_trends import PriorityTrends
 from looptap.training.prioritized.methods.published import Published
-from looptap.training.prioritized.renewals import Renewals
+from looptap.training.prioritized.methods.renewals import Renewals
 from looptap.training.sampling.permutation_walk import Ints
 from looptap.training.selection.selection import Selection
 from looptap.training.selection.selection_observables import thinned

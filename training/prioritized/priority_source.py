@@ -69,7 +69,7 @@ class PrioritySource:
 
         if self._ghost is None and not self._why and torch.is_grad_enabled():
             try:
-                self._ghost = self._exact.ghost_pass(direction).__enter__()
+                self._ghost = self._exact.ghost_pass(direction, fused=True).__enter__()
             except PriorityError as error:
                 self._why = str(error)
             except Exception as error:  # it runs inside the loop's forward pass

@@ -35,6 +35,11 @@ class PrioritySettings(Settings, Protocol):
     """One of `VARIANTS`."""
     model: Any
     """The model; None: not given."""
+
+    @property
+    def sharding(self) -> str:
+        """Why no rank has whole gradients of the model; "": each has."""
+
     trends: PriorityTrends
     """What is known of the priorities."""
 
@@ -75,12 +80,14 @@ class Published(Method):
 
     @classmethod
     def require(cls, settings: Any) -> None:
-        """Raise ControlError without a model, whose gradients are needed."""
+        """Raise ControlError without a model, whose whole gradients are needed."""
         if settings.model is None:
             raise ControlError(
                 f"the method {cls.name!r} needs the model, for priorities: Prioritized(data, model, ...). 'norm' and "
                 "'loss' do without."
             )
+        if settings.sharding:
+            raise ControlError(f"the method {cls.name!r} needs the whole gradients on each rank: {settings.sharding}")
 
     # ------------------------------------------------------------ what is drawn
 
