@@ -55,7 +55,7 @@ def paper(path: Path, paper: Paper) -> None:
     for axis, method in ((a, PGD_A), (s, PGD_S)):
         for k in paper.shares:
             for r, style in zip(paper.shares, (":", "--", "-"), strict=False):
-                runs = [curve for run, curve in paper.runs.items() if run[:4] == (method, k, r, paper.best(PGD_A))]
+                runs = paper.sweep(method, k, r)
                 if runs:
                     many = min(len(curve.cost) for curve in runs)
                     loss = np.mean([curve.loss[:many] for curve in runs], 0)

@@ -9,10 +9,12 @@ from pathlib import Path
 from statistics import mean, median
 
 import pgd_chart
+import priority_cost
 import ranks
-from pgd_paper import AGES, BUDGET, DIMENSIONS, PGD_A, PGD_S, POINTS, SGD, Paper
+from pgd_paper import AGES, BUDGET, CNN, CNN_BUDGET, CNN_SHARES, DIMENSIONS, PGD_A, PGD_S, POINTS, SGD, Paper, Run
 from pgd_runs import METHODS, PrioritizedResults
 from selection_arithmetic import Paired, change, crossing, targets
+from selection_promises import SHORTEST_STEP_MS, Figures, step_of
 from selection_runs import DEFAULT, PLAIN, Curve, Job
 from selection_stages import Tuned
 from selection_tasks import TASKS
@@ -20,6 +22,10 @@ from selection_tasks import TASKS
 PROMISED_TASKS = ("easy-heavy", "imbalanced")
 LOSS_WORK_SHARE, ACCURACY_WORK_SHARE = 0.12, 0.15
 """Promised to be saved, up to the second loss target and to the second accuracy target."""
+LONG_STEP_MS = 10.0
+"""From which on the default is to be sooner."""
+MAX_SECONDS_FACTOR, MIN_SPEED_FACTOR = 1.03, 1.15
+"""Promised: beside uniform sampling in each row, and with such long steps."""
 INITIAL_PASSES = 2
 """Of PGD, in gradients for each point."""
 ALIKE_FACTOR = 1.01
@@ -70,14 +76,18 @@ def write(results: PrioritizedResults, paper: Paper, into: Path, tasks: Sequence
     """Write what is there."""
     works = [Work(results, task) for task in tasks if Tuned(results, task).tried(PLAIN)]
     works = [work for work in works if work.curves(PLAIN)]
-    lines = [*_head(results, works), *_promises(works), *_tables(works)]
+    lines = [*_head(results, works), *_promises(results, works), *_tables(works)]
     if paper.runs:
-        lines += [*_figure_1(paper), *_figure_5(paper), *_figures_6_to_9(paper)]
+        lines += [*_figure_1(paper), *_figure_5(paper), *_figures_6_to_9(paper), *_figure_8b(paper)]
         pgd_chart.paper(into / "prioritized-paper.png", paper)
     if works:
         pgd_chart.work(into / "prioritized-work.png", works)
-    if (measured := into / "prioritized-ranks.json").exists():
-        lines += ["", "## Several ranks", "", *ranks.table(json.loads(measured.read_text()))]
+    for title, name, table in (
+        ("What exact priorities cost", "prioritized-cost.json", priority_cost.table),
+        ("Several ranks", "prioritized-ranks.json", ranks.table),
+    ):
+        if (measured := into / name).exists():
+            lines += ["", f"## {title}", "", *table(json.loads(measured.read_text()))]
     (into / "prioritized-benchmarks.md").write_text("\n".join(lines) + "\n")
 
 
@@ -103,17 +113,43 @@ uniform sampling. All are counted, those of initial passes included; scoring fro
     ]
 
 
-def _promises(works: Sequence[Work]) -> list[str]:
+def _promises(results: PrioritizedResults, works: Sequence[Work]) -> list[str]:
     made = []
     for work in works:
         if work.task in PROMISED_TASKS and work.curves(DEFAULT):
             found = work.changes(DEFAULT)
             for what, one, share in (("loss", found[3], LOSS_WORK_SHARE), ("accuracy", found[1], ACCURACY_WORK_SHARE)):
-                held = "yes" if one.median <= -share else "**no**"
+                held = _held(one.median <= -share)
                 made.append(
                     [f"default, gradients to a late {what}, {work.task}", f"≥ {share:.0%} fewer", _shown(one), held]
                 )
+    made += _on_the_clock(Figures(results))
     return ["## Promises\n", *_table(["", "promised", "measured", "held"], made)] if made else []
+
+
+def _on_the_clock(figures: Figures) -> list[list[str]]:
+    """Return rows on the seconds of the default, by the selection's benchmark."""
+    made = []
+    for task in figures.tuned:
+        every = [one for target in (0, 1) if (one := figures.seconds(task, DEFAULT, target))]
+        if len(every) < 2 or (step := step_of(figures, task)) < SHORTEST_STEP_MS:
+            continue
+        where = f"{task}, {step:.1f} ms a step"
+        factors = "; ".join(f"{1 + one.median:.2f} × ({1 + one.low:.2f}–{1 + one.high:.2f})" for one in every)
+        held = max(1 + one.median for one in every) <= MAX_SECONDS_FACTOR
+        made.append(
+            [f"default, seconds to both accuracies, {where}", f"≤ {MAX_SECONDS_FACTOR} ×", factors, _held(held)]
+        )
+        if step >= LONG_STEP_MS:
+            speeds = [1 / (1 + one.median) for one in every]
+            shown = "; ".join(f"{speed:.2f} ×" for speed in speeds)
+            held = min(speeds) >= MIN_SPEED_FACTOR
+            made.append([f"default, sooner at both accuracies, {where}", f"≥ {MIN_SPEED_FACTOR} ×", shown, _held(held)])
+    return made
+
+
+def _held(good: bool) -> str:
+    return "yes" if good else "**no**"
 
 
 def _tables(works: Sequence[Work]) -> list[str]:
@@ -184,13 +220,32 @@ def _figures_6_to_9(paper: Paper) -> list[str]:
     return lines
 
 
+def _figure_8b(paper: Paper) -> list[str]:
+    made = []
+    for method in (SGD, PGD_A):
+        for k in CNN_SHARES:
+            try:
+                rate = paper.best(method, k, CNN)
+                curves = [paper.runs[Run(method, k, 0.01, rate, seed, CNN)] for seed in paper.grid_seeds]
+            except KeyError:  # not done
+                return []
+            ends = [curve.loss[-1] for curve in curves]
+            least = mean(min(curve.loss) for curve in curves)
+            made.append([_name(method), f"{k:.0%}", f"{rate:.3g}", f"{least:.3f} → {mean(ends):.3f}",
+                         f"{min(ends):.3f} to {max(ends):.3f}"])  # fmt: skip
+    return ["\n### Fig. 8b: a CNN\n",
+            f"The small CNN on the easy-heavy images, {CNN_BUDGET} gradients for each, all counted, r = 1 %, no "
+            "momentum, each with its best rate; batches of (k + r) N for both. Means over "
+            f"{len(paper.grid_seeds)} seeds: the least loss on the way → that at the end, and its range.\n",
+            *_table(["", "k", "rate", "loss", "from, to"], made)]  # fmt: skip
+
+
 def _needed(paper: Paper, method: str, rate: float, target: float) -> float:
     return mean(paper.needed(method, rate, seed, target) for seed in paper.rate_seeds)
 
 
 def _cell(paper: Paper, method: str, k: float, r: float) -> str:
-    curves = [curve for run, curve in paper.runs.items()
-              if run[:4] == (method, k, r, paper.best(PGD_A)) and run.seed in paper.grid_seeds]  # fmt: skip
+    curves = paper.sweep(method, k, r)
     least, end = mean(min(curve.loss) for curve in curves), mean(curve.loss[-1] for curve in curves)
     return f"{least:.3f} → {_bold(f'{end:.3g}', end > 1.2 * least)}"
 

@@ -1,9 +1,9 @@
-"""The paper's figures: synthetic logistic regression, and priorities of an MLP."""
+"""The paper's figures: logistic regression, a CNN, priorities of an MLP."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed
 from functools import cache
 from itertools import product
@@ -24,6 +24,8 @@ from looptap.training.prioritized import ExactPriorities, Prioritized
 
 POINTS, DIMENSIONS = 10_000, 1_000
 """Of the paper's synthetic data."""
+LOGISTIC, CNN = "logistic", "cnn"
+"""Problems."""
 SGD, PGD_A, PGD_S = "uniform", "A", "S"
 """What is compared."""
 SHARES = (0.001, 0.01, 0.1)
@@ -32,24 +34,29 @@ RATES = tuple(2.0**power for power in range(-7, 3))
 """One grid for all."""
 GRID_SEEDS, RATE_SEEDS, FINAL_SEEDS = (0, 1, 2), (100, 101), tuple(range(8))
 """Of the sweeps, of the choice of rates, and of what is reported of the best ones."""
-BUDGET, EVALUATIONS = 10, 4
+CNN_RATES, CNN_SHARES = tuple(2.0**power for power in range(-7, -1)), (0.01, 0.1)
+"""For the CNN of Fig. 8b, without momentum; r is 1 %, and k each of the shares."""
+BUDGET, CNN_BUDGET, EVALUATIONS = 10, 6, 4
 """Gradients for each point, and how often the loss is measured in the time of so many as there are points."""
+LOSS_SAMPLE = 1200
+"""Images on which the loss of the CNN is measured."""
 AGES = (1, 3, 10)
 """Epochs after which the priorities of an MLP are looked at."""
 
 
 class Run(NamedTuple):
-    """A training on the synthetic data."""
+    """A training."""
 
     method: str
     k: float
     r: float
     rate: float
     seed: int
+    problem: str = LOGISTIC
 
 
 class Losses(NamedTuple):
-    """The loss over all points, by the gradients that were computed."""
+    """The loss, by the gradients that were computed for each point."""
 
     cost: list[float]
     loss: list[float]
@@ -64,36 +71,68 @@ def synthetic() -> tuple[Tensor, Tensor]:
     return x, (torch.rand(POINTS, generator=generator) < logits.sigmoid()).float()
 
 
-def trained(run: Run, budget: float = BUDGET) -> Losses:
-    """Train a logistic regression from 0; initial passes are counted."""
-    x, y = synthetic()
+class Problem(NamedTuple):
+    """Data, a new model, and what is minimized."""
+
+    x: Tensor
+    y: Tensor
+    model: nn.Module
+    loss: Callable[[Tensor, Tensor], Tensor]
+    """Of single examples."""
+    criterion: str
+    """Its name for `Prioritized`."""
+    seen: slice
+    """The examples on which the loss is measured."""
+
+
+def problem_of(run: Run) -> Problem:
+    """Return the problem of a run: a logistic regression from 0, or a CNN on images."""
     torch.manual_seed(run.seed)
+    if run.problem == CNN:
+        split = TASKS["easy-heavy"].split(0)
+
+        def of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
+            return cross_entropy(outputs, targets, reduction="none")
+
+        images = slice(0, LOSS_SAMPLE)
+        return Problem(split.inputs, split.targets, TASKS["cnn"].model(), of_classes, "cross_entropy", images)
     model = nn.Linear(DIMENSIONS, 1)
     with torch.no_grad():
         for one in model.parameters():
             one.zero_()
+
+    def of_two(outputs: Tensor, targets: Tensor) -> Tensor:
+        return binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
+
+    return Problem(*synthetic(), model, of_two, "bce", slice(None))
+
+
+def trained(run: Run, budget: float = BUDGET) -> Losses:
+    """Train; initial passes are counted."""
+    x, y, model, loss, criterion, seen = problem_of(run)
+    points = len(x)
     optimizer = torch.optim.SGD(model.parameters(), run.rate)
     method = "uniform" if run.method == SGD else "published"
     variant = PGD_A if run.method == SGD else run.method
-    batch = max(1, round((run.k + run.r) * POINTS))
+    batch = max(1, round((run.k + run.r) * points))
     prioritized = Prioritized(
-        POINTS, model, batch, method, k=run.k, r=run.r, variant=variant, loss="bce", switch="on", seed=run.seed
+        points, model, batch, method, k=run.k, r=run.r, variant=variant, loss=criterion, switch="on", seed=run.seed
     )
     found = Losses([], [])
     while True:
         for indices in prioritized:
             where = torch.tensor(indices)
-            losses = binary_cross_entropy_with_logits(model(x[where])[:, 0], y[where], reduction="none")
+            losses = loss(model(x[where]), y[where])
             optimizer.zero_grad()
             prioritized.backward(where, losses)
             optimizer.step()
             prioritized.observe(where)
-            if prioritized.gradient_work >= (len(found.cost) + 1) * POINTS / EVALUATIONS:
-                found.cost.append(prioritized.gradient_work / POINTS)
+            if prioritized.gradient_work >= (len(found.cost) + 1) * points / EVALUATIONS:
+                found.cost.append(prioritized.gradient_work / points)
                 with torch.no_grad():
-                    loss = binary_cross_entropy_with_logits(model(x)[:, 0], y).item()
-                found.loss.append(round(min(loss, 1e6), 4))
-                if found.cost[-1] >= budget or not loss < 100:
+                    mean_loss = loss(model(x[seen]), y[seen]).mean().item()
+                found.loss.append(round(min(mean_loss, 1e6), 4))
+                if found.cost[-1] >= budget or not mean_loss < 100:
                     prioritized.close()
                     return found
 
@@ -135,6 +174,7 @@ class Paper:
         self.runs = {Run(*run): Losses(*losses) for run, losses in known["runs"]}
         self.priorities: dict[str, Any] = known["priorities"]
         self.rates = RATES[3:9:2] if quick else RATES
+        self.cnn_rates = CNN_RATES[1::3] if quick else CNN_RATES
         self.shares = SHARES[1:] if quick else SHARES
         self.grid_seeds, self.rate_seeds = (GRID_SEEDS[:1], RATE_SEEDS[:1]) if quick else (GRID_SEEDS, RATE_SEEDS)
         self.final_seeds = FINAL_SEEDS[:2] if quick else FINAL_SEEDS
@@ -151,14 +191,29 @@ class Paper:
         self._done((Run(method, 0.01, 0.01, rate, seed) for method, rate, seed in last), "logistic: judged seeds")
         grid = product(methods[1:], self.shares, self.shares, [self.best(PGD_A)], self.grid_seeds)
         self._done((Run(*one) for one in grid), "logistic: k and r")
+        tuned = product(methods[:2], CNN_SHARES, [0.01], self.cnn_rates, self.rate_seeds, [CNN])
+        self._done((Run(*one) for one in tuned), "CNN: rates", CNN_BUDGET)
+        judged = [
+            Run(method, k, 0.01, self.best(method, k, CNN), seed, CNN)
+            for method in methods[:2] for k in CNN_SHARES for seed in self.grid_seeds
+        ]  # fmt: skip
+        self._done(judged, "CNN: k", CNN_BUDGET)
 
-    def best(self, method: str) -> float:
-        """Return the rate of the lowest mean loss at the end, at k = r = 1 %."""
-        return min(self.rates, key=lambda rate: self.final(method, 0.01, 0.01, rate, self.rate_seeds))
+    def best(self, method: str, k: float = 0.01, problem: str = LOGISTIC) -> float:
+        """Return the rate of the lowest mean loss at the end, at r = 1 %."""
+        rates = self.rates if problem == LOGISTIC else self.cnn_rates
+        return min(rates, key=lambda rate: self.final(method, k, 0.01, rate, self.rate_seeds, problem))
 
-    def final(self, method: str, k: float, r: float, rate: float, seeds: Iterable[int]) -> float:
+    def final(
+        self, method: str, k: float, r: float, rate: float, seeds: Iterable[int], problem: str = LOGISTIC
+    ) -> float:
         """Return the mean loss at the end."""
-        return mean(self.runs[Run(method, k, r, rate, seed)].loss[-1] for seed in seeds)
+        return mean(self.runs[Run(method, k, r, rate, seed, problem)].loss[-1] for seed in seeds)
+
+    def sweep(self, method: str, k: float, r: float) -> list[Losses]:
+        """Return the curves at k and r with the best rate of PGD-A, as far as known."""
+        every = (Run(method, k, r, self.best(PGD_A), seed) for seed in self.grid_seeds)
+        return [self.runs[run] for run in every if run in self.runs]
 
     def target(self, share: float) -> float:
         """Return the loss of SGD with its best rate at a share of the budget."""
@@ -170,11 +225,11 @@ class Paper:
         curve = self.runs[Run(method, 0.01, 0.01, rate, seed)]
         return crossing(curve.cost, [-loss for loss in curve.loss], -target)
 
-    def _done(self, runs: Iterable[Run], what: str) -> None:
+    def _done(self, runs: Iterable[Run], what: str, most: float = BUDGET) -> None:
         missing = [run for run in dict.fromkeys(runs) if run not in self.runs]
         if not missing:
             return
-        budget = 3.0 if self.quick else float(BUDGET)
+        budget = 3.0 if self.quick else float(most)
         with Progress() as progress, worker_pool(self.processes) as pool:
             bar = progress.add_task(what, total=len(missing))
             running = {pool.submit(trained, run, budget): run for run in missing}

@@ -1,6 +1,7 @@
 """The job of `ranks.py`, under torchrun: measures, and writes JSON on rank 0.
 
-python -m torch.distributed.run --nproc-per-node 2 benchmarks/prioritized/rank_job.py FILE [--seeds N] [--check]
+python -m torch.distributed.run --nproc-per-node 2 benchmarks/prioritized/rank_job.py FILE [--channels 160] [--seeds N]
+    [--check]
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "selection"))
 import digit_copies  # found in the folder of the selection's benchmark
-from selection_tasks import wide_cnn
+from selection_tasks import cnn
 
 from looptap.training.prioritized import Prioritized
 from looptap.training.prioritized.average_gradient import AverageGradient
@@ -34,33 +35,35 @@ TARGET_LOSS, AVERAGED_LOOKS = 0.18, 3
 """Of a sample of the training data, in the mean of so many looks: after some four epochs."""
 MAX_STEPS, MAX_QUICK_STEPS, STEPS_BETWEEN_LOOKS, LOOK_SAMPLES = 1500, 30, 15, 800
 TIMED_STEPS, WARM_STEPS = 40, 5
-BATCHES = (16, 32, 64, 128)
 REDUCED_VALUES = (1_000, 10_000, 100_000, 400_000, 1_600_000)
 
 
-def data() -> digit_copies.Split:
-    """Return the easy-heavy images."""
-    return digit_copies.easy_heavy(3)
-
-
 class Training:
-    """A training of the CNN, alone or on all ranks, one step at a time."""
+    """A training of the CNN, alone or on all ranks, one step at a time.
 
-    def __init__(self, seed: int, world: int, *, method: bool = True, batch: int | None = None) -> None:
+    ``world`` is the number of ranks that train together; with ``apart`` this rank does its part of their work, that of
+    DDP and the method included, and waits for no other.
+    """
+
+    def __init__(
+        self, seed: int, world: int, channels: int, *, method: bool = True, apart: Any = None, batch: int | None = None
+    ) -> None:
         torch.manual_seed(seed)
-        self.split, self.world = data(), world
-        self.model: Any = wide_cnn()
+        self.split, self.world = digit_copies.easy_heavy(3), world
+        self.network = cnn(channels)
+        self.model: Any = self.network
         self.average, self.reduced = None, None
         if world > 1:
-            self.model = DistributedDataParallel(self.model)
+            self.model = DistributedDataParallel(self.network, process_group=apart)
             self.reduced = ReducedGradients(self.model) if method else None
         if self.reduced is not None:
-            self.average = AverageGradient(self.model.module.parameters(), 0.9)
+            self.average = AverageGradient(self.network.parameters(), 0.9)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
         rank = dist.get_rank() if world > 1 else 0
+        agree = {} if apart is None else {"agree": lambda number: number}
         self.prioritized = Prioritized(
             len(self.split.inputs), None, batch or GLOBAL_BATCH // world, "norm" if method else "uniform",
-            epochs=10, seed=seed, rank=rank, world=world,
+            epochs=10, seed=seed, rank=rank, world=world, **agree,
         )  # fmt: skip
         self.batches = iter(self.prioritized)
 
@@ -76,22 +79,34 @@ class Training:
         logits = self.model(self.split.inputs[ids])
         self.optimizer.zero_grad()
         self.prioritized.backward(ids, cross_entropy(logits, targets, reduction="none"))
-        if self.reduced is not None and self.average is not None and (gradients := self.reduced.taken()) is not None:
-            self.average.update(gradients)
+        self.averaged()
         self.optimizer.step()
         self.prioritized.observe(ids, logits=logits, targets=targets)
 
+    def plain_step(self) -> None:
+        """Make a step on the first examples, with nothing of the method but gbar."""
+        ids = slice(0, GLOBAL_BATCH // self.world)
+        self.optimizer.zero_grad()
+        cross_entropy(self.model(self.split.inputs[ids]), self.split.targets[ids]).backward()
+        self.averaged()
+        self.optimizer.step()
+
+    def averaged(self) -> None:
+        """Feed gbar from DDP's buckets, if it is kept."""
+        if self.reduced is not None and self.average is not None and (gradients := self.reduced.taken()) is not None:
+            self.average.update(gradients)
+
     def loss(self) -> float:
         """Return the loss of a sample of the training data."""
-        model = self.model.module if self.world > 1 else self.model
         with torch.no_grad():
-            found: Tensor = cross_entropy(model(self.split.inputs[:LOOK_SAMPLES]), self.split.targets[:LOOK_SAMPLES])
+            outputs = self.network(self.split.inputs[:LOOK_SAMPLES])
+            found: Tensor = cross_entropy(outputs, self.split.targets[:LOOK_SAMPLES])
         return float(found)
 
 
-def to_loss(seed: int, world: int, most: int) -> dict[str, Any]:
+def to_loss(seed: int, world: int, channels: int, most: int) -> dict[str, Any]:
     """Train until the loss is low; looks at it are not timed."""
-    training, steps, seconds, loss = Training(seed, world), 0, 0.0, float("inf")
+    training, steps, seconds, loss = Training(seed, world, channels), 0, 0.0, float("inf")
     looks: list[float] = []
     while loss > TARGET_LOSS and steps < most:
         if world > 1:
@@ -109,43 +124,36 @@ def to_loss(seed: int, world: int, most: int) -> dict[str, Any]:
         "communication_seconds": reduced.seconds if reduced else 0.0,
         "exposed_seconds": reduced.exposed_seconds if reduced else 0.0,
         "reduced_bytes": reduced.reduced_bytes if reduced else 0,
+        "own_seconds": training.prioritized.communication_seconds,
     }  # fmt: skip
 
 
-def timed(step: Callable[[], Any], count: int = TIMED_STEPS) -> list[float]:
-    """Return the seconds of each of ``count`` calls."""
+def timed(step: Callable[[], Any], count: int = TIMED_STEPS, *, together: bool = False) -> list[float]:
+    """Return the seconds of each call; ``together``: all ranks begin it at once."""
     for _ in range(WARM_STEPS):
         step()
     found = []
     for _ in range(count):
+        if together:
+            dist.barrier()
         begun = time.perf_counter()
         step()
         found.append(time.perf_counter() - begun)
     return found
 
 
-def beside_plain() -> dict[str, float]:
+def beside_plain(channels: int) -> dict[str, float]:
     """Time steps of plain DDP and of the method in turn, selection left out of both."""
-    world, split = dist.get_world_size(), data()
-    pair = []
-    for method in (False, True):
-        one = Training(0, world, method=method)
-        pair.append((one.model, one.optimizer, one.reduced, one.average))
+    pair = [Training(0, dist.get_world_size(), channels, method=method) for method in (False, True)]
     seconds: tuple[list[float], list[float]] = ([], [])
-    ids = torch.arange(GLOBAL_BATCH // world)
     for number in range(2 * (WARM_STEPS + 2 * TIMED_STEPS)):
         which = (number + number // 2) % 2  # in both orders
-        model, optimizer, reduced, average = pair[which]
         dist.barrier()
         begun = time.perf_counter()
-        optimizer.zero_grad()
-        cross_entropy(model(split.inputs[ids]), split.targets[ids]).backward()
-        if reduced is not None and average is not None:
-            average.update(reduced.taken() or [])
-        optimizer.step()
+        pair[which].plain_step()
         if number >= 2 * WARM_STEPS:
             seconds[which].append(time.perf_counter() - begun)
-    reduced = pair[1][2]
+    reduced = pair[1].reduced
     assert reduced is not None
     return {
         "plain_step": statistics.median(seconds[0]), "method_step": statistics.median(seconds[1]),
@@ -154,21 +162,25 @@ def beside_plain() -> dict[str, float]:
     }  # fmt: skip
 
 
-def computing(batch: int) -> list[float]:
-    """Time steps of this rank alone, without communication."""
-    training = Training(0, 1, method=False, batch=batch)
-    return timed(training.step, TIMED_STEPS // 2)
+def computing(channels: int) -> list[list[float]]:
+    """Time steps of all ranks at once, each for itself; return them by step and rank."""
+    world = dist.get_world_size()
+    alone = [dist.new_group([rank]) for rank in range(world)][dist.get_rank()]
+    mine = timed(Training(0, world, channels, apart=alone, batch=RANK_BATCH).step, together=True)
+    everywhere: list[Any] = [None] * world
+    dist.all_gather_object(everywhere, mine)
+    return [list(step) for step in zip(*everywhere, strict=True)]
 
 
 def reducing(values: int) -> float:
     """Return the median seconds of an all-reduce of so many floats."""
     tensor = torch.zeros(values)
-    return statistics.median(timed(lambda: dist.all_reduce(tensor)))
+    return statistics.median(timed(lambda: dist.all_reduce(tensor), together=True))
 
 
-def together() -> list[float]:
+def together(channels: int) -> list[float]:
     """Time steps of all ranks with the batch of a rank, the method included."""
-    return timed(Training(0, dist.get_world_size(), batch=RANK_BATCH).step)
+    return timed(Training(0, dist.get_world_size(), channels, batch=RANK_BATCH).step)
 
 
 def alone(work: Callable[[], Any]) -> Any:
@@ -182,26 +194,28 @@ def main() -> None:
     """Measure."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("file", type=Path)
+    arguments.add_argument("--channels", type=int, default=72)
     arguments.add_argument("--seeds", type=int, default=5)
     arguments.add_argument("--quick", action="store_true", help="a few steps, to see that it runs")
     arguments.add_argument("--check", action="store_true", help="only what the model is compared with")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    world, found = dist.get_world_size(), dict[str, Any]()
+    world, channels, found = dist.get_world_size(), options.channels, dict[str, Any]()
     most = MAX_QUICK_STEPS if options.quick else MAX_STEPS
     if not options.check:
         found["runs"] = [
-            {"seed": seed, "one": alone(lambda seed=seed: to_loss(seed, 1, most)), "all": to_loss(seed, world, most)}
+            {"seed": seed, "one": alone(lambda seed=seed: to_loss(seed, 1, channels, most)),
+             "all": to_loss(seed, world, channels, most)}
             for seed in range(options.seeds)
-        ]
-        found["beside"] = beside_plain()
-        found["alone"] = {batch: alone(lambda batch=batch: computing(batch)) for batch in BATCHES}
+        ]  # fmt: skip
+        found["beside"] = beside_plain(channels)
+        found["alone"] = alone(lambda: timed(Training(0, 1, channels, batch=RANK_BATCH).step))
     dist.barrier()
-    found["computing"] = {batch: computing(batch) for batch in BATCHES}  # on all ranks at once, each for itself
-    dist.barrier()
+    found["computing"] = computing(channels)
     found["reducing"] = {values: reducing(values) for values in REDUCED_VALUES}
-    found["together"] = together()
+    dist.barrier()
+    found["together"] = together(channels)
     dist.barrier()
     if dist.get_rank() == 0:
         options.file.write_text(json.dumps(found | {"world": world}))

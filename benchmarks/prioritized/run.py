@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,12 +26,14 @@ TASKS = ("easy-heavy", "imbalanced", "balanced", "cnn")
 """Those of the selection's benchmark that are done."""
 PAPER, PAGE = "paper", "page"
 """Parts besides the tasks: its figures, nothing but the page."""
+PROGRAMS = {"cost": "priority_cost.py", "ranks": "ranks.py"}
+"""Parts that need a quiet machine, done only when asked for: what exact priorities cost, and several ranks."""
 
 
 def main() -> None:
     """Measure what is missing, write the page."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--part", choices=[*TASKS, PAPER, PAGE], action="append")
+    arguments.add_argument("--part", choices=[*TASKS, PAPER, *PROGRAMS, PAGE], action="append")
     arguments.add_argument("--quick", action="store_true")
     arguments.add_argument("--into", type=Path)
     arguments.add_argument("--processes", type=int)
@@ -45,6 +49,9 @@ def main() -> None:
             judge(results, part)
         elif part == PAPER:
             paper.run()
+        elif part in PROGRAMS:
+            command = [sys.executable, str(Path(__file__).with_name(PROGRAMS[part]))]
+            subprocess.run([*command, "--json", str(into / f"prioritized-{part}.json")], check=True)
     pgd_page.write(results, paper, into, TASKS)
     print(f"Written: {into / 'prioritized-benchmarks.md'}")
 
