@@ -35,6 +35,9 @@ class Agent:
     ``may_pause`` is for how many seconds clients may pause the loop, inside `emit`. ``replay`` (or ``LOOPTAP_REPLAY``)
     names a file of another run's commands, which are executed at the same events in this one.
 
+    The numbers that events carry are kept from the first event on, at most 2,000 points a name, for `Run.scalars`;
+    ``history=False`` keeps none.
+
     A newer agent of the same name and rank in the same process closes the older one and takes its place, so that a
     notebook cell can be run again.
 
@@ -64,13 +67,14 @@ class Agent:
         may_pause: float | None = None,
         replay: str | os.PathLike[str] | None = None,
         store: str | os.PathLike[str] | None = None,
+        history: bool = True,
         strict: bool = False,
     ) -> None:
         check_form(listen)
         parts = build(
             name, groups=groups, limits=limits, budget=budget, ranks=ranks, enabled=enabled and enabled_here(),
             connect=lambda run, limits: ServerConnection(name, run.rank, listen, limits),
-            record=lambda run: RunRecorder(run, store), sigterm=sigterm, strict=strict,
+            record=lambda run: RunRecorder(run, store), sigterm=sigterm, strict=strict, history=history,
         )  # fmt: skip
         self._begin(parts, sigterm=sigterm, on_stop=on_stop, may_pause=may_pause, replay=replay, strict=strict)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from looptap.agent.connection import Connection, why_not
+from looptap.agent.handoff.scalar_looks import ScalarLooks
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.event_sources import EventSources, NullEventSources
@@ -59,10 +60,12 @@ def build(
     clock: Callable[[], float] = time.monotonic,
     sigterm: bool = False,
     strict: bool = False,
+    history: bool = True,
 ) -> Components:
     """Check the arguments of an agent and make its parts, not yet open to clients.
 
-    ``connect`` makes the connection, ``record`` the recorder; ``clock`` returns the time of events. Where the recorder
+    ``connect`` makes the connection, ``record`` the recorder; ``clock`` returns the time of events;
+    ``history`` keeps the numbers that they carry. Where the recorder
     cannot be made the agent is inert, with a warning; ``strict`` raises the error. Raises ValueError for a bad name or
     group, and for ``sigterm`` off the main thread.
     """
@@ -77,7 +80,8 @@ def build(
             require_main_thread()
         try:
             recorder = record(run)
-            sources = EventSources(groups, {}, run.rank, DeferredEvaluator(queues), clock)
+            looks = ScalarLooks() if history else None
+            sources = EventSources(groups, {}, run.rank, DeferredEvaluator(queues), clock, looks)
         except Exception as error:
             warn_inert(error, strict)
     dispatcher = RequestDispatcher(

@@ -2,6 +2,9 @@
 
 Both get the same keyword arguments. The agent listens: its I/O thread is alive. Once without a client, once with a
 client in another process that has a stream on another type of event. An agent that is not enabled is the third.
+
+With and without the history of scalars: an agent at a time, half a second each, in turns, so that the looks of its I/O
+thread (10 a second) are in the figure.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from reader import reader, run
 import looptap
 
 EVENTS = 20_000
+HISTORY_BLOCK_SECONDS = 0.5
 
 
 class Empty:
@@ -28,6 +32,17 @@ def per_event(host: Any, event: str = "batch") -> float:
     for step in range(EVENTS):
         host.emit(event, step=step, loss=0.5, x=None, y=None)
     return (time.perf_counter() - start) / EVENTS
+
+
+def with_agent(**options: Any) -> float:
+    """Return the seconds of an event, over half a second of an agent of its own."""
+    with run(**options) as agent:
+        per_event(agent)
+        start, blocks = time.perf_counter(), 0
+        while time.perf_counter() < start + HISTORY_BLOCK_SECONDS:
+            per_event(agent)
+            blocks += 1
+        return (time.perf_counter() - start) / (blocks * EVENTS)
 
 
 def rows() -> Iterator[Row]:
@@ -61,6 +76,18 @@ def rows() -> Iterator[Row]:
             ratio.value <= 1.5 if promised else None,
             figures=dict(seen.seconds),
         )
+
+    kept = interleave({"kept": with_agent, "off": lambda: with_agent(history=False)}, rounds=20)
+    ratio = kept.ratio("kept", "off")
+    yield Row(
+        "emit with 4 observables, the history of scalars kept (baseline: history=False)",
+        in_units(kept.median("off")),
+        in_units(kept.median("kept")),
+        str(ratio),
+        "≤ 1.02",
+        ratio.value <= 1.02,
+        figures=dict(kept.seconds),
+    )
 
 
 if __name__ == "__main__":

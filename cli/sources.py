@@ -15,6 +15,8 @@ from looptap.client.attach import attach, comes, resolve
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.run import Run
 from looptap.client.transport.tunnel.process import is_remote
+from looptap.protocol.keys import VIEWER
+from looptap.protocol.replies import StreamInfo
 from looptap.store.queue import COMMANDS
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
@@ -22,11 +24,14 @@ from looptap.streams.errors import QueryError
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import last_line
 from looptap.streams.waiting import poll_until
+from looptap.visualizers.first_curves import Curve, first_curves
 
 MAX_DEFAULT_STREAMS = 12
 """The most streams shown if none is named."""
 FIRST_VALUE_TIMEOUT_SECONDS = 1.0
 """Seconds to wait for the first value of a query that stays in the job."""
+FIRST_NUMBERS_TIMEOUT_SECONDS = 2.0
+"""Seconds to wait for the first numbers of a job that declares no stream."""
 _POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks of a run or stream that has just started
 
 
@@ -82,12 +87,31 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
         if not stored:
             raise QueryError(f"{run.path} has no stream: this run kept none.")
         return list(stored)
-    names = list(queries) or [one.name for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
-    if not names:
+    if queries:
+        return [run.stream(query, **how) for query in queries]
+    declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
+    named = [run.stream(one.name, **how) for one in declared]
+    found: list[Stream] = [
+        *named,
+        *(run.stream(one.query, **{**how, "on": one.on}, history=True) for one in curves_of(run, declared)),
+    ]
+    if not found:
         raise QueryError(
-            f"The run {run.id} declares no stream. Say what to show, as in: looptap plot {run.name} 'step, loss'"
+            f"The run {run.id} declares no stream, and its events carry no number so far. Say what to show, as in: "
+            f"looptap plot {run.name} 'step, loss'"
         )
-    return [run.stream(query, **how) for query in names]
+    return found
+
+
+def curves_of(run: Run, declared: Sequence[StreamInfo]) -> list[Curve]:
+    """Return the curves to open with, besides ``declared``; none for a viewer.
+
+    Waits two seconds for the first numbers of a job that has just started and declares nothing.
+    """
+    if run.role == VIEWER:
+        return []
+    poll_until(lambda: declared or run.scalars, _POLL_INTERVAL_SECONDS, FIRST_NUMBERS_TIMEOUT_SECONDS)
+    return first_curves(run.scalars, declared)
 
 
 def warn_if_it_fails(stream: Stream) -> None:

@@ -40,17 +40,23 @@ def stream(
     combine: str | Callable[..., Any] | None = None,
     patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
     relay: bool = False,
+    history: bool | None = None,
 ) -> LiveStream:
     """Attach ``query`` to the events ``on`` and return the stream of its values.
 
     ``on`` is "batch" by default. A text that is the name of a declared stream of the run, without ``on`` or another
     argument of a query, reads that one: what its history holds, which is here when this returns (or comes after: it
-    waits a second at most), then each new value. ``window`` is what a reduction aggregates over: None (the host's
-    group), a number of events, `seconds` or `sliding`. ``every`` n-th event is looked at; ``throttle`` is the least
-    time between two values in seconds. With ``when``, values are held back and come only around events where this
-    condition is true: ``before`` and ``after`` of them. ``max_bytes`` bounds one value, ``buffer`` and
-    ``buffer_bytes`` what is kept here. ``budget`` grants the query a fraction of the loop's time of its own
-    (`math.inf`: no limit). ``latency="low"`` sends values within about 1 ms in place of 20 ms.
+    waits a second at most), then each new value. A text that is the name of a number that events carry, or several with
+    commas (`Run.scalars` lists them), begins with the values kept since the first event: `LiveStream.history` says
+    which these are. ``history=True`` asks for them with ``on`` or other arguments, ``history=False`` for live values
+    alone.
+
+    ``window`` is what a reduction aggregates over: None (the host's group), a number of events, `seconds` or `sliding`.
+    ``every`` n-th event is looked at; ``throttle`` is the least time between two values in seconds. With ``when``,
+    values are held back and come only around events where this condition is true: ``before`` and ``after`` of them.
+    ``max_bytes`` bounds one value, ``buffer`` and ``buffer_bytes`` what is kept here. ``budget`` grants the query a
+    fraction of the loop's time of its own (`math.inf`: no limit). ``latency="low"`` sends values within about 1 ms in
+    place of 20 ms.
 
     ``ranks`` asks other ranks of the job than this run's, ``"all"`` or a list of numbers (docs/ranks.md). The
     stream has the values of each, in the order of the events, or with ``combine`` one for all ranks at each event
@@ -81,6 +87,7 @@ def stream(
         name=name,
         budget=budget,
         named=plain and isinstance(query, str),
+        history=(plain if history is None else history) and isinstance(query, str) and combine is None,
     )
     if run.role == VIEWER and not attach.named:
         raise NotAllowed(

@@ -22,6 +22,7 @@ from looptap.client.ranks import over_ranks
 from looptap.client.ranks.ranks import NoRankDirectory, RankDirectory, Ranks
 from looptap.client.session.session import OPEN, Session
 from looptap.client.session.vitals import QUIET_SECONDS
+from looptap.client.streams.kept_scalars import Scalars
 from looptap.client.streams.live import LiveStream
 from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
@@ -131,6 +132,21 @@ class Run:
         [('loss', 'step, loss', 'nats')]
         """
         return self.session.inquire(m.GetStreams, "The question for the declared streams", 5.0)
+
+    @property
+    def scalars(self) -> Scalars:
+        """The numbers that events carry, with the history that is kept of each.
+
+        Each has a name, the type of its events (``on``), how many ``points`` are kept, the seconds between them
+        (``pace``), the ``first`` and ``last`` event, and the newest ``value``. Raises NoAnswer after 5 s.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest", history=True)
+        >>> agent.emit("batch", step=0, loss=0.5)
+        >>> [(one.name, one.on, one.points, one.value) for one in run.scalars]
+        [('step', 'batch', 1, 0), ('loss', 'batch', 1, 0.5)]
+        """
+        return Scalars.of(self.session.inquire(m.GetScalars, "The question for the scalars", 5.0))
 
     @property
     def attached(self) -> list[LiveStream]:

@@ -76,6 +76,7 @@ BOXES = [
     Box("agent.server", B + 14, 2.22, 240, "what is answered: sessions, subscriptions, declared streams"),
     Box("agent.run", B + 14, 3.35, 240, "identity, advertisement, history and end of a run"),
     Box("agent.machine", B + 14, 4.48, 240, "processors, memory, disks, network and devices, read while asked"),
+    Box("agent.scalars", B + 14, 5.61, 240, "the numbers that events carry, from the first one on"),
     Box("agent.io", B + 14, 7.0, 240, "reactor, sockets, authenticator"),
     Box("agent.handoff", A + 150, 7.9, 252, "value queue, history, wakeup: the only objects that both threads touch"),
     Box("cli.top", C + 14, 0.32, 96, "the screen"),

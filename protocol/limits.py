@@ -40,6 +40,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that the history of one declared stream may hold."""
     history_bytes_in_all: int = 67_108_864
     """Bytes that the histories of all declared streams may hold."""
+    scalars: int = 100
+    """Names of numbers whose history is kept from the first event on, with at most 2,000 points and 60 kB each."""
     high_water_mark: int = 64
     """Messages that libzmq queues for one client."""
     handshake: float = 2.0

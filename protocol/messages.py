@@ -74,6 +74,7 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     host's monotonic clock; the agent sends "values", or "states" of the query's parts to merge. ``named``: if the code
     is the name of a declared stream, the client reads that and the other fields are ignored; its values keep their
     numbers, and those up to ``above`` are not sent. With ``on`` empty and no such stream, the request fails.
+    ``history``: the reply has the history of scalars, if the code consists of names that have one.
     """
 
     stream: int
@@ -93,6 +94,7 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     named: bool = False
     align: str = ""
     origin: float = 0.0
+    history: bool = False
 
 
 class Detach(Request[None], tag="detach", frozen=True):
@@ -183,6 +185,10 @@ class GetCommands(Request[r.Listed[r.CommandRecord]], tag="get commands", frozen
 
 class GetShares(Request[r.Listed[r.ShareInfo]], tag="get shares", frozen=True):
     """Request for the shares that have not ended."""
+
+
+class GetScalars(Request[r.ScalarReport], tag="get scalars", frozen=True):
+    """Request for the list of the scalars whose history is kept."""
 
 
 class GetClock(Request[float], tag="get clock", frozen=True):
@@ -382,7 +388,8 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 FromClient: TypeAlias = (
     Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | GetStats | GetStacks | GetControls
-    | GetCommands | GetShares | GetClock | GetStreams | Read | DeclareStream | CreateShare | Revoke | Got | Beat | Leave
+    | GetCommands | GetShares | GetScalars | GetClock | GetStreams | Read | DeclareStream | CreateShare | Revoke | Got
+    | Beat | Leave
 )  # fmt: skip
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye
 

@@ -105,6 +105,29 @@ class DeclaredSource(Reply, frozen=True, kw_only=True):
     """Number of the newest value, as of now."""
 
 
+class KeptScalars(Reply, frozen=True, kw_only=True):
+    """Rows of the history of scalars: native-endian int64 and float64 columns.
+
+    ``columns`` and ``present`` have one entry for each name: its numbers, and a byte for each row that is 1 if the row
+    has one. ``kinds`` are their types: int, bool or float.
+    """
+
+    on: str
+    query: str
+    """The query of the values that continue it."""
+    fields: _Texts | None
+    """The names of the elements of a row; None for a single name."""
+    events: bytes
+    times: bytes
+    columns: Annotated[tuple[bytes, ...], _Few]
+    present: Annotated[tuple[bytes, ...], _Few]
+    kinds: _Texts
+    pace: float
+    """Mean seconds between two rows."""
+    clock: float
+    """The offset from times to seconds since the epoch."""
+
+
 class AttachPoint(Reply, frozen=True, kw_only=True):
     """Start of a query: after event ``event``, with values numbered above ``base``."""
 
@@ -127,7 +150,45 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
     """None for a query of the client's own."""
     point: AttachPoint | None = None
     """None if an event came at that moment, and for a declared stream."""
+    history: KeptScalars | None = None
+    """The history of the numbers that the query consists of, if it was asked for and there is one."""
     panel: Annotated[tuple[PanelChart, ...], msgspec.Meta(max_length=MAX_PANEL_ROWS)] = ()
+
+
+# ---------------------------------------------------------------- scalars
+
+
+class ScalarInfo(Reply, frozen=True, kw_only=True):
+    """A number that events carry or the job exposes, with the history kept of it."""
+
+    name: str
+    on: str
+    """The type of its events."""
+    query: str
+    """The query of its live values; `Run.stream` takes the name, too."""
+    points: int
+    """Points kept so far, at most 2,000, evenly spread over the run."""
+    pace: float
+    """Mean seconds between two points."""
+    first: _Number
+    last: _Number
+    """Numbers of the first and of the newest event that is kept."""
+    value: bool | int | float | None
+    """The newest number."""
+    exposed: bool = False
+    """True if the job exposes it, such as the learning rate of an optimizer; False if events carry it."""
+
+
+class ScalarReport(Reply, frozen=True, kw_only=True):
+    """The history of scalars of a job."""
+
+    scalars: Annotated[tuple[ScalarInfo, ...], _Few] = ()
+    enabled: bool = True
+    """False for `Agent(history=False)`."""
+    left_out: int = 0
+    """Names that were not kept, since there were too many."""
+    limit: int = 0
+    """How many names are kept at most."""
 
 
 # ---------------------------------------------------------------- controls

@@ -10,3 +10,5 @@ TRIGGER = 4
 """The condition ``when=`` became true at this event."""
 REPEATED = 8
 """The event repeats one from before the job resumed from an older state."""
+HISTORY = 16
+"""The value comes from the history of scalars: of the events before the attach, only some have one."""

@@ -89,7 +89,7 @@ UNITS = {
 """Words of which one stands in the name of a constant that is a number; or it begins with MAX, MIN or DEFAULT."""
 
 ENUMERATIONS = re.compile(
-    r"^_?(PARTIAL|ERROR|TRIGGER|AGAIN|REPEATED|SCALARS|ROWS|PACKED|DONE|FAILED|MISTYPED|INTERRUPTED|VERSION"
+    r"^_?(PARTIAL|ERROR|TRIGGER|AGAIN|REPEATED|HISTORY|SCALARS|ROWS|PACKED|DONE|FAILED|MISTYPED|INTERRUPTED|VERSION"
     r"|TRAIN|VALIDATION|OTHER|VARINT|FIXED64|BYTES|FIXED32|MEASURE_NEXT)$"
 )
 """Numbers that are no amounts: flags, exit codes, kinds."""

@@ -166,7 +166,7 @@ def test_a_link_that_breaks_before_the_first_welcome_is_restored(directory, monk
 
 def test_losses_of_an_outage_are_known_at_the_reconnect(directory):
     with far_away(directory, QUICK) as (job, run, proxy):
-        plain, third = run.stream("step"), run.stream("step", every=3)
+        plain, third = run.stream("step", on="batch"), run.stream("step", every=3)
         windows = run.stream("len(events)", window=7)
         for _ in range(3):
             before = plain.arrived

@@ -362,7 +362,7 @@ def test_an_overview_shows_rates_cost_and_commands_and_escapes_texts_of_the_job(
     run: Run = controlled[1]
     run.set("echo.factor", 4)
     shown = overview(run)
-    text = shown._facts.value
+    text = "".join(getattr(part, "value", "") for part in shown.children)
     shown.close()
     assert "&lt;b&gt;run" in text
     assert "<b>run" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -134,7 +135,7 @@ def test_a_job_is_one_run_with_its_ranks(run, place):
 
 
 def test_the_values_of_all_ranks_come_in_the_order_of_their_events(run):
-    stream = run.stream("step, loss, rank_twice", ranks="all")
+    stream = run.stream("step, loss, rank_twice", ranks="all", history=False)
     stream.wait(60)
     stream.close()
     found = [(record.event, record.rank) for record in stream.records]
@@ -145,6 +146,19 @@ def test_the_values_of_all_ranks_come_in_the_order_of_their_events(run):
     assert inside == [(event, rank) for event in range(begin, end + 1) for rank in (0, 1)]
     assert stream.dropped == 0
     assert all(r.value == (r.event - 1, 100 * r.rank + (r.event - 1) % 100, 2 * r.rank) for r in stream.records)
+
+
+def test_a_stream_of_all_ranks_begins_with_the_history_of_each(run):
+    stream = run.stream("step, loss", ranks="all")
+    soon(lambda: {record.rank for record in stream.records if not record.history} == {0, 1}, detail="live values come")
+    stream.close()
+    for rank in (0, 1):
+        own = [record for record in stream.records if record.rank == rank]
+        assert (own[0].event, own[0].history, own[-1].history) == (1, True, False)
+        assert [record.history for record in own] == sorted((record.history for record in own), reverse=True)
+        assert all(after.event > before.event for before, after in itertools.pairwise(own))
+        assert all(record.value == (record.event - 1, 100 * rank + (record.event - 1) % 100) for record in own)
+    assert {one.name for one in run.ranks[1].scalars} >= {"step", "loss", "rank_twice"}
 
 
 def test_values_of_one_event_are_combined(run):
@@ -350,7 +364,7 @@ def newest(stream, rank):
 
 def test_without_combine_late_values_are_kept_and_counted(light):
     with attach("light") as run:
-        stream = run.stream("step", ranks="all", patience=0.2)
+        stream = run.stream("step", ranks="all", patience=0.2, history=False)
         soon(lambda: {record.rank for record in stream.records} == {0, 1}, detail="values of both ranks come")
         freeze(light[1].pid)
         soon(lambda: newest(stream, 0) > newest(stream, 1) + 50, detail="rank 0 continues alone")

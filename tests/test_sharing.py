@@ -133,7 +133,7 @@ REQUESTS = [
     m.Attach(10, 10, CODE, "batch"), m.Attach(11, 11, m.Code("loss"), "", named=True), m.CloseWindow(12, 3),
     m.Grant(13, 3, 1.0), m.Call(14, "id", CODE, "batch"), m.Command(15, "id2", "stop"), m.GetStats(16),
     m.Agree(25, "id3", 0),
-    m.GetStacks(17), m.GetControls(18), m.GetCommands(19), m.GetShares(20), m.GetClock(26),
+    m.GetStacks(17), m.GetControls(18), m.GetCommands(19), m.GetShares(20), m.GetClock(26), m.GetScalars(27),
     m.DeclareStream(21, 0, "secret", export=True), m.DeclareStream(22, 3, "loss", keep=True), m.CreateShare(23, 60.0),
     m.Revoke(24), m.Leave(),
 ]  # fmt: skip

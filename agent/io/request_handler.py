@@ -23,6 +23,9 @@ class RequestHandler(Protocol):
     def on_heartbeat_timer(self) -> None:
         """Check whether the loop moves, and send each client a heartbeat."""
 
+    def mark_scalars(self, now: float) -> float:
+        """Mark events whose numbers are to be kept; return when to call this again."""
+
     def on_alarm(self) -> None:
         """Do what is due at `ServerThread.alarm`, and set the next one."""
 

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
+from looptap.agent.handoff.scalar_looks import ScalarLooks
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.deferred_evaluation import MISSED, DeferredEvaluator
 from looptap.agent.loop.evaluation_plan import EvaluationPlan, end_group, evaluate, event_of
 from looptap.agent.loop.graph_capture import captures
 from looptap.agent.loop.guard.state_guard import copy_of
+from looptap.agent.loop.plain_numbers import take_look
 from looptap.streams.events import Event, EventOrigin, LazyEvent
 from looptap.streams.language.copyable import IMMUTABLE, copied_numbers
 from looptap.streams.operators.pipeline import Latest
@@ -65,6 +67,8 @@ class EventSource:
         "has_work",
         "inner_groups",
         "latest_slots",
+        "look_next",
+        "looks",
         "number",
         "origin",
         "queries",
@@ -78,8 +82,10 @@ class EventSource:
         queues: QueueSet,
         clock: Callable[[], float],
         closes: tuple[EventSource, ...] = (),
+        looks: ScalarLooks | None = None,
     ) -> None:
-        self.clock = clock
+        self.clock, self.looks = clock, looks
+        self.look_next = looks is not None  # whether the history of scalars has the next event; the first one always
         self.origin, self._lock, self.inner_groups = origin, lock, closes
         self._evaluators = evaluators  # of queries whose values a client waits for, and of those without a reader
         self._queues = queues
@@ -104,7 +110,28 @@ class EventSource:
     def refresh(self) -> None:
         """Update whether an event of this type has to do more than count."""
         self.capturing = captures()
-        self.has_work = bool(self.inner_groups or self.queries or self.latest_slots or self.commands)
+        self.has_work = self.look_next or self.evaluates
+
+    @property
+    def evaluates(self) -> bool:
+        """True if queries, commands or groups wait for events of this type."""
+        return bool(self.inner_groups or self.queries or self.latest_slots or self.commands)
+
+    def mark(self) -> None:
+        """Let the next event copy its numbers for the history. I/O thread."""
+        self.look_next = True
+        self.has_work = True
+
+    def _look(self, number: int, now: float, observables: dict[str, Any]) -> None:
+        """Copy the numbers of this event, and let the next ones be idle again.
+
+        Between the test and the assignment of `has_work` there is no call, so no other thread attaches a query there.
+        """
+        self.look_next = False
+        if not (self.inner_groups or self.queries or self.latest_slots or self.commands):
+            self.has_work = False
+        if self.looks is not None:
+            take_look(self.looks, self.origin, number, now, observables)
 
     def deliver(self, observables: dict[str, Any]) -> None:
         """Deliver one event. Raises only KeyboardInterrupt and `DeferredActions`."""
@@ -117,6 +144,8 @@ class EventSource:
                 now = self.clock()
                 if self.inner_groups:
                     self._end_inner(number, now)
+                if self.look_next:
+                    self._look(number, now, observables)
                 if not (self.queries or self.commands or self.latest_slots):
                     return
                 dt = now - self._last_time if self._last_time else 0.0
@@ -263,9 +292,9 @@ class EventSources:
 
     def __init__(
         self, groups: tuple[str, ...], exposed: dict[str, Any], rank: int, evaluator: DeferredEvaluator,
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = monotonic, looks: ScalarLooks | None = None,
     ) -> None:  # fmt: skip
-        self.clock = clock
+        self.clock, self.looks = clock, looks
         """The clock of events, in monotonic seconds."""
         self.exposed, self.rank, self.evaluator = exposed, rank, evaluator
         self.machine: dict[str, Any] = {}
@@ -296,7 +325,7 @@ class EventSources:
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
         origin = EventOrigin(event, self.exposed, self.rank, self.machine)
         evaluators = self.evaluator, self.unobserved
-        return EventSource(origin, self.lock, evaluators, self._queues, self.clock, closes)
+        return EventSource(origin, self.lock, evaluators, self._queues, self.clock, closes, self.looks)
 
     @contextlib.contextmanager
     def paused(self, seconds: float) -> Iterator[bool]:

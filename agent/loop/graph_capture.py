@@ -13,8 +13,8 @@ captured = 0
 
 def captures() -> Callable[[], bool] | None:
     """Return a function that tests for CUDA graph capture; None without CUDA."""
-    torch = sys.modules.get("torch")
-    return None if torch is None or not torch.backends.cuda.is_built() else capturing
+    cuda = getattr(getattr(sys.modules.get("torch"), "backends", None), "cuda", None)  # another thread may import it
+    return capturing if cuda is not None and cuda.is_built() else None
 
 
 def capturing() -> bool:

@@ -47,9 +47,9 @@ class LoopLiveness:
             count = source.number
             if count != self._counts.get(name, 0):
                 self._counts[name], self._moved[name] = count, now
-                if source.has_work:
+                if source.evaluates:
                     self._delivered = now
-            delivers = delivers or source.has_work
+            delivers = delivers or source.evaluates
         return delivers
 
     def _look_inside(self, now: float, before: float) -> None:

@@ -23,6 +23,7 @@ from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.machine.monitor import MachineMonitor
 from looptap.agent.queries.query_registry import QueryRegistry, grant_share
 from looptap.agent.run.resume_lineage import RunHistory
+from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.server.access_grants import AccessGrants
 from looptap.agent.server.declared_streams import DeclaredStreams
 from looptap.agent.server.exporter import LARGE_VALUE_BYTES, ValueExporter
@@ -65,6 +66,7 @@ class RequestDispatcher:
         self.queues, self.recorder = queues, recorder
         self.queries = QueryRegistry(sources, groups, limits, budget)
         self.declared_streams = DeclaredStreams(self.queries, sources, queues, limits)
+        self.scalars = ScalarHistory(sources, limits)
         self.send = send
         self.sessions = SessionTable(limits)
         self.clients = self.sessions.clients
@@ -86,6 +88,7 @@ class RequestDispatcher:
             recorder,
             self.history,
             self.access_grants,
+            self.scalars,
         )
         self.statistics = StatisticsReporter(
             run, sources=sources, queues=queues, liveness=self.liveness, sessions=self.sessions,
@@ -186,6 +189,10 @@ class RequestDispatcher:
         self.exporter.mark_all()
         if self.flush():
             self.queues.wake()
+
+    def mark_scalars(self, now: float) -> float:
+        """Mark events for the history of scalars; return when to do so again."""
+        return self.scalars.mark(now)
 
     def _owner(self, query: object) -> str:
         """Return the name of a query's client; empty if the job declared it."""
@@ -306,6 +313,8 @@ class RequestDispatcher:
                 self._done(client, message, self.commands.commands.records)
             case m.GetShares():
                 self._done(client, message, self.access_grants.describe(self.sessions))
+            case m.GetScalars():
+                self._done(client, message, self.scalars.report())
             case m.GetClock():
                 self._done(client, message, time.monotonic())
             case m.GetStreams():

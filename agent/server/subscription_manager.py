@@ -14,6 +14,7 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.agent.run.resume_lineage import RunHistory
+from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.server.access_grants import AccessGrants
 from looptap.agent.server.declared_streams import DeclaredStream, DeclaredStreams
 from looptap.agent.server.exporter import ValueExporter
@@ -43,10 +44,11 @@ class SubscriptionManager:
         recorder: RunRecorder | None,
         run_history: RunHistory,
         grants: AccessGrants,
+        scalars: ScalarHistory,
     ) -> None:
         self._queries, self._declared, self._exporter, self._sources = queries, declared, exporter, sources
         self._queues, self._limits, self._recorder, self._run_history = queues, limits, recorder, run_history
-        self._grants = grants
+        self._grants, self._scalars = grants, scalars
 
     def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> SubscriptionInfo:
         """Start a stream; return its description. Raises LimitReached, QueryError."""
@@ -66,7 +68,12 @@ class SubscriptionManager:
             return self._read(client, ask, declared)
         if ask.named and not ask.on:
             raise QueryError(f"the job declares no stream {ask.code.text!r:.120} so far.")
-        return self._attach(client, ask)
+        wants = ask.history and ask.when is None and not ask.align
+        kept = self._scalars.kept(ask.code.text, ask.on, fixed=not ask.named) if wants else None
+        if kept is None:
+            return self._attach(client, ask)
+        info = self._attach(client, msgspec.structs.replace(ask, on=kept.on, code=m.Code(kept.query)))
+        return msgspec.structs.replace(info, history=kept, fields=kept.fields)
 
     def _attach(self, client: ClientSession, attach: m.Attach) -> SubscriptionInfo:
         base = self._exporter.sessions.base(client, attach)

@@ -19,26 +19,24 @@ from textual.widgets import Footer, OptionList, Static
 
 from looptap.cli.formats import printable
 from looptap.cli.options import value_of
+from looptap.cli.top.default_streams import MAX_BUFFERED_VALUES, DefaultStreams
 from looptap.cli.top.model import Facts, Watcher
 from looptap.cli.top.prompts import AskText, AskWhether
 from looptap.cli.top.views import StreamSummary, commands, heading, rooms_of, vitals
 from looptap.client.control.controls import ControlInfo, Outcome, question_before
 from looptap.client.control.undoing import NewestChange
+from looptap.client.estimates import commonest
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
-from looptap.store.queue import COMMANDS
 from looptap.streams.errors import LooptapError
-from looptap.streams.stream.feed import LIVE
+from looptap.visualizers.first_curves import GRADIENT_NORM
 
 REQUEST_INTERVAL_SECONDS = 1.0
 """Seconds between two rounds of requests to the agent."""
 DRAW_INTERVAL_SECONDS = 0.5
 """Seconds between two drawings of the streams."""
-MAX_DEFAULT_STREAMS = 12
-"""The most declared streams shown from the start."""
 _LOW_TERMINAL_LINES, _HIGH_TERMINAL_LINES = 16, 28  # lower terminals are flat, or low
-_MAX_BUFFERED_VALUES = 20_000  # values of a stream that the client keeps
 
 
 class FactsUpdated(Message):
@@ -93,6 +91,7 @@ class Top(App[None]):
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
         Binding("a", "add", "Add a query"),
         Binding("d", "drop", "Drop the stream"),
+        Binding("g", "gradient", "Gradient norm"),
         Binding("e", "edit", "Set a control"),
         Binding("u", "undo", "Undo a change"),
         Binding("p", "pause", "Pause or resume"),
@@ -129,7 +128,7 @@ class Top(App[None]):
         )  # fmt: skip
         self._first = list(streams)
         self._over = threading.Event()
-        self._seen_declared: set[str] = set()  # declared streams opened so far; a dropped one is not reopened
+        self._defaults = DefaultStreams(run, bool(streams))
         self._opening = False
         self._controls: list[ControlInfo] = []
         self._listed = False
@@ -192,15 +191,10 @@ class Top(App[None]):
         last = self.query_one("#commands", Static)
         last.update(commands(seen, 8 if self.size.height >= _HIGH_TERMINAL_LINES else 4, last.content_size.width))
         self._show_controls(seen)
-        declared = [one.name for one in seen.streams if one.name != COMMANDS]  # shown in their own part
-        new = [name for name in declared if name not in self._seen_declared]
-        room = MAX_DEFAULT_STREAMS - len(self._seen_declared)
-        if new and room > 0 and not self._opening and self.job.state == LIVE:
+        if not self._opening and (new := self._defaults.new(seen)):
             self._opening = True
-            names = new[:room]
-            self._seen_declared.update(names)
-            self._do("", lambda: [self.job.stream(name, buffer=_MAX_BUFFERED_VALUES) for name in names], self._opened)
-        left = len(declared) - len(self._seen_declared)
+            self._do("", lambda: self._defaults.open(new), self._opened)
+        left = self._defaults.left(seen)
         more = f", {left} more by name with a" if left > 0 and not self._opening else ""
         self.query_one("#streams").border_title = f"streams{more}"
         self._draw_head()
@@ -291,7 +285,7 @@ class Top(App[None]):
             query, on = answers
 
             def attach() -> LiveStream:
-                return self.job.stream(query, on=on or None, buffer=_MAX_BUFFERED_VALUES)
+                return self.job.stream(query, on=on or None, buffer=MAX_BUFFERED_VALUES)
 
             def show(stream: LiveStream) -> None:
                 self._say(f"Added: {stream.name}", "bold green")
@@ -306,6 +300,11 @@ class Top(App[None]):
             ),
             add,
         )  # fmt: skip
+
+    def action_gradient(self) -> None:
+        """Ask for the norm of all gradients of the exposed model."""
+        how: dict[str, Any] = {"on": commonest(self.job), "every": 20, "name": "gradient norm"}
+        self._do("", lambda: [self.job.stream(GRADIENT_NORM, buffer=MAX_BUFFERED_VALUES, **how)], self._opened)
 
     def action_drop(self) -> None:
         """Close the selected stream and remove it from the screen."""

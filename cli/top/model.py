@@ -15,7 +15,7 @@ from looptap.client.attach import runs
 from looptap.client.estimates import Estimates
 from looptap.client.run import Run
 from looptap.protocol.keys import VIEWER
-from looptap.protocol.replies import ControlInfo, StreamInfo
+from looptap.protocol.replies import ControlInfo, ScalarInfo, StreamInfo
 from looptap.protocol.statistics import MachineReport
 from looptap.streams.errors import LooptapError
 
@@ -82,6 +82,8 @@ class Facts:
     outbox: int = 0
     """Bytes waiting to be sent."""
     streams: tuple[StreamInfo, ...] = ()
+    scalars: tuple[ScalarInfo, ...] = ()
+    """The numbers that events carry, with their histories."""
     controls: Mapping[str, ControlInfo] = field(default_factory=dict)
     machine: MachineReport | None = None
     """Host and devices of this rank."""
@@ -107,7 +109,7 @@ class Watcher:
         """Request the state of the run. Blocks for a few seconds at most."""
         seen = self._now() if self._seen.id == self.run.id else Facts(**_own(self.run))
         problems: list[str] = []
-        all_ = (self._stats, self._streams, self._controls, self._commands, self._ranks, self._progress)
+        all_ = (self._stats, self._streams, self._scalars, self._controls, self._commands, self._ranks, self._progress)
         viewer = (self._events, self._streams, self._ranks, self._progress)  # a viewer's other requests are refused
         for ask in viewer if self.run.role == VIEWER else all_:
             if self.run.state != "live":  # the agent cannot answer
@@ -162,6 +164,9 @@ class Watcher:
     def _streams(self, seen: Facts) -> Facts:
         return replace(seen, streams=tuple(self.run.streams[:_MAX_ENTRIES]))
 
+    def _scalars(self, seen: Facts) -> Facts:
+        return replace(seen, scalars=tuple(self.run.scalars[:_MAX_ENTRIES]))
+
     def _controls(self, seen: Facts) -> Facts:
         return replace(seen, controls=dict(list(self.run.controls.look().items())[:_MAX_ENTRIES]))
 
@@ -199,11 +204,12 @@ def _finite(number: float) -> float:
 
 def report(seen: Facts) -> dict[str, Any]:
     """Return the facts as plain data, for JSON."""
-    plain = asdict(replace(seen, streams=(), controls={}, machine=None))
+    plain = asdict(replace(seen, streams=(), scalars=(), controls={}, machine=None))
     return {
         **plain,
         "machine": msgspec.to_builtins(seen.machine),
         "streams": msgspec.to_builtins(seen.streams),
+        "scalars": msgspec.to_builtins(seen.scalars),
         "controls": list(map(msgspec.structs.asdict, seen.controls.values())),
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from looptap.client.session.run_handle import RunHandle
+from looptap.client.streams.kept_scalars import HistorySpan, kept_batch, note_on
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionInfo
@@ -93,6 +94,9 @@ class LiveStream(Stream):
         """True if the run ended without reporting the query's last number."""
         self.attach = attach
         """The request that attaches the query."""
+        self.history: HistorySpan | None = None
+        """The items at the beginning that come from the history of scalars, if some do."""
+        self._wished = attach  # with the names that have a history
         self._own_query: m.Attach | None = None  # the query that was handed over to the job
         self._explanation = ""
         self._panel_charts: tuple[PanelChart, ...] = ()
@@ -178,11 +182,27 @@ class LiveStream(Stream):
             self.feed.begin_after(source.after)
             self._upto = source.upto
         else:
-            self.attach = msgspec.structs.replace(self.attach, named=False)
+            self.attach = msgspec.structs.replace(self.attach, named=False, history=False)
+            self._begin_with_history(info)
         self._explanation, self._panel_charts = info.explain, info.panel
         if info.fields is not None:
             self.feed.set_fields(info.fields)
         self._note(info.notes)
+
+    def _begin_with_history(self, info: SubscriptionInfo) -> None:
+        """Put what is kept of the query's names before its values."""
+        kept = info.history
+        if kept is None:
+            return
+        self.on = kept.on
+        self.attach = msgspec.structs.replace(self.attach, on=kept.on, code=m.Code(kept.query))
+        batch = kept_batch(kept, self.newest + 1, self.run.info.rank)
+        if not batch.values:
+            return
+        self.publish(batch)
+        self._offset += len(batch.values)
+        self.history = HistorySpan(batch.first, self.newest, kept.pace)
+        self._note([note_on(batch, kept.pace)])
 
     def await_history(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the history at the attach."""
@@ -229,6 +249,9 @@ class LiveStream(Stream):
             self._attached_again = self._end_reported = False
             self._first_position, self._last_position = None, (self.newest, 0)
             self.feed.add_seam(*moved)
+            if self.declared is None and self._wished.history:
+                code = self._wished.code
+                self.attach = msgspec.structs.replace(self.attach, code=code, named=False, history=True)
             if self.declared is not None:  # the next run numbers its values from 1
                 self._offset = self.newest
         above = min(max(0, self.newest - self._offset), MAX_VALUE_NUMBER)
@@ -251,6 +274,8 @@ class LiveStream(Stream):
             every, event = self.attach.every, info.point.event
             self._continue_numbers(info.point.base + 1, event - event % every + every)
             self._gap_settled = True
+        self.attach = msgspec.structs.replace(self.attach, history=False)
+        self._begin_with_history(info)
 
     def _continue_numbers(self, first: int, event: int) -> None:
         """Continue the numbers after a second attach: value ``first`` is of ``event``."""

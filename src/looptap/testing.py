@@ -117,10 +117,10 @@ def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, man
     """Return an agent and a run attached to it, which gets each value at its `emit`.
 
     ``clock`` returns the time of events. With ``manual``, values and outcomes wait until `Pair.deliver`; the answer to
-    a request comes at once. ``how`` are the arguments of `looptap.Agent`; there is no budget unless they name one, so
-    that a slow machine changes no result. Everything but the sockets is the real thing: the wire's messages, the
-    bounds, the errors. Only callbacks and streams derived by `Stream.query` run on a thread of their own, as ever:
-    `wait` for their results.
+    a request comes at once. ``how`` are the arguments of `looptap.Agent`; there is neither a budget nor a history of
+    scalars unless they name one, so that a slow machine changes no result. Everything but the sockets is the real
+    thing: the wire's messages, the bounds, the errors. Only callbacks and streams derived by `Stream.query` run on a
+    thread of their own, as ever: `wait` for their results.
     """
     check_options("pair", how, Agent)
     connection = MemoryConnection(manual)
@@ -128,6 +128,7 @@ def pair(name: str = "test", *, clock: Callable[[], float] = time.monotonic, man
     opened["sigterm"] = how.get("sigterm", False)
     store = how.pop("store", None)
     how.pop("listen", None)
+    how.setdefault("history", False)  # its marks come by a timer, and would have a test depend on time
     how.setdefault("budget", math.inf)  # here a query also pays for what others do with its values
     parts = build(
         name, clock=clock, connect=lambda run, limits: connection, strict=opened.get("strict", False),
@@ -206,6 +207,7 @@ class MemoryConnection:
         """Do what is due at a heartbeat."""
         if self.dispatcher is not None:
             self.dispatcher.on_heartbeat_timer()
+            self.dispatcher.mark_scalars(time.monotonic())
 
     def post(self, call: Callable[[], object]) -> None:
         if self.is_open:

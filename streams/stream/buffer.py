@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import compress, repeat
 from typing import Any, NamedTuple, TypeAlias
 
-from looptap.streams.flags import ERROR, PARTIAL, REPEATED, TRIGGER
+from looptap.streams.flags import ERROR, HISTORY, PARTIAL, REPEATED, TRIGGER
 from looptap.streams.values.sizing import size_of
 
 _MAX_CHUNK_ITEMS = 4096
@@ -30,7 +30,8 @@ class Record(NamedTuple):
 
     ``event`` is the number of its event, ``time`` is the host's monotonic clock and ``wall`` is seconds since the
     epoch. ``error`` is a text in place of a value; ``partial`` marks an incomplete window, ``trigger`` the event at
-    which ``when`` became true, ``again`` an event repeated after the job resumed from an older state.
+    which ``when`` became true, ``again`` an event repeated after the job resumed from an older state,
+    ``history`` a value of the history of scalars, which has only some of the events before the attach.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Record(NamedTuple):
     partial: bool = False
     trigger: bool = False
     again: bool = False
+    history: bool = False
 
 
 class Gap(NamedTuple):
@@ -122,7 +124,10 @@ class Batch(NamedTuple):
 
 
 def _flagged(record: Record, flag: int) -> Record:
-    record = record._replace(partial=bool(flag & PARTIAL), trigger=bool(flag & TRIGGER), again=bool(flag & REPEATED))
+    record = record._replace(
+        partial=bool(flag & PARTIAL), trigger=bool(flag & TRIGGER), again=bool(flag & REPEATED),
+        history=bool(flag & HISTORY),
+    )  # fmt: skip
     return record._replace(value=None, error=str(record.value)) if flag & ERROR else record
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.streams.expressions import format_error
-from looptap.streams.flags import ERROR, PARTIAL, REPEATED
+from looptap.streams.flags import ERROR, HISTORY, PARTIAL, REPEATED
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import Sliding, as_window
 from looptap.streams.stream.buffer import Batch
@@ -68,7 +68,7 @@ class Derivation:
                 self._flag_open_window()
                 continue
             for found in self._outputs(value, number, time):
-                out.add(event, time, self._with_hint(found), flag & (PARTIAL | REPEATED))
+                out.add(event, time, self._with_hint(found), flag & (PARTIAL | REPEATED | HISTORY))
         self._last_position = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
         if self._in_a_row >= _MAX_ERRORS_IN_A_ROW:

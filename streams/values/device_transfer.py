@@ -21,12 +21,12 @@ class Pending:
 
 
 class DeviceCopy:
-    """A tensor in transfer: host memory, and a function that waits for the data."""
+    """A tensor in transfer: host memory, and functions that wait or ask for it."""
 
-    __slots__ = ("host", "wait")
+    __slots__ = ("arrived", "host", "wait")
 
-    def __init__(self, host: Any, wait: Callable[[], Any]) -> None:
-        self.host, self.wait = host, wait
+    def __init__(self, host: Any, wait: Callable[[], Any], arrived: Callable[[], bool] = lambda: True) -> None:
+        self.host, self.wait, self.arrived = host, wait, arrived
 
 
 def copy_to_host(tensor: Any) -> DeviceCopy:
@@ -46,7 +46,7 @@ def copy_to_host(tensor: Any) -> DeviceCopy:
             clone.record_stream(side)
             done = torch.cuda.Event()
             done.record(side)
-    return DeviceCopy(host, done.synchronize)
+    return DeviceCopy(host, done.synchronize, done.query)
 
 
 _side_streams: dict[Any, Any] = {}

@@ -38,7 +38,7 @@ def test_streams_of_all_ranks_go_over_to_the_next_attempt_of_torchrun(directory)
     try:
         soon(lambda: [run for run in runs(directory) if not run.missing and run.alive], detail="three ranks are there")
         with looptap.attach("many", follow=True) as run:
-            each = run.stream("step", ranks="all")
+            each = run.stream("step", ranks="all", history=False)
             mean = run.stream("loss - 100 * rank, rank", ranks="all", combine="mean")
             merged = run.stream(QUERY, combine="merge")
             skew = run.skew()

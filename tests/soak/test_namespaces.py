@@ -163,7 +163,7 @@ import json, sys, time, looptap
 run = looptap.attach("many")
 query = "sum(e.loss for e in events), len(events), min(e.step for e in events), max(e.step for e in events)"
 streams = {
-    "all": run.stream("step, loss", ranks="all"),
+    "all": run.stream("step, loss", ranks="all", history=False),
     "mean": run.stream("loss - 100 * rank, rank", ranks="all", combine="mean"),
     "group": run.stream(query, combine="merge"),
     "seconds": run.stream(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
 import threading
@@ -74,6 +75,9 @@ class Echo:
 
     def on_heartbeat_timer(self) -> None:
         self.beats += 1
+
+    def mark_scalars(self, now: float) -> float:
+        return math.inf
 
     def linger(self) -> float:
         return self.pause

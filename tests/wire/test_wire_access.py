@@ -290,7 +290,7 @@ OPERATORS_ONLY = [
     messages.Command(1, "id", "set", "lr"),
     messages.Agree(1, "id", 7),
     messages.GetStats(1), messages.GetStacks(1), messages.GetControls(1), messages.GetCommands(1),
-    messages.GetShares(1), messages.GetClock(1),
+    messages.GetShares(1), messages.GetScalars(1), messages.GetClock(1),
     messages.DeclareStream(1, 1, "loss", export=True),
     messages.CreateShare(1, 60.0),
     messages.Revoke(1),

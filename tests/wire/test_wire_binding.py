@@ -164,6 +164,7 @@ class Handler:
     def is_idle(self): return True
     def on_heartbeat_timer(self): pass
     def linger(self): return 0.001
+    def mark_scalars(self, now): return float("inf")
     def goodbye(self):
         for peer in self.peers: link.send(peer, b"goodbye")
 

@@ -73,9 +73,7 @@ def main(
 
     def change(job: Run) -> Any:
         how: dict[str, Any] = {"expected": seen[0]} if seen else {}
-        return job.set(
-            name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which, **how
-        )
+        return job.set(name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which, **how)
 
     return give(run, change, as_json, question, yes)
 

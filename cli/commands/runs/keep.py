@@ -40,7 +40,7 @@ def main(
         if end:
             found = job.keep(query, False)
         else:
-            handed = job.stream(query, on=on, window=window_of(window), every=every)
+            handed = job.stream(query, on=on, window=window_of(window), every=every, history=False)
             found = job.keep(handed, name=name)
             warn_if_it_fails(handed)
         recording = job.agent_stats().store

@@ -81,7 +81,7 @@ def main(
             job.export(hidden, False, share=id)
         if list_ or hide:
             return _listed(job, as_json)
-        handed = [job.stream(text, on=on, name=name) for text in stream or ()]
+        handed = [job.stream(text, on=on, name=name, history=False) for text in stream or ()]
         if id:
             for each in handed:
                 job.export(each, share=id)

@@ -129,7 +129,7 @@ def _watch(
             raise
         return DONE  # the user has stopped waiting
     with attached_to as run:
-        tails = [Tail(run.stream(query, **how), count, index) for index, query in enumerate(queries)]
+        tails = [Tail(run.stream(query, **how, history=False), count, index) for index, query in enumerate(queries)]
         in_time = interrupted = False
         with _display(tails, as_json, lines=how["when"] is not None) as display:
             try:

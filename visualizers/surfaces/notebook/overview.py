@@ -11,13 +11,15 @@ from typing import Any
 import ipywidgets
 
 from looptap.client.control.controls import CHANGES
-from looptap.client.estimates import Estimates, over_by_now, said
+from looptap.client.estimates import Estimates, commonest, over_by_now, said
 from looptap.client.machine import described
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
+from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.data.colors import COLORS
+from looptap.visualizers.first_curves import GRADIENT_NORM, Curve, first_curves, has_gradient_norm
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.notebook.display import PlotView
 from looptap.visualizers.surfaces.notebook.driver import Driver
@@ -37,18 +39,24 @@ looks = Driver("looptap-overviews")
 
 
 class Overview(ipywidgets.VBox):  # type: ignore[misc]
-    """Facts and charts of a run, updated each second until `close` or its end."""
+    """Charts and facts of a run, updated each second until `close` or its end."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.closed = False
-        self._facts = ipywidgets.HTML()
+        self._head, self._facts = ipywidgets.HTML(), ipywidgets.HTML()
         self._charts = ipywidgets.VBox()
+        self._gradient = ipywidgets.Button(
+            description="gradient norm", tooltip="Ask the job for the norm of all gradients"
+        )
+        self._gradient.layout.display = "none"
+        self._gradient.on_click(lambda _: self._ask_for_gradient())
         self._view: PlotView | None = None
-        self._drawn: set[str] = set()
+        self._drawn: set[Curve] = set()
+        self._asked_for_gradient = False
         self._before: tuple[float, dict[str, int]] = (0.0, {})
         self._estimates = Estimates(run)
-        super().__init__([self._facts, self._charts])
+        super().__init__([self._head, self._charts, self._gradient, self._facts])
         self.step(time.monotonic())
         looks.add(self, REFRESH_INTERVAL_SECONDS)
 
@@ -63,9 +71,9 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         """Request the state of the run, and show it."""
         if self.closed:
             return None
-        parts = [_head(self.run)]
-        if (report := self._estimates.describe()) is not None:
-            parts.append(_estimate(report))
+        report = self._estimates.describe()
+        self._head.value = _head(self.run) + ("" if report is None else _estimate(report))
+        parts: list[str] = []
         for part in (self._cost, self._streams, self._commands):
             try:
                 parts += part() if self.run.alive else []
@@ -115,17 +123,38 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             )
             for one in found
         ]
-        self._draw([one.name for one in sorted(found, key=lambda one: schemas.band_of(one.fields or ()) is None)])
+        declared = [one.name for one in sorted(found, key=lambda one: schemas.band_of(one.fields or ()) is None)]
+        self._draw([Curve(name, "") for name in declared] + self._curves(found))
         titles = ("stream", "query", "on", "values", "per second", "readers", "state")
         return [table("Declared streams", titles, rows)]
 
-    def _draw(self, names: Sequence[str]) -> None:
-        """Draw charts of the first declared streams, those with a band first."""
-        fresh = [name for name in names[:_MAX_CHARTS] if name not in self._drawn][: _MAX_CHARTS - len(self._drawn)]
+    def _curves(self, declared: Sequence[Any]) -> list[Curve]:
+        """Return the curves of what events carry; a viewer has none."""
+        if self.run.role == "viewer":
+            return []
+        scalars = self.run.scalars
+        asked = self._asked_for_gradient or has_gradient_norm(scalars)
+        self._gradient.layout.display = "none" if asked or not self.run.alive else ""
+        return first_curves(scalars, declared)
+
+    def _ask_for_gradient(self) -> None:
+        """Draw the norm of all gradients of the exposed model."""
+        self._asked_for_gradient = True
+        self._gradient.layout.display = "none"
+        try:
+            self._add([self.run.stream(GRADIENT_NORM, on=commonest(self.run), every=20, name="gradient norm")])
+        except (LooptapError, TimeoutError) as error:
+            self._head.value += f"<p>{html.escape(str(error))}</p>"
+
+    def _draw(self, curves: Sequence[Curve]) -> None:
+        """Draw charts of the first streams and curves that are not drawn yet."""
+        fresh = [one for one in curves[:_MAX_CHARTS] if one not in self._drawn][: _MAX_CHARTS - len(self._drawn)]
         if not fresh:
             return
         self._drawn |= set(fresh)
-        streams = [self.run.stream(name) for name in fresh]
+        self._add([self.run.stream(one.query, on=one.on or None, history=True) for one in fresh])
+
+    def _add(self, streams: Sequence[LiveStream]) -> None:
         if self._view is None:
             self._view = PlotView(Plot(*streams))
             self._charts.children = [self._view.box]

@@ -1,0 +1,194 @@
+"""`ScalarHistory`: marks events to look at, and keeps their numbers.
+
+While no client asks, the I/O thread marks each type of events at most 10 times a second, and less often as its table
+thins out: after ten minutes of training twice a second, after an hour with each heartbeat. The training thread copies
+the numbers of the next event (`agent/loop/plain_numbers.py`); all else happens here.
+
+Guarantees: at most `Limits.scalars` names with 2,000 points each, further names are counted; no wait for a device. I/O
+thread only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from looptap.agent.handoff.scalar_looks import Look
+from looptap.agent.loop.event_sources import EventSources
+from looptap.agent.loop.plain_numbers import query_of
+from looptap.agent.scalars.scalar_table import ScalarColumn, ScalarTable
+from looptap.protocol.limits import Limits
+from looptap.protocol.replies import KeptScalars, ScalarInfo, ScalarReport
+from looptap.streams.values.device_transfer import DeviceCopy
+
+MIN_LOOK_INTERVAL_SECONDS = 0.1
+"""Seconds between two looks at events of one type, at least."""
+IDLE_LOOK_INTERVAL_SECONDS = 1.0
+"""Seconds between two looks at a type whose events carry no number."""
+ACTIVE_SECONDS = 2.0
+"""Seconds since its last look after which a type is marked with the heartbeat alone."""
+MAX_WAITING_COUNT = 64
+"""Looks that wait for copies from a device; older ones do without."""
+MAX_COUNTED_NAMES_COUNT = 1000
+"""Names beyond the bound that are counted."""
+SPEED = "events_per_second"
+"""The name of the speed of a type of events, which is kept like a number that they carry."""
+SPEED_QUERY = "(1 / dt for dt in ema((e.event_dt for e in events if e.event_dt), 0.1))"
+
+
+class ScalarHistory:
+    """The numbers that events carried so far, in a table for each type of events."""
+
+    def __init__(self, sources: EventSources, limits: Limits) -> None:
+        self._sources, self._looks, self._limit = sources, sources.looks, limits.scalars
+        self._tables: dict[str, ScalarTable] = {}
+        self._marked: dict[str, float] = {}
+        self._looked: dict[str, float] = {}
+        self._began = time.monotonic()
+        self._waiting: list[Look] = []  # for copies from a device, with those after them
+        self._left_out: set[tuple[str, str]] = set()
+
+    def mark(self, now: float) -> float:
+        """Mark the types that are due; return when to call this again."""
+        if self._looks is None:
+            return math.inf
+        self.collect(now)
+        self._place_exposed()
+        wanted = math.inf if now - self._began > ACTIVE_SECONDS else MIN_LOOK_INTERVAL_SECONDS
+        for name, source in list(self._sources.by_name.items()):
+            interval = self._interval(name)
+            if source.look_next:
+                source.mark()  # another thread may have found that it had no work just before
+            elif now - self._marked.get(name, -math.inf) >= 0.9 * interval:
+                self._marked[name] = now
+                source.mark()
+            if now - self._looked.get(name, -math.inf) < ACTIVE_SECONDS:
+                wanted = min(wanted, interval)
+        return now + wanted
+
+    def _interval(self, on: str) -> float:
+        table = self._tables.get(on)
+        return IDLE_LOOK_INTERVAL_SECONDS if table is None else max(MIN_LOOK_INTERVAL_SECONDS, table.pace)
+
+    def _place_exposed(self) -> None:
+        """Keep what the job exposes at the type with the most events."""
+        assert self._looks is not None
+        busiest = max(self._sources.counts().items(), key=lambda item: item[1], default=("", 0))[0]
+        before = self._looks.exposed_on
+        if before and busiest != before:
+            self._looks.exposed_on = busiest
+            if (table := self._tables.get(before)) is not None:
+                table.forget([name for name, column in table.columns.items() if column.exposed])
+
+    # ------------------------------------------------------------ what is kept
+
+    def collect(self, now: float | None = None) -> None:
+        """Take over the looks so far, except those that wait for a device."""
+        if self._looks is None:
+            return
+        fresh = self._looks.take()
+        for look in fresh:
+            self._looked[look.on] = time.monotonic() if now is None else now
+        waiting = [*self._waiting, *fresh]
+        while waiting and (len(waiting) > MAX_WAITING_COUNT or _arrived(waiting[0])):
+            self._keep(waiting.pop(0))
+        self._waiting = waiting
+
+    def _keep(self, look: Look) -> None:
+        """Add the numbers of an event to its table."""
+        carried, exposed = _numbers(look.numbers), _numbers(look.exposed)
+        if not (carried or exposed):
+            return
+        table = self._tables.setdefault(look.on, ScalarTable(look.on))
+        queries = {name: query_of(name, name not in carried) for name in (*carried, *exposed)}
+        if SPEED not in queries and table.events and look.number > table.events[-1] and look.time > table.times[-1]:
+            carried[SPEED] = (look.number - table.events[-1]) / (look.time - table.times[-1])
+            queries[SPEED] = SPEED_QUERY
+        for name, query in queries.items():
+            if name not in table.columns and self._has_room(look.on, name):
+                table.open(name, query, name not in carried)
+        if table.columns:
+            table.add(look.number, look.time, exposed | carried)
+        else:
+            del self._tables[look.on]
+
+    def _has_room(self, on: str, name: str) -> bool:
+        held = sum(len(table.columns) - (SPEED in table.columns) for table in self._tables.values())
+        if name == SPEED or held < self._limit:
+            return True
+        if len(self._left_out) < MAX_COUNTED_NAMES_COUNT:
+            self._left_out.add((on, name))
+        return False
+
+    # ------------------------------------------------------------ what clients get
+
+    def report(self) -> ScalarReport:
+        """List the names that are kept."""
+        self.collect()
+        found = tuple(_info(table, name, column) for table in self._tables.values()
+                      for name, column in table.columns.items() if column.points)  # fmt: skip
+        unread = 0 if self._looks is None else self._looks.left_out
+        return ScalarReport(
+            scalars=found, enabled=self._looks is not None, left_out=len(self._left_out) + unread, limit=self._limit
+        )
+
+    def kept(self, text: str, on: str, fixed: bool) -> KeptScalars | None:
+        """Return the history of the names in ``text``; None if some have none.
+
+        ``on`` is preferred; unless it is ``fixed``, another type of events that has all of them will do.
+        """
+        self.collect()
+        others = [] if fixed else sorted(self._tables.values(), key=lambda table: -len(table.events))
+        tables = [table for table in (self._tables.get(on), *others) if table is not None]
+        for names in ([text.strip()], [part.strip() for part in text.split(",")]):
+            for table in tables:
+                known = len(names) <= len(table.columns) and all(name in table.columns for name in names)
+                if known and (SPEED not in names or len(names) == 1):  # its query is no part of a tuple
+                    return self._rows(table, names)
+        return None
+
+    def _rows(self, table: ScalarTable, names: Sequence[str]) -> KeptScalars:
+        """Return the rows of these names, as bytes."""
+        columns = [table.columns[name] for name in names]
+        return KeptScalars(
+            on=table.on, query=", ".join(column.query for column in columns),
+            fields=tuple(names) if len(names) > 1 else None, events=table.events.tobytes(),
+            times=table.times.tobytes(),
+            columns=tuple(column.values.tobytes() for column in columns),
+            present=tuple(bytes(column.present) for column in columns),
+            kinds=tuple(column.kind.__name__ for column in columns),
+            pace=table.spacing(), clock=time.time() - time.monotonic(),
+        )  # fmt: skip
+
+
+def _arrived(look: Look) -> bool:
+    """Return whether no number of a look is still on its way from a device."""
+    numbers = (*look.numbers.values(), *look.exposed.values())
+    try:
+        return all(type(number) is not DeviceCopy or number.arrived() for number in numbers)
+    except Exception:  # of a device that has failed, which brings nothing more
+        return True
+
+
+def _numbers(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a look; what has not come from its device is left out."""
+    numbers = {}
+    for name, number in found.items():
+        if type(number) is DeviceCopy:
+            try:
+                number = number.host.item() if number.arrived() else None
+            except Exception:  # of a device that has failed
+                number = None
+        if number is not None:
+            numbers[name] = number
+    return numbers
+
+
+def _info(table: ScalarTable, name: str, column: ScalarColumn) -> ScalarInfo:
+    first, last = table.span(column)
+    return ScalarInfo(
+        name=name, on=table.on, query=column.query, points=column.points, pace=table.spacing(),
+        first=first, last=last, value=column.latest, exposed=column.exposed,
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""The history of scalars as a client sees it: names, and rows of some."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from itertools import compress
+from typing import Any, NamedTuple
+
+from looptap.protocol.errors import MessageError
+from looptap.protocol.replies import MAX_VALUE_NUMBER, KeptScalars, ScalarInfo, ScalarReport
+from looptap.streams.durations import duration
+from looptap.streams.flags import HISTORY
+from looptap.streams.stream.buffer import Batch
+
+__all__ = ["HistorySpan", "ScalarInfo", "Scalars", "kept_batch", "note_on"]
+
+_MAX_NUMBERS = 1_000_000  # of one stream; an agent keeps 2,000 of each name
+_AS_KEPT: dict[str, Callable[[float], Any]] = {"int": int, "bool": bool}
+
+
+class HistorySpan(NamedTuple):
+    """The items of a stream that come from the history, ``pace`` seconds apart."""
+
+    first: int
+    last: int
+    pace: float
+
+
+class Scalars(list[ScalarInfo]):
+    """The scalars of a run whose history is kept, those that events carry first.
+
+    ``left_out`` counts the names beyond the bound ``limit``; ``enabled`` is False for ``Agent(history=False)``.
+    """
+
+    left_out = 0
+    limit = 0
+    enabled = True
+
+    @classmethod
+    def of(cls, report: ScalarReport) -> Scalars:
+        """Return the list of a report."""
+        found = cls(sorted(report.scalars, key=lambda one: one.exposed))
+        found.left_out, found.limit, found.enabled = report.left_out, report.limit, report.enabled
+        return found
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{one.name} on {one.on!r}: {one.value!r}, {one.points:,} points of events {one.first:,} to {one.last:,}, "
+            f"{_spacing(one.pace)} apart"
+            for one in self
+        ]
+        if self.left_out:
+            lines.append(
+                f"and {self.left_out:,} more names without a history: {self.limit} is the bound (Limits.scalars)"
+            )
+        if not self.enabled:
+            lines.append("<no history: the job has Agent(history=False)>")
+        return "\n".join(lines) or "<no scalars so far>"
+
+
+def kept_batch(kept: KeptScalars, first: int, rank: int) -> Batch:
+    """Return the rows that have all names as items from number ``first`` on.
+
+    Raises MessageError for columns of different lengths.
+    """
+    events, times = array("q"), array("d")
+    count = len(kept.events) // 8
+    width = len(kept.columns)
+    if not len(kept.present) == len(kept.kinds) == len(kept.fields or kept.columns) == width > 0:
+        raise MessageError("The history of scalars has columns without names.")
+    columns = list(zip(kept.columns, kept.present, kept.kinds, strict=True))
+    even = {len(kept.events), len(kept.times), *map(len, kept.columns)} == {8 * count}
+    if not even or set(map(len, kept.present)) != {count} or count * width > _MAX_NUMBERS:
+        raise MessageError("The history of scalars has columns of different lengths, or too many rows.")
+    events.frombytes(kept.events)
+    times.frombytes(kept.times)
+    if count and not (min(events) >= 0 and max(events) <= MAX_VALUE_NUMBER):
+        raise MessageError("The history of scalars has events that cannot be.")
+    whole = [all(row) for row in zip(*(present for _, present, _ in columns), strict=True)]
+    found = []
+    for values, _, kind in columns:
+        numbers = array("d")
+        numbers.frombytes(values)
+        try:
+            found.append([_AS_KEPT.get(kind, float)(number) for number in compress(numbers, whole)])
+        except (ValueError, OverflowError):  # an int that is none
+            raise MessageError("The history of scalars has a number of another type.") from None
+    items: list[Any] = found[0] if len(found) == 1 else list(zip(*found, strict=True))
+    return Batch(
+        first, array("q", compress(events, whole)), array("d", compress(times, whole)), items, kept.clock,
+        bytes((HISTORY,)) * len(items), rank,
+    )  # fmt: skip
+
+
+def note_on(batch: Batch, pace: float) -> str:
+    """Return a sentence that says what a stream begins with.
+
+    >>> note_on(Batch(1, array("q", [1, 400]), array("d", [0.0, 9.0]), [2.3, 0.4]), 9.0)
+    'begins with 2 values kept since event 1, 9 s apart; after event 400 it has all of them'
+    """
+    count = len(batch.values)
+    return (
+        f"begins with {count:,} value{'s' * (count != 1)} kept since event {batch.events[0]:,}, {_spacing(pace)} "
+        f"apart; after event {batch.events[-1]:,} it has all of them"
+    )
+
+
+def _spacing(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 60 else duration(seconds)

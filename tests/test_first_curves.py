@@ -1,0 +1,152 @@
+"""Screens without a query open with the curves of what events carry."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+import warm
+from waiting import soon
+
+import looptap
+from looptap.testing import pair
+from looptap.visualizers.first_curves import GRADIENT_NORM, Curve, first_curves
+
+JOB = """
+    import time, torch, looptap
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    agent = looptap.Agent("plain")
+    agent.expose(model=model, optimizer=optimizer)
+    for step in range(10**9):
+        if step % 100 == 0:
+            loss = ((model(torch.ones(8, 4)) - 1) ** 2).mean() + 1 / (step + 1)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        agent.emit("batch", step=step, loss=loss, accuracy=1 - 1 / (step + 1))
+        if step == 8000:
+            print("there", flush=True)
+        if step >= 8000:
+            time.sleep(0.002)
+"""
+"""A job of which nothing is declared."""
+
+
+@pytest.fixture
+def job(directory):
+    """Yield such a job, 8,000 steps after its start."""
+    with warm.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "there\n"
+        yield process
+        process.kill()
+
+
+def test_the_loss_comes_first_then_accuracy_rate_norm_speed_and_the_rest():
+    job = pair(history=True)
+    for step in range(3):
+        job.agent.emit(
+            "batch", step=step, momentum=0.9, grad_norm=2.0, lr=0.1, acc=0.5, train_loss=2.5, **{"val/loss": 3.0}
+        )
+        job.parts.sources.by_name["batch"].mark()
+    names = [curve.query.removeprefix("step, ") for curve in first_curves(job.run.scalars)]
+    assert names == ["train_loss", "val/loss", "acc", "lr", "grad_norm", "events_per_second"]
+    for curve in first_curves(job.run.scalars):
+        stream = job.run.stream(curve.query, on=curve.on, history=True)
+        assert len(stream.values) >= 2, curve
+        assert stream.history is not None
+
+
+def test_what_the_job_declares_is_not_drawn_twice_and_counting_alone_is_no_curve():
+    agent, run = pair(history=True)
+    agent.emit("batch", step=1, loss=0.5)
+    agent.stream("curve", "step, loss")
+    assert first_curves(run.scalars, run.streams) == []
+    agent.emit("epoch", epoch=1, error=0.5)
+    assert first_curves(run.scalars, run.streams) == [Curve("epoch, error", "epoch")]
+
+
+def test_the_norm_of_all_gradients_can_be_asked_for():
+    agent, run = pair(history=True)
+    model = torch.nn.Linear(2, 1)
+    model(torch.ones(1, 2)).sum().backward()
+    agent.expose(model=model)
+    norm = run.stream(GRADIENT_NORM, on="batch")
+    agent.emit("batch", loss=1.0)
+    assert norm.values == [pytest.approx(3**0.5)]
+
+
+def test_plot_without_a_query_draws_the_curves_from_the_first_event(job, here, tmp_path):
+    picture = tmp_path / "curves.svg"
+    code, out, err = here("plot", "plain", "--save", picture, "--after", "0.5")
+    assert (code, err) == (0, "")
+    assert "drawn" in out
+    text = picture.read_text()
+    for name in ("loss", "accuracy", "optimizer.lr"):
+        assert name in text
+
+
+def test_plot_of_a_job_that_has_raised_no_event_says_what_to_do(directory, here):
+    with looptap.Agent("silent"):
+        code, _, err = here("plot", "silent")
+    assert code == 1
+    assert "carry no number so far" in err
+
+
+def test_top_without_a_query_opens_with_the_curves_from_the_first_event(job):
+    pytest.importorskip("textual")
+    from looptap.cli.top.app_screen import StreamView, Top
+
+    async def play():
+        with looptap.attach("plain") as run:
+            app = Top(run)
+            async with app.run_test(size=(120, 40)) as pilot:
+                deadline = time.monotonic() + 60
+                while len(app.query(StreamView)) < 4:
+                    assert time.monotonic() < deadline
+                    await pilot.pause(0.02)
+                views = [view.shown.stream for view in app.query(StreamView)]
+                assert [stream.name for stream in views] == [
+                    "step, loss", "step, accuracy", "step, optimizer.lr", "events_per_second"
+                ]  # fmt: skip
+                assert (views[0].records[0].event, views[0].values[0].step) == (1, 0)
+                await pilot.press("g")
+                while len(app.query(StreamView)) < 5:
+                    assert time.monotonic() < deadline
+                    await pilot.pause(0.02)
+                norm = app.query(StreamView).last().shown.stream
+                while not norm.arrived:
+                    assert time.monotonic() < deadline
+                    await pilot.pause(0.02)
+
+    asyncio.run(play())
+
+
+def test_top_prints_the_scalars_as_json(job, here):
+    code, out, _ = here("top", "plain", "--json")
+    found = {one["name"]: one for one in json.loads(out)["scalars"]}
+    assert code == 0
+    assert (found["loss"]["first"], found["optimizer.lr"]["value"]) == (1, 0.1)
+
+
+def test_an_overview_opens_with_the_curves_and_asks_for_the_norm_at_one_click(job):
+    ipywidgets = pytest.importorskip("ipywidgets")
+    from looptap.visualizers.surfaces.notebook.overview import overview
+
+    with looptap.attach("plain") as run:
+        shown = overview(run)
+        try:
+            soon(lambda: {"step, loss", "step, accuracy"} <= {stream.name for stream in run.attached})
+            loss = next(stream for stream in run.attached if stream.name == "step, loss")
+            assert loss.records[0].event == 1
+            (button,) = [part for part in shown.children if isinstance(part, ipywidgets.Button)]
+            assert button.layout.display != "none"
+            button.click()
+            soon(lambda: any(stream.name == "gradient norm" and stream.arrived for stream in run.attached))
+            assert button.layout.display == "none"
+        finally:
+            shown.close()
