@@ -93,10 +93,23 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
             torch.set_autocast_dtype(device, dtype)
 
 
+_FLAGS = (
+    "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32", "mkldnn_enabled",
+    "deterministic_fill_uninitialized_memory",
+)  # fmt: skip
+_ATTENTION = ("flash", "math", "mem_efficient", "cudnn")
+_MODES = ("fwd_grad", "multithreading", "view_replay")
+_SMALLEST_MAGNITUDE = 5e-324
+"""A denormal number, which a processor that flushes them takes for zero."""
+
+
 @cache
 def _settings(torch: Any) -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """Return the functions that read and write each setting."""
-    flags = ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32")
+    flags = [(f"_get_{flag}", f"_set_{flag}") for flag in _FLAGS]
+    flags += [(f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}") for kind in _ATTENTION]
+    flags += [(f"_is_{mode}_enabled", f"_set_{mode}_enabled") for mode in _MODES]
+    opt_einsum = torch.backends.opt_einsum
     return [
         (torch.is_grad_enabled, torch._C._set_grad_enabled),
         (
@@ -114,7 +127,9 @@ def _settings(torch: Any) -> list[tuple[Callable[[], Any], Callable[[Any], Any]]
             ),
             lambda before: torch.use_deterministic_algorithms(before[0], warn_only=before[1]),
         ),
-        *((getattr(torch._C, f"_get_{flag}"), getattr(torch._C, f"_set_{flag}")) for flag in flags),
+        *((getattr(torch._C, get), getattr(torch._C, set)) for get, set in flags if hasattr(torch._C, set)),
+        (lambda: opt_einsum.enabled, lambda before: setattr(opt_einsum, "enabled", before)),
+        (lambda: _SMALLEST_MAGNITUDE * 1.0 == 0.0, torch.set_flush_denormal),
         (lambda: getattr(_compiler(), "_stance", None), _set_stance),
     ]
 

@@ -15,6 +15,7 @@ from looptap.agent.loop.guard.containers import as_before, places, refill
 from looptap.agent.loop.guard.reachable_walk import Walk
 from looptap.agent.loop.guard.recorded_objects import is_tensor_kind, record_root, recorder_of
 from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
+from looptap.streams.errors import QueryError
 
 
 class ReachableState:
@@ -31,13 +32,15 @@ class ReachableState:
         Raises QueryError if the query names an iterator of the loop.
         """
         walk = self._walk
+        if "swap_tensors" in walk.named:
+            raise QueryError("swap_tensors exchanges tensors under the graph of the loop, which a query may not.")
         try:
             for name, value in roots.items():
                 record_root(walk, value, ObjectPath(None, name))
             while walk.waiting:
                 value, path = walk.waiting.popleft()
                 recorder_of(type(value))(walk, value, path)
-            walk.tensors.keep()
+            walk.tensors.keep(walk.named)
         except BaseException:
             self._remove_stand_ins()
             raise

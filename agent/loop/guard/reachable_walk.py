@@ -50,7 +50,7 @@ class Walk:
 
     def push(self, value: Any, path: ObjectPath) -> None:
         """Queue ``value`` for a visit, once."""
-        if kind_of(type(value)) != ATOM and self.first(value):
+        if (kind_of(type(value)) != ATOM or type(value) is bytearray) and self.first(value):
             self.waiting.append((value, path))
 
     def keep(self, container: Any, path: ObjectPath, attributes: bool = False) -> None:

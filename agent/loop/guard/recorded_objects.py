@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import array
 import functools
 import io
 import random
 import sys
 import types
+import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from looptap.agent.loop.guard.bindings import record_class, record_function
 from looptap.agent.loop.guard.containers import MAX_ITEMS
+from looptap.agent.loop.guard.iterators import (
+    is_lock,
+    is_queue,
+    record_iterator,
+    record_lock,
+    record_queue,
+    refuse_writing,
+)
 from looptap.agent.loop.guard.reachable_walk import Undo, Walk
 from looptap.agent.loop.guard.references import MAX_TYPES, is_library, methods_of, references
-from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
+from looptap.agent.loop.guard.tensor_state import SMALL_BYTES, Change, ObjectPath
 from looptap.streams.errors import QueryError
-from looptap.streams.preserving.random_state import generator_state
+from looptap.streams.preserving.random_state import generator_state, seeds_state
 from looptap.streams.values.plain import attributes_of
 
-_TRAVERSED = ("torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp", "argparse", "types")
-
-ITERATOR = (
-    "{} is an iterator of the loop: what a query takes from it the loop would miss. Expose what it goes over, or emit "
-    "what it yields."
+_TRAVERSED = (
+    "torch.optim",
+    "torch.utils.data",
+    "torch.ao",
+    "torch.amp",
+    "torch.cuda.amp",
+    "torch.quasirandom",
+    "argparse",
+    "types",
+    "weakref",
 )
+
 PERSISTENT = (
     "this DataLoader keeps its workers (persistent_workers=True), and all its iterators are one: a query that goes "
     "over it would reset the loop's. Query loader.dataset, or a loader of its own."
@@ -55,6 +72,8 @@ def _choose_recorder(kind: type) -> Recorder:
             return _tensor
         if issubclass(kind, torch.Generator):
             return _generator
+        if issubclass(kind, torch.jit.ScriptModule):
+            return _script
         if issubclass(kind, torch.nn.Module):
             return _module
         if data is not None and issubclass(kind, data.DataLoader):
@@ -63,11 +82,19 @@ def _choose_recorder(kind: type) -> Recorder:
     if numpy is not None:
         if issubclass(kind, numpy.Generator):
             return _numpy_generator
-        if issubclass(kind, numpy.RandomState | numpy.BitGenerator):
+        if issubclass(kind, numpy.BitGenerator):
+            return _bit_generator
+        if issubclass(kind, numpy.RandomState):
             return _generator
+        if issubclass(kind, numpy.SeedSequence):
+            return _seeds
     for bases, recorder in _BY_BASE:
         if issubclass(kind, bases):
             return recorder
+    if is_queue(kind):
+        return record_queue
+    if is_lock(kind):
+        return record_lock
     if hasattr(kind, "__next__"):
         return _iterator
     if issubclass(kind, type | types.ModuleType) or (is_library(kind) and not kind.__module__.startswith(_TRAVERSED)):
@@ -76,7 +103,9 @@ def _choose_recorder(kind: type) -> Recorder:
 
 
 def _nothing(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """Record nothing."""
+    """Record only the function that it wraps, as one with a cache does."""
+    if (inside := attributes_of(value).get("__wrapped__")) is not None:
+        walk.push(inside, path)
 
 
 def _tensor(walk: Walk, value: Any, path: ObjectPath) -> None:
@@ -130,10 +159,30 @@ def _numpy_generator(walk: Walk, value: Any, path: ObjectPath) -> None:
     walk.push(value.bit_generator, path)
 
 
-_GENERATORS = (_generator, _numpy_generator)
+def _bit_generator(walk: Walk, value: Any, path: ObjectPath) -> None:
+    _generator(walk, value, path)
+    if (seeds := getattr(value, "seed_seq", None)) is not None:
+        walk.push(seeds, path)
+
+
+def _seeds(walk: Walk, value: Any, path: ObjectPath) -> None:
+    """Record how many generators have been spawned, on which depend the next ones."""
+    count = value.n_children_spawned
+    put_back = seeds_state(value)
+
+    def undo() -> Iterable[Change]:
+        if value.n_children_spawned != count:
+            put_back()
+        return () if value.n_children_spawned == count else (Change(path, False),)
+
+    walk.undo(path, undo)
+
+
+_GENERATORS = (_generator, _numpy_generator, _bit_generator, _seeds)
 
 
 def _file(walk: Walk, value: Any, path: ObjectPath) -> None:
+    refuse_writing(walk, path)
     try:
         if value.closed or not value.readable() or not value.seekable():
             return
@@ -150,39 +199,28 @@ def _file(walk: Walk, value: Any, path: ObjectPath) -> None:
 
 
 def _iterator(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """Refuse an iterator that the query names; restore another, or report its move."""
-    if _is_named(path, walk.named):
-        raise QueryError(ITERATOR.format(path))
-    if isinstance(value, types.GeneratorType):
-        before = _frame(value)
-        walk.undo(path, lambda: () if _frame(value) == before else (Change(path, False),))
-        return
-    if hasattr(value, "__setstate__") and hasattr(value, "__reduce__") and type(value).__module__ == "builtins":
-        state = value.__reduce__()[2:]
-
-        def undo() -> Iterable[Change]:
-            now = value.__reduce__()[2:]
-            if now != state and now and state:
-                value.__setstate__(state[0])
-            return (Change(path, False),) if bool(now) != bool(state) else ()
-
-        walk.undo(path, undo)
-    _instance(walk, value, path)
+    if not record_iterator(walk, value, path):
+        _instance(walk, value, path)
 
 
-def _is_named(path: ObjectPath, named: Collection[str]) -> bool:
-    at: ObjectPath | None = path
-    while at is not None:
-        if at.step != "[" and at.step not in named:
-            return False
-        at = at.parent
-    return True
+def _bytes(walk: Walk, value: Any, path: ObjectPath) -> None:
+    before = value[:]
+    if len(before) <= SMALL_BYTES:
+        walk.undo(path, lambda: () if value == before else _rewritten(value, before, path))
 
 
-def _frame(generator: types.GeneratorType[Any, Any, Any]) -> Any:
-    """Return a generator's position in its code, and its variables."""
-    frame = generator.gi_frame
-    return None if frame is None else (frame.f_lasti, {n: id(v) for n, v in frame.f_locals.items()})
+def _rewritten(value: Any, before: Any, path: ObjectPath) -> Iterable[Change]:
+    value[:] = before
+    return (Change(path, True),)
+
+
+def _view(walk: Walk, value: Any, path: ObjectPath) -> None:
+    walk.push(value.obj, path)
+
+
+def _reference(walk: Walk, value: Any, path: ObjectPath) -> None:
+    if (referent := weakref.ref.__call__(value)) is not None:
+        walk.push(referent, path)
 
 
 def _module(walk: Walk, value: Any, path: ObjectPath) -> None:
@@ -193,6 +231,24 @@ def _module(walk: Walk, value: Any, path: ObjectPath) -> None:
             with sys.modules["torch"]._C.DisableTorchFunction():
                 walk.tensors.add(item, ObjectPath(path, name), buffer=True)
     _class_of(walk, value, path)
+
+
+def _script(walk: Walk, value: Any, path: ObjectPath) -> None:
+    """Record a scripted module, whose state lies in C++."""
+    for name, item in value.named_parameters():
+        walk.push(item, ObjectPath(path, name))
+    for name, item in value.named_buffers():
+        if walk.first(item):
+            walk.tensors.add(item, ObjectPath(path, name), buffer=True)
+    flags = [(module, module.training) for module in value.modules()]
+
+    def undo() -> Iterable[Change]:
+        for module, training in flags:
+            if module.training != training:
+                module.training = training
+                yield Change(ObjectPath(path, "training"), True)
+
+    walk.undo(path, undo)
 
 
 def _loader(walk: Walk, value: Any, path: ObjectPath) -> None:
@@ -214,6 +270,7 @@ def _function(walk: Walk, value: Any, path: ObjectPath) -> None:
     if is_library(value):
         return
     walk.keep(value.__dict__, path, True)
+    record_function(walk, value, path)
     for name, item in references(value):
         walk.push(item, ObjectPath(None, name))
 
@@ -223,16 +280,24 @@ def record_root(walk: Walk, value: Any, path: ObjectPath) -> None:
 
     The other effects of such a function are intended.
     """
-    torch = sys.modules.get("torch")
-    if not callable(value) or (torch is not None and isinstance(value, torch.nn.Module)):
+    if not (isinstance(value, _FUNCTIONS) or (callable(value) and recorder_of(type(value)) is _nothing)):
         walk.push(value, path)
         return
-    function = getattr(value, "__func__", value)
-    own = [("", getattr(value, "__self__", None)), *attributes_of(value).items()]
-    held = [*own, *(references(function) if isinstance(function, types.FunctionType) else ())]
-    for name, item in held:
-        if recorder_of(type(item)) in _GENERATORS:
-            walk.push(item, ObjectPath(None, name))
+    reached = Walk(())
+    reached.push(value, path)
+    try:
+        while reached.waiting:
+            item, place = reached.waiting.popleft()
+            recorder_of(type(item))(reached, item, place)
+    finally:
+        for held, name, thing in reached.stand_ins:
+            held[name] = thing
+    for item in reached.visited:
+        if _is_generator(item):
+            walk.push(item, path)
+
+
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type, functools.partial)
 
 
 def _method(walk: Walk, value: Any, path: ObjectPath) -> None:
@@ -297,15 +362,22 @@ _slots_of: dict[type, list[tuple[str, Any]]] = {}
 def _class_of(walk: Walk, value: Any, path: ObjectPath) -> None:
     """Visit a class of the job: its attributes, and what its methods refer to."""
     kind = type(value)
+    if not walk.first(kind):
+        return
     for function in methods_of(kind):
         for name, item in references(function):
             if not isinstance(item, types.FunctionType):
                 walk.push(item, ObjectPath(None, name))
-    if is_library(kind) or not walk.first(kind):
+    if is_library(kind):
         return
+    record_class(walk, kind, path, _is_generator)
     for name, item in list(vars(kind).items()):
         if not name.startswith("__") and not isinstance(item, _OF_CLASSES):
             walk.push(item, ObjectPath(path, name))
+
+
+def _is_generator(value: Any) -> bool:
+    return recorder_of(type(value)) in _GENERATORS
 
 
 _OF_CLASSES = (
@@ -315,7 +387,8 @@ _OF_CLASSES = (
 
 _BY_BASE: list[tuple[Any, Recorder]] = [
     (np.ndarray, _array), (dict, _mapping), ((list, tuple, set, frozenset, deque), _sequence),
-    (random.Random, _generator), (io.IOBase, _file), (functools.partial, _partial), (types.FunctionType, _function),
+    (random.Random, _generator), (io.IOBase, _file), ((bytearray, array.array), _bytes), (memoryview, _view),
+    (weakref.ref, _reference), (functools.partial, _partial), (types.FunctionType, _function),
     ((types.MethodType, types.BuiltinMethodType), _method),
     ((str, bytes, int, float, complex, types.CodeType, types.MappingProxyType), _nothing),
 ]  # fmt: skip

@@ -15,11 +15,12 @@ from typing import Any
 from looptap.agent.loop.guard import backward_guard
 from looptap.agent.loop.guard.backward_guard import Guarded
 from looptap.agent.loop.guard.reachable_state import ReachableState
-from looptap.agent.loop.guard.tensor_state import Change
+from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 from looptap.streams.events import Event, Lazy
 from looptap.streams.operators.pipeline import Pipeline
 from looptap.streams.operators.trust import Sight
 from looptap.streams.preserving.interrupts import complete
+from looptap.streams.preserving.process_state import ProcessState
 from looptap.streams.preserving.torch_state import TorchStateGuard
 from looptap.streams.values.snapshots import snapshot
 
@@ -36,12 +37,17 @@ class StateGuard:
     ``names``. Raises QueryError, before anything has run, where the query would take from an iterator of the loop.
     """
 
-    __slots__ = ("_changes", "_names", "_open", "_pipelines", "_reachable", "_retained", "_shown", "_state")
+    __slots__ = (
+        "_changes", "_names", "_observables", "_open", "_pipelines", "_process", "_reachable", "_retained", "_shown",
+        "_state",
+    )  # fmt: skip
 
     def __init__(self, pipelines: Collection[Pipeline], *shown: Mapping[str, Any], names: Collection[str] = ()) -> None:
         self._pipelines, self._shown, self._names = pipelines, shown, names
         self._changes: list[Change] = []
         self._state = TorchStateGuard()
+        self._process: ProcessState | None = None
+        self._observables: dict[str, Any] | None = None
         self._reachable: ReachableState | None = None
         self._retained: Guarded | None = None
         self._open = False
@@ -58,6 +64,8 @@ class StateGuard:
             if pipeline.function is not None:
                 roots[pipeline.text] = pipeline.function
         self._state.__enter__()
+        self._process = ProcessState(named)
+        self._observables = dict(self._shown[0]) if len(self._shown) > 1 else None  # else there is no event
         self._reachable = reachable = ReachableState(named)
         self._retained = Guarded(reachable.owns)
         try:
@@ -85,11 +93,29 @@ class StateGuard:
             if self._retained is not None:
                 backward_guard.release(self._retained)
             self._state.restore()
+            if self._process is not None:
+                self._changes += [Change(ObjectPath(None, name), True) for name in self._process.put_back()]
+            self._put_back_observables()
         finally:
             if self._reachable is not None:
                 self._changes += self._reachable.restore()
         self._changes.sort(key=lambda change: change.thing is None)  # of what else goes with them, tensors say most
         self._open = False
+
+    def _put_back_observables(self) -> None:
+        """Restore the event, which other queries read, too; computed lazy values stay."""
+        if (before := self._observables) is None:
+            return
+        now = self._shown[0]
+        assert isinstance(now, dict)
+        for name, value in before.items():
+            if now.get(name) is not value or name not in now:
+                now[name] = value
+                self._changes.append(Change(ObjectPath(None, name), True))
+        for name in [name for name in now if name not in before]:
+            if not any(type(others.get(name)) is Lazy for others in self._shown[1:]):
+                del now[name]
+                self._changes.append(Change(ObjectPath(None, name), True))
 
     def changed(self, number: int) -> str:
         """Describe the changes that the code made to the loop at an event; empty if none."""

@@ -8,7 +8,7 @@ array, or of data reached past that count, a sample is compared.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +19,13 @@ SMALL_BYTES = 65_536
 """Tensors larger than this are not copied."""
 MAX_COPIED_BYTES = 1_048_576
 """Bytes of all copies of one guard."""
-MAX_COPIED_TENSORS = 64
-"""Tensors that are copied or sampled, besides buffers."""
+MAX_COPIED_TENSORS, MAX_SAMPLED_TENSORS = 512, 64
+"""Small tensors that are copied, besides buffers, and large ones that are sampled; first those that the query names."""
 MAX_SAMPLED_ELEMENTS = 1024
 """Elements of a large tensor that are compared."""
+MAX_NAMED_BYTES = 64 * 1024 * 1024
+"""Bytes that are copied of large tensors, if the query names them and may write past the count of their changes."""
+_PAST_THE_COUNT = frozenset({"data", "numpy", "untyped_storage", "storage", "asarray", "from_dlpack", "__array__"})
 MAX_NON_LEAVES = 16
 """Results of the loop whose graph node is kept."""
 
@@ -81,26 +84,28 @@ class Tensors:
         self._kept: list[tuple[list[_Tensor], Any]] = []
         self._arrays: list[tuple[ObjectPath, Any, Any]] = []
         self._samples: list[tuple[ObjectPath, Any, Any]] = []
-        self._copies_left, self._bytes = MAX_COPIED_TENSORS, MAX_COPIED_BYTES
+        self._candidates: list[_Tensor] = []
+        self._bytes = MAX_COPIED_BYTES
 
     def add(self, tensor: Any, path: ObjectPath, buffer: bool = False) -> Any:
         """Record a tensor; return its gradient. A ``buffer`` is restored silently."""
         one = _Tensor(tensor, path, buffer)
         self._all.append(one)
-        if kind_of(type(tensor)) != TENSOR or tensor.layout is not self.torch.strided or one.version < 0:
+        if not self._is_plain(tensor):
             return one.grad
         if one.requires is None and tensor.requires_grad and len(self._non_leaves) < MAX_NON_LEAVES:
             self._non_leaves.append(one)
-        size, host = tensor.nbytes, tensor.is_cpu
-        if size <= SMALL_BYTES and size <= self._bytes and (buffer or (self._copies_left > 0 and host)):
-            self._copies_left -= not buffer
-            self._bytes -= size
-            self._groups.setdefault((tensor.dtype, tensor.device), []).append(one)
-        elif host and self._copies_left > 0 and tensor.is_contiguous() and not tensor.is_quantized:
-            self._copies_left -= 1
-            flat = one.data.view(-1)
-            self._samples.append((path, chosen := flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)], chosen.clone()))
+        self._candidates.append(one)
         return one.grad
+
+    def _is_plain(self, tensor: Any) -> bool:
+        """Return True if the memory can be copied without calling code of the job."""
+        dispatches = type(tensor).__torch_dispatch__ is not self.torch.Tensor.__torch_dispatch__
+        if dispatches or tensor.layout is not self.torch.strided or tensor.is_meta:
+            return False
+        if type(tensor) is not self.torch.Tensor and self.torch.nn.parameter.is_lazy(tensor):
+            return False
+        return bool(not tensor.numel() or tensor.untyped_storage().nbytes())  # sharding frees it for a while
 
     def add_array(self, array: Any, path: ObjectPath) -> None:
         """Record an array."""
@@ -113,8 +118,29 @@ class Tensors:
             flat = array.view(np.ndarray).reshape(-1)
             self._samples.append((path, chosen := flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)], chosen.copy()))
 
-    def keep(self) -> None:
-        """Copy small tensors, all of a kind at once, and keep results' graph nodes."""
+    def keep(self, named: Collection[str] = ()) -> None:
+        """Copy small tensors, all of a kind at once, and keep results' graph nodes.
+
+        First those on whose path are most of the words that the query has ``named``.
+        """
+        if len(self._candidates) > MAX_SAMPLED_TENSORS:
+            self._candidates.sort(key=lambda one: _unnamed(one.path, named))
+        copies, samples, whole = MAX_COPIED_TENSORS, MAX_SAMPLED_TENSORS, MAX_NAMED_BYTES
+        past = not _PAST_THE_COUNT.isdisjoint(named)
+        for one in self._candidates:
+            size, host = one.data.nbytes, one.data.is_cpu
+            if size <= SMALL_BYTES and size <= self._bytes and (one.buffer or (copies > 0 and host)):
+                copies -= not one.buffer
+                self._bytes -= size
+                self._groups.setdefault((one.data.dtype, one.data.device), []).append(one)
+            elif past and host and size <= whole and not _unnamed(one.path, named):
+                whole -= size
+                self._groups.setdefault((one.data.dtype, one.data.device), []).append(one)
+            elif host and samples > 0 and one.data.is_contiguous() and not one.data.is_quantized:
+                samples -= 1
+                flat = one.data.view(-1)
+                chosen = flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)]
+                self._samples.append((one.path, chosen, chosen.clone()))
         for members in self._groups.values():
             self._kept.append((members, self._flat(members)))
         if self._non_leaves:
@@ -125,6 +151,8 @@ class Tensors:
 
     def restore(self) -> Iterator[Change]:
         """Restore what can be; yield what had changed, buffers excepted."""
+        for one in self._candidates:
+            yield from self._memory(one)
         for one in self._all:
             try:
                 yield from self._attributes(one)
@@ -140,11 +168,19 @@ class Tensors:
             if changed and not (one.buffer and id(one) in copied):
                 yield Change(one.path, id(one) in copied, one.tensor)
         for path, array, copy in self._arrays:
-            if array.shape != copy.shape or _differ(array, copy):
+            if array.shape != copy.shape or array.dtype != copy.dtype or _differ(array, copy):
                 yield Change(path, _rewritten(array, copy), array)
         for path, chosen, copy in self._samples:
             if _differ(chosen, copy) if isinstance(copy, np.ndarray) else _unequal(chosen, copy):
                 yield Change(path, False, chosen)
+
+    def _memory(self, one: _Tensor) -> Iterator[Change]:
+        """Restore memory that a query has freed: to touch it would end the process."""
+        storage = one.data.untyped_storage()
+        needed = (one.data.storage_offset() + _span(one.data)) * one.data.element_size()
+        if storage.nbytes() < needed:
+            storage.resize_(needed)
+            yield Change(one.path, False, one.tensor)
 
     def _attributes(self, one: _Tensor) -> Iterator[Change]:
         """Restore a tensor's data, graph node, `requires_grad` and gradient."""
@@ -186,7 +222,8 @@ class Tensors:
         for one, before in zip(members, kept.split(sizes), strict=True):
             before = before.view(one.tensor.shape)
             if now is None or _unequal(one.data, before):
-                one.data.copy_(before)
+                with self.torch.inference_mode(one.version < 0):
+                    one.data.copy_(before)
                 yield one
 
     def _flat(self, members: list[_Tensor]) -> Any:
@@ -195,6 +232,23 @@ class Tensors:
     def _set_version(self, tensor: Any, version: int) -> None:
         """Reset a tensor's version, so that the loop's backward pass does not fail."""
         self.torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
+def _span(tensor: Any) -> int:
+    """Return how many elements of its storage a tensor spreads over."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _unnamed(path: ObjectPath, named: Collection[str]) -> int:
+    """Return how many steps of a path the query does not mention."""
+    count = 0
+    at: ObjectPath | None = path
+    while at is not None:
+        count += at.step not in named and str(at.key) not in named
+        at = at.parent
+    return count
 
 
 def _rewritten(array: Any, copy: Any) -> bool:

@@ -1,0 +1,363 @@
+"""The state guard: less usual things of a job that a query can reach."""
+
+from __future__ import annotations
+
+import array
+import collections
+import decimal
+import functools
+import gc
+import io
+import itertools
+import math
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+import types
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from looptap.testing import pair
+
+_draws = np.random.default_rng(4)
+_calls = 0
+_TABLE = {"n": 0}
+
+
+def draw_elsewhere():
+    return _draws.normal()
+
+
+class Thing:
+    """Holds what a loop may hold, and changes it in all ways."""
+
+    shared, common = 0, [1]
+
+    def __init__(self):
+        self.rng, self.dice = np.random.default_rng(1), random.Random(2)
+        self.ids, self.pairs, self.zipped = itertools.count(), enumerate([5, 6, 7]), zip([1, 2], [3, 4], strict=True)
+        self.cycle, self.mapped = itertools.cycle([1, 2, 3]), map(abs, [1, 2, 3])
+        self.keys = iter({1: 2, 3: 4})
+        self.sobol = torch.quasirandom.SobolEngine(2, scramble=True, seed=1)
+        self.letters, self.numbers = bytearray(b"abc"), array.array("d", [1, 2, 3])
+        self.view = memoryview(bytearray(b"xyz"))
+        self.weight = torch.ones(3)
+        self.reference, self.others = weakref.ref(self.weight), weakref.WeakValueDictionary(w=self.weight)
+        self.simple = types.SimpleNamespace(rng=np.random.default_rng(9), x=1)
+        self.tasks = queue.Queue()
+        self.tasks.put(1)
+        count = 0
+
+        def counted():
+            nonlocal count
+            count += 1
+            return count
+
+        self.counted = counted
+
+    @property
+    def by_class(self):
+        type(self).shared += 1
+        return type(self).shared
+
+    @property
+    def by_global(self):
+        global _calls
+        _calls += 1
+        return _calls
+
+    @property
+    def by_table(self):
+        _TABLE["n"] += 1
+        return _TABLE["n"]
+
+    @property
+    def by_function(self):
+        return draw_elsewhere()
+
+    def draw(self):
+        return self.rng.normal()
+
+    def take(self, name):
+        return next(getattr(self, name))
+
+    def __call__(self):
+        return self.dice.random()
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(self.fc(x))
+
+
+def ask(query, event=None, /, **exposed):
+    """Return the stream of ``query`` at one event of a job that exposes ``exposed``."""
+    agent, run = pair("guarded")
+    agent.expose(**exposed)
+    stream = run.stream(query, on="batch", budget=math.inf)
+    agent.emit("batch", **(event or {"step": 1}))
+    agent.close()
+    assert stream.arrived or stream.error_count
+    return stream
+
+
+def reported(stream):
+    return [note for note in stream.notes if "in place" in note]
+
+
+DRAWS = (
+    "thing.draw()",
+    "draw()",
+    "part()",
+    "closure()",
+    "cached()",
+    "called()",
+    "thing.by_function",
+    "thing.simple.rng.normal()",
+    "thing.sobol.draw(1).sum()",
+)
+
+
+@pytest.mark.parametrize("query", DRAWS)
+def test_generators_are_restored_wherever_a_function_or_property_keeps_them(query):
+    thing, other = Thing(), np.random.default_rng(8)
+    exposed = {
+        "draw": thing.draw,
+        "part": functools.partial(Thing.draw, thing),
+        "closure": lambda: other.normal(),
+        "cached": functools.lru_cache(lambda: other.normal()),
+        "called": thing,
+        "thing": thing,
+    }
+    before = states(thing, other)
+    stream = ask(query, **exposed)
+    assert not stream.error_count, stream.traceback
+    assert states(thing, other) == before
+
+
+def states(thing, other):
+    generators = [thing.rng, thing.simple.rng, other, _draws]
+    return [str(g.bit_generator.state) for g in generators], thing.dice.getstate(), thing.sobol.num_generated
+
+
+CHANGES = {
+    "thing.by_class": "thing.shared",
+    "thing.by_global": "_calls",
+    "thing.by_table": "_TABLE['n']",
+    "thing.counted()": "count",
+    "type(thing).common.append(1) or 1": "thing.common",
+    "setattr(type(thing), 'draw', None) or 1": "thing.draw",
+    "setattr(type(thing), 'more', 1) or 1": "thing.more",
+    "thing.letters.extend(b'z') or 1": "thing.letters",
+    "thing.numbers.append(4.0) or 1": "thing.numbers",
+    "operator.setitem(thing.view, 0, 65) or 1": "thing.view",
+    "thing.reference().zero_().sum()": "thing.",
+    "thing.others['w'].data.zero_().sum()": "thing.",
+    "setattr(thing.simple, 'x', 2) or 1": "thing.simple.x",
+}
+
+
+def snapshot(thing):
+    return (
+        Thing.shared,
+        Thing.common[:],
+        _calls,
+        dict(_TABLE),
+        sorted(vars(Thing)),
+        bytes(thing.letters),
+        thing.numbers.tolist(),
+        bytes(thing.view),
+        thing.weight.tolist(),
+        thing.simple.x,
+    )
+
+
+@pytest.mark.parametrize("query", CHANGES)
+def test_a_change_by_way_of_a_class_a_global_a_view_or_a_weak_reference_is_restored_and_named(query):
+    thing = Thing()
+    before = snapshot(thing)
+    (sentence,) = reported(ask(query, thing=thing))
+    assert sentence.startswith(CHANGES[query])
+    assert "put back" in sentence
+    assert snapshot(thing) == before
+    assert thing.counted() == 1
+
+
+@pytest.mark.parametrize("name", ["ids", "pairs", "zipped", "cycle", "mapped", "keys"])
+def test_an_iterator_that_a_method_hides_is_restored_or_reported(name):
+    thing = Thing()
+    assert reported(ask(f"thing.take('{name[:2]}' + '{name[2:]}') and 1", thing=thing))
+
+
+def test_queues_locks_and_files_are_the_loops():
+    thing, lock, file = Thing(), threading.Lock(), io.StringIO("abc")
+    for query, kind in (("thing.tasks.get()", "queue"), ("lock.acquire()", "lock"), ("file.write('x')", "file")):
+        stream = ask(query, thing=thing, lock=lock, file=file)
+        assert f"is a {kind} of the loop" in stream.traceback
+    assert (thing.tasks.qsize(), lock.locked(), file.getvalue()) == (1, False, "abc")
+    assert ask("thing.tasks.qsize()", thing=thing).latest == 1
+
+
+def test_generators_that_a_query_spawns_are_not_missed_by_the_loop():
+    rng, seeds = np.random.default_rng(1), np.random.SeedSequence(5)
+    before = np.random.default_rng(1).spawn(1)[0].normal(), np.random.SeedSequence(5).spawn(1)[0].generate_state(1)
+    ask("rng.spawn(2)[0].normal()", rng=rng)
+    ask("seeds.spawn(2)[0].generate_state(1)", seeds=seeds)
+    assert (rng.spawn(1)[0].normal(), seeds.spawn(1)[0].generate_state(1)) == before
+
+
+def test_one_element_of_a_large_tensor_is_seen_where_the_query_names_it():
+    large = nn.Linear(300, 300)
+    before = large.weight.detach().clone()
+    at = "(7, 3), 9"
+    for query in (
+        "large.weight.data[7, 3].fill_(9.0)", f"large.weight.detach().numpy().__setitem__({at}) or 1",
+        "large.weight.data.zero_().sum()",
+    ):  # fmt: skip
+        assert "put back" in reported(ask(query, large=large))[0]
+    assert torch.equal(large.weight, before)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "script(x).sum()",
+        "script.eval() and 1",
+        "script.fc.weight.data.zero_().sum()",
+        "script.norm.running_mean.add_(1).sum()",
+    ],
+)
+def test_a_scripted_module_is_as_before(query):
+    script = torch.jit.script(Scripted())
+    before = {name: value.clone() for name, value in script.state_dict().items()}
+    ask(query, {"x": torch.randn(4, 4)}, script=script)
+    assert all(torch.equal(value, before[name]) for name, value in script.state_dict().items())
+    assert all(module.training for module in script.modules())
+
+
+def test_the_layers_that_a_query_names_are_copied_first():
+    deep = nn.Sequential(*[nn.Linear(2, 2) for _ in range(400)])
+    expected = deep[399].bias.tolist()
+    (sentence,) = reported(ask("deep[399].bias.data.zero_().sum()", deep=deep))
+    assert "put back" in sentence
+    assert deep[399].bias.tolist() == expected
+
+
+def test_tensors_of_inference_mode_and_of_a_subclass_are_restored():
+    class Mine(torch.Tensor):
+        pass
+
+    with torch.inference_mode():
+        inferred = torch.ones(3)
+    mine = torch.ones(3).as_subclass(Mine)
+    query = "def q(e):\n    import torch\n    with torch.inference_mode():\n        e.inferred.zero_()\n    return 1"
+    assert reported(ask(query, inferred=inferred))
+    assert reported(ask("mine.data.zero_().sum().item()", mine=mine))
+    assert inferred.tolist() == mine.tolist() == [1, 1, 1]
+
+
+def test_memory_that_a_query_frees_is_there_again():
+    small, large = torch.arange(4.0), torch.arange(100_000.0)
+    for query in ("small.untyped_storage().resize_(0) and 1", "large.untyped_storage().resize_(0) and 1"):
+        assert reported(ask(query, small=small, large=large))
+    assert small.tolist() == [0, 1, 2, 3]
+    assert large.sum().isfinite()  # of what is large only the place is there
+
+
+def test_memory_that_the_loop_has_freed_is_not_read():
+    freed = torch.ones(1000)
+    freed.untyped_storage().resize_(0)
+    assert ask("setattr(thing, 'x', 1) or 1", thing=types.SimpleNamespace(freed=freed)).arrived
+
+
+EVENT = {
+    "overwrites": "def q(e):\n    e.loss = 9\n    return 1",
+    "deletes": "def q(e):\n    del e.__dict__['loss']\n    return 1",
+    "adds": "def q(e):\n    e.more = 9\n    return 1",
+}
+
+
+@pytest.mark.parametrize("how", EVENT)
+def test_other_queries_see_the_event_as_the_loop_emitted_it(how):
+    agent, run = pair("guarded")
+    agent.expose(late=__import__("looptap").lazy(lambda: 5))
+    changing, late = run.stream(EVENT[how]), run.stream("str(late)")
+    loss, more = run.stream("loss"), run.stream("'more' in e.__dict__")
+    agent.emit("batch", loss=0.5)
+    assert loss.values == [0.5]
+    assert more.values == [False]
+    assert late.values == ["5"]
+    assert reported(changing)
+    agent.close()
+
+
+PROCESS = {
+    "gc.disable() or 1": gc.isenabled,
+    "gc.set_threshold(3) or 1": gc.get_threshold,
+    "warnings.simplefilter('ignore') or 1": lambda: list(warnings.filters),
+    "os.environ.update(ZZ='1') or 1": lambda: dict(os.environ),
+    "os.environ.pop('PATH')": lambda: dict(os.environ),
+    "os.chdir('/') or 1": os.getcwd,
+    "sys.path.append('x') or 1": lambda: list(sys.path),
+    "sys.setrecursionlimit(900) or 1": sys.getrecursionlimit,
+    "signal.signal(10, print) and 1": lambda: signal.getsignal(10),
+    "signal.setitimer(0, 99.0) and 1": lambda: signal.getitimer(0),
+    "setattr(decimal.getcontext(), 'prec', 3) or 1": lambda: decimal.getcontext().prec,
+    "setattr(sys, 'stdout', None) or 1": lambda: sys.stdout,
+}
+
+
+@pytest.mark.parametrize("query", PROCESS)
+def test_what_all_code_of_the_process_shares_is_restored_and_named(query):
+    module = query.partition(".")[0].removeprefix("setattr(")
+    module = module.removesuffix(", 'stdout', None) or 1")
+    timer = signal.setitimer(0, 0.0)
+    try:
+        before = PROCESS[query]()
+        stream = ask(f"def q(e):\n    import {module}\n    return {query}")
+        after = PROCESS[query]()
+    finally:
+        signal.setitimer(0, *timer)
+    assert not stream.error_count, stream.traceback
+    assert after == before
+    assert reported(stream)
+
+
+MODES = {
+    "torch.set_flush_denormal(True) and 1": lambda: 5e-324 * float(1),
+    "torch.backends.mkldnn.set_flags(False) and 1": lambda: torch.backends.mkldnn.enabled,
+    "torch.backends.cuda.enable_flash_sdp(False) or 1": torch.backends.cuda.flash_sdp_enabled,
+    "torch.backends.cuda.enable_math_sdp(False) or 1": torch.backends.cuda.math_sdp_enabled,
+    "setattr(torch.backends.opt_einsum, 'enabled', False) or 1": lambda: torch.backends.opt_einsum.enabled,
+    "setattr(torch.utils.deterministic, 'fill_uninitialized_memory', False) or 1": lambda: (
+        torch.utils.deterministic.fill_uninitialized_memory
+    ),
+    "torch._C._set_fwd_grad_enabled(False) or 1": torch._C._is_fwd_grad_enabled,
+    "torch._C._set_multithreading_enabled(False) or 1": torch._C._is_multithreading_enabled,
+}
+
+
+@pytest.mark.parametrize("query", MODES)
+def test_modes_that_decide_about_the_last_bit_are_restored(query):
+    before = MODES[query]()
+    assert not ask(query).error_count
+    assert MODES[query]() == before
+
+
+def test_a_container_of_the_job_is_still_seen():
+    counts = collections.Counter(a=1)
+    assert reported(ask("counts.update('ab') or 1", counts=counts))
+    assert counts == {"a": 1}
