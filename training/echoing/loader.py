@@ -18,6 +18,7 @@ from looptap.training.echoing.flow import Flow
 from looptap.training.echoing.pytrees import versions
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Copies, batch_length, open_source
+from looptap.training.saved_state import require_state
 
 _START_BATCHES = 4
 """Maximum batches in the buffer at the start of an epoch: those of one fresh batch, so that none waits."""
@@ -135,10 +136,7 @@ class Echo(Flow):
         """Return plain data from which `load_state_dict` continues after the last batch."""
         if self._resumed is not None:  # state loaded, but not continued yet
             return dict(self._resumed)
-        state: dict[str, Any] = {name: getattr(self, name) for name in _COUNTERS}
-        state |= {"factor": self.factor, "auto": self.auto, "buffer": self.buffer, "mode": self.mode}
-        state |= {"inside": self._inside, "kind": type(self._source).__name__, "guard": self._guard}
-        state |= {"copies": self._copies.getstate(), "order": self._order.getstate()}
+        state = self._whole_state()
         return state | self._epoch_state() if self._inside else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -146,11 +144,12 @@ class Echo(Flow):
 
         The state must be of the same kind of loader.
         """
+        require_state(state, self._whole_state(), "an Echo")
         kind = type(self._source).__name__
-        if state.get("kind") != kind:
-            raise ValueError(
-                f"The state is that of a loader of another kind, {state.get('kind')!r}; this one is {kind!r}."
-            )
+        if state["kind"] != kind:
+            raise ValueError(f"The state is that of a loader of another kind, {state['kind']!r}; this one is {kind!r}.")
+        if state["inside"]:
+            require_state(state, self._epoch_state(), "an Echo within an epoch")
         for name in _COUNTERS:
             setattr(self, name, state[name])
         self.mode, self.buffer, self._guard = state["mode"], state["buffer"], state["guard"]
@@ -160,6 +159,13 @@ class Echo(Flow):
             generator.setstate((version, tuple(numbers), rest))
         self._inside = False
         self._resumed = dict(state) if state["inside"] else None
+
+    def _whole_state(self) -> dict[str, Any]:
+        """Return the part of a state that is not that of an epoch."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in _COUNTERS}
+        state |= {"factor": self.factor, "auto": self.auto, "buffer": self.buffer, "mode": self.mode}
+        state |= {"inside": self._inside, "kind": type(self._source).__name__, "guard": self._guard}
+        return state | {"copies": self._copies.getstate(), "order": self._order.getstate()}
 
     # ------------------------------------------------------------ the loop
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from looptap.training.saved_state import require_state
+
 
 class AverageGradient:
     """The exponential average of mean gradients, one tensor for each parameter.
@@ -63,6 +65,7 @@ class AverageGradient:
 
         Raises ValueError for the average of another model; nothing has changed then.
         """
+        require_state(state, dict.fromkeys(("tensors", "updates", "decay")), "an AverageGradient")
         shapes = [[tuple(one.shape) for one in tensors] for tensors in (state["tensors"], self.tensors)]
         if shapes[0] != shapes[1]:
             raise ValueError("The average gradient of the state is that of a model with other parameters.")

@@ -21,6 +21,7 @@ from looptap.training.prioritized.methods.renewals import Renewals
 from looptap.training.prioritized.prioritized_observables import PrioritizedObservables
 from looptap.training.prioritized.priority_source import PrioritySource
 from looptap.training.sampling.permutation_walk import Bools, Floats, Ints
+from looptap.training.saved_state import require_state
 from looptap.training.selection import selection_arguments as arguments
 from looptap.training.selection.methods.catalog import MethodControl
 from looptap.training.selection.methods.method import Method
@@ -262,11 +263,10 @@ class Prioritized(PrioritizedObservables):
         As `Selection.load_state_dict`; what is known of priorities is taken over from all ranks.
         """
         for one in (state, *others):
-            if not isinstance(one, dict) or "trends" not in one:
-                raise ValueError(f"{one!r:.60} is not what the state_dict() of a Prioritized returned.")
+            require_state(one, self.state_dict() | {"methods": {}, "average": None}, "a Prioritized")
         average = None
         if state["average"] is not None and self._source is not None:
-            average = AverageGradient(self.model.parameters(), state["average"]["decay"])
+            average = AverageGradient(self.model.parameters(), decay=0.0)
             average.load_state_dict(state["average"])
         super().load_state_dict(state, *others)
         if average is not None:

@@ -14,11 +14,6 @@ from looptap.training.progress.forecast.earlier_runs import earlier_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import Floats, Function, Never, StopRule
 
-_STATE = frozenset(
-    ("epoch", "steps", "in_epoch", "elapsed", "length", "size", "validation", "done", "since", "checked", "seen",
-     "shares", "trained")
-)  # fmt: skip
-
 
 def counts(**given: object) -> None:
     """Raise ValueError for anything but None and whole numbers from 1."""
@@ -83,16 +78,6 @@ def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Ear
     if any(curve is None for curve in curves):
         raise ValueError(f"history={history!r:.60} must be a list of curves, each a list of what a run validated.")
     return earlier_of([metric.errors(curve) for curve in curves if curve is not None])
-
-
-def check_state(state: object) -> None:
-    """Raise ValueError for what `Progress.state_dict` cannot have returned."""
-    missing = _STATE if not isinstance(state, dict) else _STATE - state.keys()
-    if missing:
-        raise ValueError(
-            f"{state!r:.60} is not what the state_dict() of a Progress returned: {', '.join(sorted(missing))} is "
-            "missing."
-        )
 
 
 def _numbers(values: object) -> Floats | None:

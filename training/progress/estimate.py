@@ -18,6 +18,7 @@ from looptap.training.progress.forecast.stopping_rules import Floats, Never, Sto
 from looptap.training.progress.loader_size import MOVED_SHARE
 from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.speed import SpeedWindow, units
+from looptap.training.saved_state import require_state
 
 PRIOR_SPEED_RATIO = 3.0
 """Assumed speed of validation relative to training, before the first validation."""
@@ -120,6 +121,7 @@ class Estimator:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`; speeds are measured again."""
+        require_state(state, self.state_dict(), "an Estimator")
         self.plan.done, self.plan.since, self.plan.checked = state["done"], state["since"], state["checked"]
         self.seen = [(float(x), float(value), float(variance)) for x, value, variance in state["seen"]]
         self.ratio, self.rest = state["shares"]

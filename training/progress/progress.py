@@ -15,7 +15,6 @@ from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
 from looptap.training.progress.arguments import (
     callables,
-    check_state,
     counts,
     earlier_from,
     number_of,
@@ -34,6 +33,7 @@ from looptap.training.progress.plan import TrainingPlan, nearest
 from looptap.training.progress.run_end import RunEnd
 from looptap.training.progress.step_counter import StepCounter
 from looptap.training.progress.validation_subsets import Inserting
+from looptap.training.saved_state import require_state
 
 ESTIMATE_SECONDS = 1.0
 """Seconds for which an estimate is reused."""
@@ -279,7 +279,7 @@ class Progress(ProgressObservables):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`, even inside an epoch. Raises ValueError."""
-        check_state(state)
+        require_state(state, self.state_dict(), "a Progress")
         self.epoch, self.steps, self._resumed = state["epoch"], state["steps"], state["in_epoch"]
         self._from = self.steps - self._resumed
         self._before = state["elapsed"]

@@ -8,15 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
+from looptap.training.saved_state import require_state
 
 Ints32: TypeAlias = npt.NDArray[np.int32]
 
 _MAX_UNCOUNTED_STEPS = 64  # whose instances are counted together: single steps find no part of the table in a cache
-_SAVED = ("loss", "score", "label", "seen", "last", "probability", "weight", "uniform", "prediction")
+_SAVED = ("loss", "score", "label", "seen", "last", "scored_at", "probability", "weight", "uniform", "prediction")
 
 
 class InstanceTable:
-    """Arrays with one element per instance, about 40 bytes in all.
+    """Arrays with one element per instance, about 50 bytes in all.
 
     >>> table = InstanceTable(3)
     >>> table.observed(np.array([2]), np.array([0.5]), np.array([0.25]))
@@ -40,6 +41,10 @@ class InstanceTable:
         """True if it would have been accepted with any score: such instances are a uniform sample."""
         self.prediction = np.full(size, np.nan, np.float32)
         """Its predicted importance when last drawn; NaN if unknown."""
+        self.scored_at = np.full(size, -1, np.int64)
+        """How many instances had been trained on, copies too, when its newest loss came; -1: never."""
+        self.trained_instances = 0
+        """How many were trained on so far, copies too."""
         self.plain = True
         """Whether all instances were drawn alike so far."""
         self.sums = [0.0, 0, 0.0, 0]
@@ -89,11 +94,13 @@ class InstanceTable:
     def trained(self, indices: Ints, step: int) -> None:
         """Count a step on ``indices``, which stay as they are."""
         self._uncounted.append((indices, step))
+        self.trained_instances += len(indices)
         if len(self._uncounted) >= _MAX_UNCOUNTED_STEPS:
             self._count()
 
     def observed(self, indices: Ints, losses: Floats, scores: Floats | None) -> None:
         """Keep the newest losses and scores of distinct ``indices``."""
+        self.scored_at[indices] = self.trained_instances
         self._replace(self.loss, 0, indices, losses)
         if scores is not None:
             self._replace(self.score, 2, indices, scores)
@@ -116,9 +123,11 @@ class InstanceTable:
         return {"ids": ids.copy()} | {name: getattr(self, name)[ids] for name in _SAVED}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what is known of the ids in ``state``."""
+        """Restore what is known of the ids in ``state``. Raises ValueError."""
+        require_state(state, dict.fromkeys(("ids", *_SAVED)), "an InstanceTable")
         for name in _SAVED:
             getattr(self, name)[state["ids"]] = state[name]
+        self.trained_instances = int(self.scored_at.max(initial=0))
         self.plain = False
         self.recount()
 

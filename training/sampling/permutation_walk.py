@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from looptap.training.saved_state import require_state
+
 Floats: TypeAlias = npt.NDArray[np.float32]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -123,7 +125,8 @@ class PermutationWalk:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state_dict`."""
+        """Continue from the result of `state_dict`. Raises ValueError."""
+        require_state(state, self.state_dict(), "a PermutationWalk")
         self.rng.bit_generator.state = state["rng"]
         self._order, self._place = np.asarray(state["rest"]), 0
         self.walked, self._rate = state["walked"], state["rate"]

@@ -75,5 +75,7 @@ class HonestGain:
         return sums
 
     def load_state_dict(self, state: list[float]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Continue from what `state_dict` returned. Raises ValueError."""
+        if not isinstance(state, list) or len(state) != len(self._sums):
+            raise ValueError(f"gain={state!r:.60} must be {len(self._sums)} sums, as the state_dict() has them.")
         self._sums, self._new = np.array(state), []

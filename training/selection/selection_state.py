@@ -13,7 +13,9 @@ import numpy as np
 from looptap.streams.errors import ControlError
 from looptap.training.sampling.in_flight import BatchesInFlight
 from looptap.training.sampling.permutation_walk import Floats, Ints
+from looptap.training.saved_state import require_state
 from looptap.training.selection.features.features import Features
+from looptap.training.selection.honest_gain import HonestGain
 from looptap.training.selection.methods.catalog import METHODS
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.selection_observables import SelectionObservables
@@ -76,15 +78,19 @@ class SelectionState(SelectionObservables):
         the epoch begins again. Raises ValueError for the state of other data, ControlError for a method that lacks
         something here; nothing has changed then.
         """
+        owner = f"a {type(self).__name__}"
         for one in (state, *others):
-            if not isinstance(one, dict) or "table" not in one:
-                raise ValueError(f"{one!r:.60} is not what the state_dict() of a Selection returned.")
+            require_state(one, SelectionState.state_dict(self) | {"methods": {}}, owner)
         state, *rest = (_mapped(one, object, _array) for one in (state, *others))
         others = tuple(rest)
         for one in (state, *others):
             if one["size"] != self.table.size:
                 raise ValueError(f"The state is that of {one['size']:,} instances; here are {self.table.size:,}.")
+        if unknown := {state["method"], *state["methods"]} - self.catalog.keys():
+            raise ValueError(f"The state is of the method {min(unknown)!r}; here are {', '.join(self.catalog)}.")
+        HonestGain().load_state_dict(state["gain"])
         self.catalog[state["method"]].require(self)
+        require_state(state, {"methods": {state["method"]: {}}}, owner)
         for name, known in state["methods"].items():
             with contextlib.suppress(ControlError):  # it was used before, and lacks something here
                 self.catalog[name].require(self)

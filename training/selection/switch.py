@@ -7,6 +7,8 @@ from collections import deque
 from statistics import median
 from typing import Any
 
+from looptap.training.saved_state import require_state
+
 AUTO, ON, OFF = "auto", "on", "off"
 SWITCH_POSITIONS = (AUTO, ON, OFF)
 """Positions of the switch: as measured, always, never."""
@@ -36,6 +38,7 @@ class Switch:
         """Seconds of a step without selection; NaN before the first."""
         self.cost_seconds = math.nan
         """Seconds of selection a step, with scores: as of when it was on last, else as while off; NaN before."""
+        self._idle_cost = math.nan  # seconds of a step that is scored while it is off; NaN before
         self.idle = 0
         """How many of the coming steps need not be recorded at all, at most ``most_idle``."""
         self.idled = 0
@@ -58,12 +61,13 @@ class Switch:
             self._untaken = 0
             self.step_seconds = median(self._steps)
             self.cost_seconds = median(self._costs_on or self._costs_off or (math.nan,))
+            self._idle_cost = median(self._costs_off or self._costs_on or (math.nan,))
 
     def scores(self) -> bool:
         """Return whether the coming step is to be scored."""
         self._since += 1 + self.idled
         measured = len(self._costs_on) + len(self._costs_off) >= _MIN_COSTS
-        if measured and not self.on and self._since * _IDLE_COST_SHARE * self.step_seconds < self.cost_seconds:
+        if measured and not self.on and self._since * _IDLE_COST_SHARE * self.step_seconds < self._idle_cost:
             return False
         self._since = 0
         return True
@@ -95,7 +99,7 @@ class Switch:
         budget = _IDLE_COST_SHARE * self.step_seconds
         if self.on or len(self._costs_on) + len(self._costs_off) < _MIN_COSTS or not budget > 0:
             return 0
-        until_score = math.ceil(min(self.cost_seconds / budget, _TEST_EVERY_STEPS)) - 1 - self._since
+        until_score = math.ceil(min(self._idle_cost / budget, _TEST_EVERY_STEPS)) - 1 - self._since
         return max(0, min(until_score, self._until_test - 1, self._most_idle))
 
     def _test(self, gain: float) -> None:
@@ -114,7 +118,8 @@ class Switch:
         return {"on": self.on, "why": self.why, "until_test": self._until_test - self.idled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Continue from what `state_dict` returned. Raises ValueError."""
+        require_state(state, self.state_dict(), "a Switch")
         self.on, self.why, self._until_test = state["on"], state["why"], state["until_test"]
 
     def fail(self, why: str) -> None:

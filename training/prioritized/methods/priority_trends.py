@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from looptap.training.sampling.permutation_walk import Floats, Ints
+from looptap.training.saved_state import require_state
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 _MAX_SLOPE_FACTOR = 1.0  # the logarithm of a priority changes by no more in a step
@@ -63,6 +64,7 @@ class PriorityTrends:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what is known of the ids in ``state``."""
+        """Restore what is known of the ids in ``state``. Raises ValueError."""
+        require_state(state, dict.fromkeys(("ids", *_SAVED)), "a PriorityTrends")
         for name in _SAVED:
             getattr(self, name)[np.asarray(state["ids"])] = np.asarray(state[name])

@@ -83,6 +83,7 @@ class ProportionalLoss(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
+        super().load_state_dict(state)
         self._rng.bit_generator.state = state["rng"]
         self._fill()
 

@@ -201,6 +201,7 @@ class Published(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
+        super().load_state_dict(state)
         self.step, self._pointer = state["step"], state["pointer"]
         self._drawn_first, self._done_first = state["drawn_first"], state["done_first"]
         self._round, self._least, self._bad = list(state["round"]), state["least"], state["bad"]

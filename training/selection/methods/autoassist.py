@@ -121,6 +121,7 @@ class AutoAssist(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`. Raises ValueError for that of other features."""
+        super().load_state_dict(state)
         if len(state["phi"]) != len(self.phi):
             raise ValueError(
                 f"The assistant of the state has {len(state['phi']) - 1:,} features; here are {len(self.phi) - 1:,}."

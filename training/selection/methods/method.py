@@ -8,6 +8,7 @@ import numpy as np
 
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Acceptance, Accepted, Floats, Ints, PermutationWalk
+from looptap.training.saved_state import require_state
 from looptap.training.selection.features.features import Features
 
 
@@ -127,4 +128,5 @@ class Method:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Continue from a `state_dict`. Raises ValueError if a part is missing."""
+        require_state(state, self.state_dict(), f"the method {self.name!r}")

@@ -75,6 +75,7 @@ class Norm(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
+        super().load_state_dict(state)
         self._mean_weight = state["mean_weight"]
 
     @property
@@ -144,4 +145,5 @@ class InfoBatch(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
+        super().load_state_dict(state)
         self._threshold = state["threshold"]

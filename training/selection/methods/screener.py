@@ -98,6 +98,7 @@ class Screener(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned. Raises ValueError."""
+        super().load_state_dict(state)
         if np.shape(state["first"]) != self.first.shape:
             raise ValueError(
                 f"The net of the state has {np.shape(state['first'])[1] - 1:,} features; here are "

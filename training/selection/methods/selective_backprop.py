@@ -47,6 +47,7 @@ class SelectiveBackprop(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
+        super().load_state_dict(state)
         self.history, self._rng.bit_generator.state = np.asarray(state["history"]), state["rng"]
 
 

@@ -58,4 +58,5 @@ class SelfPaced(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
+        super().load_state_dict(state)
         self.limit = state["limit"]
