@@ -234,6 +234,31 @@ def test_the_gain_is_that_of_its_definition():
     assert gain.kept == pytest.approx(kept / offered, rel=1e-5)
 
 
+def test_few_scores_while_it_is_off_do_not_make_the_gain_look_low():
+    """A score of the last epoch says much, one of ten epochs ago nothing."""
+    gains = []
+    for cost in (0.0, 1e-3):  # seconds of a score; a tenth of a step
+        clock = Clock()
+
+        def losses_of(outputs, targets, clock=clock, cost=cost):
+            clock.now += cost
+            return outputs
+
+        selection = Selection(10_000, 100, switch="off", clock=clock, loss=losses_of)
+        found = []
+        for epoch in range(40):
+            for batch in selection:
+                clock.now += 0.01
+                hard = np.array(batch) // 1000 == selection.steps // 150 % 10
+                losses = torch.from_numpy(np.where(hard, 3.0, 0.05).astype(np.float32))
+                selection.observe(batch, logits=losses, targets=torch.zeros(100))
+            if epoch > 10:
+                found.append(selection.gain)
+        gains.append(np.median(found))
+    assert gains[0] > 1.1
+    assert gains[1] == pytest.approx(gains[0], rel=0.15)
+
+
 # ------------------------------------------------------------ recalibration
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
@@ -72,6 +73,8 @@ class Results:
         self.found = {Job(*job): Curve(*curve) for job, curve in known["runs"]}
         self.costs: dict[str, float] = known.get("costs", {})
         """Milliseconds a step that a method takes."""
+        self.load: float | None = known.get("load")
+        """The load average of the machine when timing began; None: before it was noted."""
 
     def done(self, jobs: Iterable[tuple[Job, float]], what: str) -> None:
         """Do what is missing; a job comes with the accuracy at which it may end."""
@@ -98,7 +101,11 @@ class Results:
         """Save all."""
         rows = [json.dumps([job, curve]) for job, curve in sorted(self.found.items())]
         part = self.path.with_suffix(".part")
-        part.write_text(f'{{"costs": {json.dumps(self.costs)},\n"runs": [\n' + ",\n".join(rows) + "\n]}\n")
+        part.write_text(
+            f'{{"costs": {json.dumps(self.costs)}, "load": {json.dumps(self.load)},\n"runs": [\n'
+            + ",\n".join(rows)
+            + "\n]}\n"
+        )
         part.replace(self.path)
 
     def curves(self, task: str, method: str, rate: float, seeds: Sequence[int]) -> list[Curve]:
@@ -258,6 +265,7 @@ def decaying(results: Results, task: str) -> None:
 def timed(results: Results, tasks: Sequence[str], *, again: bool = False) -> None:
     """Run what is timed, one at a time, methods in turn; all of it if ``again``."""
     if again:
+        results.load = round(os.getloadavg()[0], 2)
         results.found = {
             job: curve for job, curve in results.found.items() if job.kind != TIMED or job.task not in tasks
         }

@@ -16,8 +16,9 @@ from looptap.training.selection.methods.method import Method
 class Learning:
     """Enters the losses and scores of steps: in the table, the gain and the audit."""
 
-    def __init__(self, table: InstanceTable) -> None:
+    def __init__(self, table: InstanceTable, epoch: int) -> None:
         self.table = table
+        self._epoch = epoch  # instances that an epoch offers
         self.gain, self.audit = HonestGain(), Audit()
         self._late: list[tuple[Ints, PerExample]] = []  # on a device, which is not waited for
 
@@ -57,18 +58,28 @@ class Learning:
         """
         table = self.table
         predicted, known = self._predicted(method, ids)
-        if method.draws and (known is None or known.any()):
-            some = slice(None) if known is None else known
+        if method.draws:
+            counted = known if selecting else self._fresh(ids, known)
+            some = slice(None) if counted is None else counted
             drawn = table.probability[ids[some]]
             wanted = drawn if selecting else method.acceptance(ids[some]).probability
-            found = losses if scores is None else scores
-            self.gain.add(drawn=drawn, wanted=wanted, scores=found.copy() if known is None else found[known])
+            self.gain.add(drawn=drawn, wanted=wanted, scores=(losses if scores is None else scores)[some].copy())
         judged = table.uniform[ids]  # selected instances would flatter the audit
         if known is not None:
             judged &= known
         teach(ids, losses, scores)
         table.observed(ids, losses, scores)
         self.audit.add(predicted[judged], losses[judged], method.cut, method.threshold)
+
+    def _fresh(self, ids: Ints, known: Bools | None) -> Bools:
+        """Return which of ``ids`` were scored less than an epoch ago.
+
+        While it selects, the instances that count most are seen again sooner than in an epoch, and all steps are
+        scored. While all are drawn alike, older scores would make the gain of turning it on look too low. How old the
+        score of an instance is does not depend on the score, so that those that are left are a fair sample.
+        """
+        fresh: Bools = self.table.trained_instances - self.table.scored_at[ids] < self._epoch
+        return fresh if known is None else fresh & known
 
     def _predicted(self, method: Method, ids: Ints) -> tuple[Floats, Bools | None]:
         """Return the predictions at the draw, and which are known; None: all."""

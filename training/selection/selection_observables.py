@@ -67,7 +67,10 @@ class SelectionObservables(Noted):
         """Seconds that the skipped instances would have taken, in all, by the steps of their time."""
         self.beside: SideAssistant | None = None
         """The assistant beside the loop: its ``waiting`` batches, ``starved`` draws, ``dropped`` losses; None: none."""
-        self._learning, self._gate = Learning(self.table), Switch(int(_MAX_IDLE_SHARE * len(shard) / batch_size))
+        self._learning, self._gate = (
+            Learning(self.table, len(shard)),
+            Switch(int(_MAX_IDLE_SHARE * len(shard) / batch_size)),
+        )
         self._method = self.make(Method)
         self._selecting, self._inside, self._turn = False, False, 0
         self._end = 0  # instances that are offered by the end of this epoch
