@@ -16,7 +16,8 @@ from looptap.testing import pair
 from looptap.visualizers.drawing.picture import Images, Line, Picture, Text
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.notebook import kernels
-from looptap.visualizers.surfaces.notebook.browser_pages import (
+from looptap.visualizers.surfaces.notebook.canvas import Canvas
+from looptap.visualizers.surfaces.live.browser_pages import (
     ACKNOWLEDGE_INTERVAL_SECONDS,
     GONE_AFTER_SECONDS,
     MAX_ACKNOWLEDGE_FRAMES,
@@ -24,9 +25,9 @@ from looptap.visualizers.surfaces.notebook.browser_pages import (
     PROMPT_REPLY_SECONDS,
     BrowserPages,
 )
-from looptap.visualizers.surfaces.notebook.driver import Driver
-from looptap.visualizers.surfaces.notebook.growing import growing
-from looptap.visualizers.surfaces.notebook.live_canvas import Live
+from looptap.visualizers.surfaces.live.driver import Driver
+from looptap.visualizers.surfaces.live.growing import growing
+from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.notebook.overview import overview, table
 from looptap.visualizers.surfaces.notebook.panel import panel
 from looptap.visualizers.surfaces.notebook.stills import png
@@ -377,7 +378,7 @@ def test_a_table_escapes_its_cells():
 def test_a_cell_is_pulled_and_drawn_by_others_while_its_live_chart_is_shown():
     stream = Stream("loss", fields=("step", "loss"))
     plot = Plot(stream)
-    live, failed = Live(plot.cells[0]), []
+    live, failed = Live(plot.cells[0], Canvas), []
 
     def shows():
         try:

@@ -5,19 +5,16 @@ The code of the page is held once, by a model of its own; a canvas carries some 
 
 from __future__ import annotations
 
-import threading
-import time
 import uuid
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import anywidget
 import traitlets
 
-from looptap.visualizers.surfaces.notebook.browser_pages import BrowserPages
+from looptap.visualizers.surfaces.live.frame_channel import Asked, FrameChannel
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, pulse, quietly
-from looptap.visualizers.surfaces.pages.frames import CanvasFrame, SentFrame
+from looptap.visualizers.surfaces.pages.frames import CanvasFrame
 from looptap.visualizers.surfaces.pages.script import STATIC, script
 
 
@@ -47,69 +44,41 @@ class Canvas(anywidget.AnyWidget):
     still = traitlets.Unicode().tag(sync=True)
     height = traitlets.Int(300).tag(sync=True)
 
-    def __init__(
-        self, on_ask: Callable[[dict[str, Any]], None] = lambda message: None, *, height: int = 300, still: str = ""
-    ) -> None:
+    def __init__(self, on_ask: Asked = lambda message: None, *, height: int = 300, still: str = "") -> None:
         code = f"IPY_MODEL_{library().model_id}"
         super().__init__(library=code, identity=uuid.uuid4().hex, still=still, height=height)
-        self._guard = threading.Lock()
-        self._pages, self._sent = BrowserPages(), SentFrame()
-        self._number = 0
-        self._full = True
-        self._on_ask = on_ask
+        self._channel = FrameChannel(on_ask)
         self.on_msg(self._message)
         answer_anywhere(self)
         quietly(self)
 
-    # ------------------------------------------------------------ what pages say
-
     def _message(self, widget: Any, message: Any, buffers: Any) -> None:
         pulse.hear()
-        kind, page = message.get("t"), str(message.get("page", ""))[:40]
-        now = time.monotonic()
-        with self._guard:
-            if kind == "ready":
-                self._pages.heard(page, self._number, now)
-                self._full = True
-            elif kind == "ack" and isinstance(number := message.get("n"), int):
-                self._pages.heard(page, min(number, self._number), now, bool(message.get("hidden")))
-            elif kind == "left":
-                self._pages.left(page)
-        if kind not in ("ready", "ack", "left"):
-            self._on_ask(message)
-
-    # ------------------------------------------------------------ what they get
+        self._channel.take(message)
 
     def watched(self, now: float) -> bool:
         """Return whether a page draws what is sent."""
-        with self._guard:
-            return self._pages.there(self._number, now, deaf=pulse.deaf(now))
+        pulse.beat(now)
+        return self._channel.watched(now, deaf=pulse.deaf(now))
+
+    def deaf(self, now: float) -> bool:
+        """Return whether the kernel holds up all messages until the running cell ends."""
+        return pulse.deaf(now)
 
     def ready(self) -> bool:
         """Return whether the pages can take another frame."""
-        with self._guard:
-            return self._pages.ready(self._number)
+        return self._channel.ready()
 
     @property
     def hidden(self) -> bool:
         """True if the canvas is out of sight on all pages."""
-        return self._pages.hidden
+        return self._channel.hidden
 
     @property
     def behind(self) -> bool:
         """True if a page needs the whole frame again."""
-        return self._full
+        return self._channel.behind
 
     def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
-        """Return what pages lack of ``frame``, for `send`.
-
-        ``made`` is when its newest value came; ``blind`` asks for a short form, for pages that have not answered.
-        """
-        with self._guard:
-            full = self._full or blind
-            self._full = False
-            self._number += 1
-            ask = self._pages.sent(self._number, time.monotonic())
-            message, buffers = self._sent.update(frame, full=full, coarse=blind)
-            message |= {"t": "frame", "n": self._number, "time": made, "ask": ask}
-        return message, buffers
+        """Return what pages lack of ``frame``, for `send`."""
+        return self._channel.made(frame, blind=blind, made=made)

@@ -10,9 +10,11 @@ from looptap.streams.stream.stream import Stream
 from looptap.visualizers.cells import Cell
 from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.plot import Plot
-from looptap.visualizers.surfaces.notebook.driver import driver
+from looptap.visualizers.surfaces.live.driver import driver
+from looptap.visualizers.surfaces.live.frame_channel import Asked
+from looptap.visualizers.surfaces.notebook.canvas import Canvas
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, shell
-from looptap.visualizers.surfaces.notebook.live_canvas import Live
+from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.notebook.stills import Still
 
 _PLOT_PIXELS = 300, 240, 190
@@ -70,7 +72,11 @@ class PlotView:
         for cell in [cell for cell in self._lives if cell not in cells]:
             self._lives.pop(cell).close()
         height = _PLOT_PIXELS[min(rows, len(_PLOT_PIXELS)) - 1]
-        lives = {cell: self._lives.get(cell) or Live(cell, height=height, still=self.still.name) for cell in cells}
+        
+        def canvas(asked: Asked) -> Canvas:
+            return Canvas(asked, height=height, still=self.still.name)
+
+        lives = {cell: self._lives.get(cell) or Live(cell, canvas) for cell in cells}
         fresh = [live for cell, live in lives.items() if cell not in self._lives]
         self._lives = lives
         self.box.children = [live.canvas for live in lives.values()]

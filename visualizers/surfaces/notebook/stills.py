@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.visualizers.drawing.picture import Picture
-from looptap.visualizers.surfaces.notebook.driver import Driver
+from looptap.visualizers.surfaces.live.driver import Driver
 
 STILL_INTERVAL_SECONDS = 10.0
 """Seconds between two stills of a plot that changes."""

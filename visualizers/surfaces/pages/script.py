@@ -18,11 +18,19 @@ _PARTS = (
 
 
 @cache
-def script() -> str:
-    """Return the script, an ECMAScript module, with its style and tables of colours."""
-    style = (STATIC / "uPlot.min.css").read_text() + (STATIC / "chart.css").read_text()
+def style() -> str:
+    """Return the style of charts."""
+    return (STATIC / "uPlot.min.css").read_text() + (STATIC / "chart.css").read_text()
+
+
+@cache
+def script(*, styled: bool = True) -> str:
+    """Return the script, an ECMAScript module, with its tables of colours.
+
+    Unless it is ``styled``, the page has the `style` in a file of its own.
+    """
     tables = {
-        "STYLE": style,
+        "STYLE": style() if styled else "",
         "COLORS": COLORS,
         "DARK_FORMS": dict(zip(COLORS, DARK.colors, strict=True)),
         "VIRIDIS": [_parts(color) for color in VIRIDIS],

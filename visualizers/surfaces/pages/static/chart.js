@@ -18,7 +18,7 @@ class View {
     this.el.addEventListener("pointerdown", ({ target }) => {
       if (!target.closest("input, select, button")) this.el.focus({ preventScroll: true }); // its keys are heard then
     });
-    make(this.el, "style").textContent = STYLE;
+    if (STYLE) make(this.el, "style").textContent = STYLE; // a page of ours has it in a file: none may stand inline there
     const head = make(this.el, "div", "head");
     this.title = make(head, "span", "title");
     this.tools = new Tools(this, make(head, "span", "buttons"));

@@ -1,4 +1,4 @@
-"""The thread that updates a notebook's charts, also while a cell runs."""
+"""The thread that updates the charts of notebooks and pages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import threading
 import time
 import weakref
 from typing import Protocol
-
-from looptap.visualizers.surfaces.notebook.kernels import pulse
 
 log = logging.getLogger("looptap")
 
@@ -56,7 +54,7 @@ class Driver:
             except Exception:
                 if moved not in self._failed:
                     self._failed.add(moved)
-                    log.exception("looptap: a chart of this notebook failed; it is tried again every few seconds.")
+                    log.exception("looptap: a chart failed; it is tried again every few seconds.")
                 pause = _RETRY_DELAY_SECONDS
             if pause is not None:
                 again = max(due, begun - pause) + pause  # one late visit does not delay the following ones
@@ -74,7 +72,6 @@ class Driver:
                 now = time.monotonic()
                 due = self._waiting[0][0]
                 if due <= now:
-                    pulse.beat(now)
                     return due, heapq.heappop(self._waiting)[2]
                 self._changed.wait(due - now)
 

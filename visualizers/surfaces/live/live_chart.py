@@ -1,16 +1,16 @@
-"""`Live`: keeps a canvas up to date with its chart, at the pages' pace."""
+"""`Live`: keeps a canvas up to date with its chart, at the pace of its pages."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from looptap.visualizers.cells import Cell
-from looptap.visualizers.surfaces.notebook.canvas import Canvas
-from looptap.visualizers.surfaces.notebook.driver import driver
-from looptap.visualizers.surfaces.notebook.growing import growing
-from looptap.visualizers.surfaces.notebook.kernels import pulse
+from looptap.visualizers.surfaces.live.driver import driver
+from looptap.visualizers.surfaces.live.frame_channel import Asked, LiveCanvas
+from looptap.visualizers.surfaces.live.growing import growing
 from looptap.visualizers.surfaces.pages.frames import frame_of
 
 MIN_FRAME_SECONDS = 1 / 60
@@ -23,11 +23,14 @@ _MAX_STARTING_FRAMES = 10  # frames sent to a page that is just opening
 
 
 class Live:
-    """A chart and its canvas, updated by the driver's thread until `close`."""
+    """A chart and its canvas, updated by the driver's thread until `close`.
 
-    def __init__(self, cell: Cell, *, height: int = 300, still: str = "") -> None:
+    ``canvas`` makes the canvas; it gets the function to call with what a page asks for.
+    """
+
+    def __init__(self, cell: Cell, canvas: Callable[[Asked], LiveCanvas]) -> None:
         self.cell = cell
-        self.canvas = Canvas(self._asked, height=height, still=still)
+        self.canvas = canvas(self._asked)
         self.closed = False
         self._tries = 0
         self._pause = _FIRST_POLL_SECONDS
@@ -63,7 +66,7 @@ class Live:
 
     def _blindly(self, now: float) -> float:
         """Send frames blindly: a page may be opening, or unable to answer during a cell."""
-        deaf = pulse.deaf(now)
+        deaf = self.canvas.deaf(now)
         if not deaf and self._tries >= _MAX_STARTING_FRAMES:
             self._pull()
             return _UNSEEN_POLL_SECONDS

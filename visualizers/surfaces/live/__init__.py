@@ -1,0 +1,1 @@
+"""Charts that are kept up to date on a page, at its own pace."""
