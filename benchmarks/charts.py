@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import live_windows  # noqa: E402 - once the path is known
 import peer_tensorboard  # noqa: E402 - once the path is known
+import web_page  # noqa: E402 - once the path is known
 from lab import ATTACH, BUSY, PATIENCE, SHOTS, beside_a_job, busy, enough, laboratory  # noqa: E402 - once the path is known
 
 import looptap  # noqa: E402 - once the path is known
@@ -177,6 +178,7 @@ def everything(lab):
     slider = list(moved(lab))
     yield from measure(lab)
     yield from slider
+    yield from web_page.measured(lab.browser, SECONDS)
     yield from peer_tensorboard.measured(lab.browser, lab.root, SHOTS / "bench-tensorboard.png")
     yield from live_windows.measured(SECONDS)
 

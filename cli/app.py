@@ -21,7 +21,7 @@ from looptap.cli.commands.control import (
     undo,
 )
 from looptap.cli.commands.runs import bridge, demo, export, keep, open, relay, replay, share
-from looptap.cli.commands.watching import guard, ls, plot, progress, stacks, streams, top, watch
+from looptap.cli.commands.watching import guard, ls, plot, progress, stacks, streams, top, watch, web
 
 app = typer.Typer(
     add_completion=False,
@@ -58,7 +58,7 @@ def looptap(
 
 
 for module in (
-    *(ls, watch, streams, call, plot, top, progress, stacks),
+    *(ls, watch, streams, call, plot, top, web, progress, stacks),
     *(controls, set, undo, trigger, checkpoint, pause, resume, stop, cancel, commands, replay, guard),
     *(share, keep, open, export, bridge, relay, demo),
 ):

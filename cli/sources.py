@@ -37,7 +37,7 @@ _POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks of a run or stream t
 
 def source(name: str, *, follow: bool = False, wait: float | None = None) -> Run | StoredRun:
     """Open the stored run (or TensorBoard events) at ``name``, else attach to it."""
-    if name.startswith(("ssh://", "command:")) or not _is_stored(Path(name).expanduser()):
+    if name.startswith(("ssh://", "command:")) or not is_stored_path(name):
         return attached(name, follow, wait=wait)
     return open_stored(name)
 
@@ -68,7 +68,9 @@ def _say(text: str) -> None:
     print("looptap:", printable(text), file=sys.stderr, flush=True)
 
 
-def _is_stored(path: Path) -> bool:
+def is_stored_path(name: str) -> bool:
+    """Return True if ``name`` is the path of a stored run."""
+    path = Path(name).expanduser()
     if path.is_dir():
         return any(path.rglob("*tfevents*"))
     return path.suffix == ".looptap" or (path.is_file() and path.suffix != ".json")

@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from PIL import Image
 
@@ -41,6 +42,15 @@ _BY_CLASS = "group_by(((int(t), l) for e in events for t, l in zip(e.target, e.l
 _LABELLED = "{f'digit {k}': float(v) for k, v in sorted(" + _BY_CLASS + ".items())}"
 _SUMMED = "sum(confusion(e.target, e.output, 10) for e in events)"
 _FIRST = "model[0].weight"
+WEB_QUERIES = (
+    "step, loss", "epoch, error", "layer_norms(model, 'grad')",
+    "quantile((l for e in events for l in e.losses.tolist()), [0.1, 0.5, 0.9])",
+)  # fmt: skip
+WEB_SHOTS = (
+    ("web", 1280, 800, False), ("web-dark", 1280, 800, True),
+    ("web-phone", 390, 844, False), ("web-phone-dark", 390, 844, True),
+)  # fmt: skip
+"""Pictures of the page: name, width, height, whether it is dark."""
 _FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 
 LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -161,6 +171,45 @@ def _notebook() -> None:
         book.close()
 
 
+def _web() -> None:
+    """Photograph the page of `looptap web`, in both themes and on a phone."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    from playwright.sync_api import sync_playwright
+    from web_pages import until
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    job = subprocess.Popen([sys.executable, "-m", "looptap.examples.digits", "--epochs", "200"], env=environment,
+                           stdout=subprocess.DEVNULL)  # fmt: skip
+    command = [sys.executable, "-m", "looptap.cli", "web", "--no-open", "--port", "0", "--operate"]
+    try:
+        with _attach(job) as run:
+            run.stream("step, loss", on="batch").wait(300, timeout=120)
+            run.set("optimizer.lr", 0.02)
+        server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        url = server.stdout.readline().split(" at ")[1].strip()
+        asked = "&".join(f"c={quote(query)}" for query in WEB_QUERIES)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=_browser(), args=_FLAGS)
+            for name, width, height, dark in WEB_SHOTS:
+                page = browser.new_page(
+                    viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+                )
+                page.goto(f"{url}#{asked}")
+                drawn = "(n) => [...document.querySelectorAll('.looptap')].filter((el) => el.looptap.draws).length >= n"
+                until(page, drawn, len(WEB_QUERIES))
+                page.wait_for_timeout(12_000)
+                page.screenshot(path=HERE / f"{name}.png")
+                page.close()
+                _small(HERE / f"{name}.png", min(width, 1280))
+            browser.close()
+        server.terminate()
+        server.wait()
+    finally:
+        job.kill()
+        job.wait()
+
+
 def _stacked(pieces: list[Image.Image]) -> Image.Image:
     whole = Image.new("RGB", (max(piece.width for piece in pieces), sum(piece.height for piece in pieces)), "white")
     top = 0
@@ -197,7 +246,7 @@ def main() -> None:
     HERE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         os.environ["LOOPTAP_DIR"] = directory
-        _write()
+        _web() if sys.argv[1:] == ["web"] else _write()
     for path in sorted(HERE.iterdir()):
         print(f"{path.name:>24} {path.stat().st_size / 1000:6.1f} kB")
 
@@ -217,6 +266,7 @@ def _write() -> None:
                 _photograph(page, HERE / f"page-{suffix}", dark=theme.dark)
             _small(HERE / f"page-{suffix}")
     if _browser():
+        _web()
         _notebook()
 
 

@@ -15,8 +15,6 @@ from looptap.streams.stream.stream import Gap, Stream, stream_of
 from looptap.testing import pair
 from looptap.visualizers.drawing.picture import Images, Line, Picture, Text
 from looptap.visualizers.plot import Plot
-from looptap.visualizers.surfaces.notebook import kernels
-from looptap.visualizers.surfaces.notebook.canvas import Canvas
 from looptap.visualizers.surfaces.live.browser_pages import (
     ACKNOWLEDGE_INTERVAL_SECONDS,
     GONE_AFTER_SECONDS,
@@ -28,6 +26,8 @@ from looptap.visualizers.surfaces.live.browser_pages import (
 from looptap.visualizers.surfaces.live.driver import Driver
 from looptap.visualizers.surfaces.live.growing import growing
 from looptap.visualizers.surfaces.live.live_chart import Live
+from looptap.visualizers.surfaces.notebook import kernels
+from looptap.visualizers.surfaces.notebook.canvas import Canvas
 from looptap.visualizers.surfaces.notebook.overview import overview, table
 from looptap.visualizers.surfaces.notebook.panel import panel
 from looptap.visualizers.surfaces.notebook.stills import png

@@ -101,6 +101,10 @@ class Marks:
         else:
             self._fixed += commands(source)
 
+    def forget_runs(self) -> None:
+        """Show no commands of runs: for readers who may see streams only."""
+        self._runs.clear()
+
     def pull(self) -> bool:
         """Read new commands; return whether there were any."""
         for key, (stream, taken) in self._streams.items():

@@ -1,4 +1,4 @@
-"""`FrameChannel`: what the pages of one chart have drawn, and the frames they lack."""
+"""`FrameChannel`: what the pages of a chart have drawn, and what they lack."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LiveCanvas(Protocol):
 
 
 class FrameChannel:
-    """The frames of one chart for its pages; all methods may be called from any thread.
+    """The frames of one chart for its pages, for any thread.
 
     ``asked`` is called with what a page asks for. With ``coarse_start`` a page that opens gets a short form first: all
     points of a long line are megabytes, and a slow link shows nothing until they are there.

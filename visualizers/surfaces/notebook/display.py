@@ -12,9 +12,9 @@ from looptap.visualizers.drawing.picture import Picture
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.live.driver import driver
 from looptap.visualizers.surfaces.live.frame_channel import Asked
+from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.notebook.canvas import Canvas
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, shell
-from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.notebook.stills import Still
 
 _PLOT_PIXELS = 300, 240, 190
@@ -72,7 +72,7 @@ class PlotView:
         for cell in [cell for cell in self._lives if cell not in cells]:
             self._lives.pop(cell).close()
         height = _PLOT_PIXELS[min(rows, len(_PLOT_PIXELS)) - 1]
-        
+
         def canvas(asked: Asked) -> Canvas:
             return Canvas(asked, height=height, still=self.still.name)
 

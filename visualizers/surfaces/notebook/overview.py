@@ -21,8 +21,8 @@ from looptap.visualizers.charts import schemas
 from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.first_curves import GRADIENT_NORM, Curve, first_curves, has_gradient_norm
 from looptap.visualizers.plot import Plot
-from looptap.visualizers.surfaces.notebook.display import PlotView
 from looptap.visualizers.surfaces.live.driver import Driver
+from looptap.visualizers.surfaces.notebook.display import PlotView
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere
 
 REFRESH_INTERVAL_SECONDS = 1.0

@@ -14,8 +14,8 @@ import ipywidgets
 
 from looptap.client.control.controls import ControlInfo
 from looptap.client.run import Run
-from looptap.visualizers.surfaces.notebook import kernels
 from looptap.visualizers.surfaces.live.driver import Driver
+from looptap.visualizers.surfaces.notebook import kernels
 from looptap.visualizers.surfaces.panels.run_controls import (
     REFRESH_INTERVAL_SECONDS,
     Knob,

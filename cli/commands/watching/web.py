@@ -1,0 +1,114 @@
+"""`looptap web`: runs and their charts on a page in the browser."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import signal
+import sys
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from looptap.cli.formats import several
+from looptap.cli.options import RUN_HELP
+from looptap.cli.output import DONE, complain
+
+DEFAULT_PORT_NUMBER = 8765
+"""The port of the page; if it is taken, one of the next."""
+_MAX_PORTS_TRIED = 20
+
+
+def main(
+    names: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="RUN",
+            show_default=False,
+            help=f"Only these. {RUN_HELP} Or the file of a stored run. By default all runs here, live and stored.",
+        ),
+    ] = None,
+    operate: Annotated[
+        bool, Option("--operate", help="Let the page ask queries of jobs, turn controls and give commands.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        Option(metavar="N", min=0, max=65_535, show_default=str(DEFAULT_PORT_NUMBER), help="The port; 0: any."),
+    ] = None,
+    host: Annotated[
+        str,
+        Option(
+            metavar="ADDRESS", help="The address to listen on. Beyond loopback nothing is encrypted: prefer ssh -L."
+        ),
+    ] = "127.0.0.1",
+    base_url: Annotated[
+        str, Option(metavar="PATH", help="The path of the page, for a proxy that does not strip its prefix.")
+    ] = "/",
+    allow_host: Annotated[
+        list[str] | None,
+        Option(metavar="NAME", help="A further name of the page, as that of a proxy.", show_default=False),
+    ] = None,
+    browser: Annotated[
+        bool | None, Option("--open/--no-open", help="Open the page.", show_default="where there is a display")
+    ] = None,
+) -> int:
+    """Show runs in a browser: overview, charts, controls, comparison.
+
+    \b
+      looptap web
+      looptap web digits-cnn --operate
+      looptap web looptap-runs/*.looptap
+      ssh -L 8765:localhost:8765 node7 looptap web --no-open
+
+    The page is for this machine only, and for who has the token in its address. It is read-only: declared streams,
+    stored runs, and arithmetic over them. With --operate, who has the address can do all that you can: a query is code
+    in the job. It needs the package tornado: pip install 'looptap[web]'.
+    """
+    try:
+        from looptap.cli.page_runs import PageRuns
+        from looptap.visualizers.surfaces.web.run_shelf import RunShelf
+        from looptap.visualizers.surfaces.web.web_server import WebServer
+    except ImportError as error:
+        return complain(f"looptap web needs the package {error.name}: pip install 'looptap[web]'")
+    shelf = RunShelf(PageRuns(names or ()))
+    shelf.refresh()
+    server = WebServer(shelf, operate=operate, base=base_url, names=allow_host or ())
+    server.listen(host, DEFAULT_PORT_NUMBER if port is None else port, _MAX_PORTS_TRIED if port is None else 1)
+
+    def started() -> None:
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+        print(f"looptap: {several(len(shelf.entries()), 'run')} at {server.url}", flush=True)
+        if not operate:
+            _say("read-only; with --operate the page can ask queries, turn controls and give commands.")
+        if not server.private:
+            _say(f"{host} can be reached from elsewhere, and nothing on the way is encrypted.")
+        _say("Ctrl-C ends it; the jobs continue.")
+        if browser or (browser is None and not _no_display()):
+            _open(server.url)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(server.run(started))
+    return DONE
+
+
+def _say(text: str) -> None:
+    print("looptap:", text, file=sys.stderr, flush=True)
+
+
+def _no_display() -> str:
+    from looptap.visualizers.surfaces.capabilities import no_display
+
+    return no_display()
+
+
+def _open(url: str) -> None:
+    """Open the page by a private file: processes list their arguments."""
+    path = Path(tempfile.mkdtemp(prefix="looptap-")) / "page.html"
+    path.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">', encoding="utf-8")
+    with contextlib.suppress(webbrowser.Error):
+        webbrowser.open(path.as_uri())

@@ -1,0 +1,113 @@
+"""The runs that `looptap web` shows: announced ones, and stored ones."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from looptap.cli.sources import is_stored_path
+from looptap.client.attach import attach, resolve, runs
+from looptap.client.directory.listing import RunListing
+from looptap.client.directory.select import one_role_each, path_of
+from looptap.client.transport.tunnel.process import is_remote
+from looptap.protocol.errors import NoDirectory
+from looptap.store.layout.run_path import kept
+from looptap.store.reader import open as open_stored
+from looptap.streams.errors import LooptapError
+from looptap.visualizers.surfaces.web.run_shelf import LIVE_RUN, STORED_RUN, ShelfEntry
+
+MAX_STORED_RUNS = 200
+"""Stored runs that a page lists, the newest."""
+
+
+class PageRuns:
+    """Lists runs: all, or those of ``names``. Raises LooptapError for an unknown one."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self._fixed: list[Callable[[], ShelfEntry]] = []
+        self._patterns: list[str] = []
+        self._files: dict[Path, tuple[float, ShelfEntry]] = {}
+        for name in names:
+            self._add(name)
+        every = self._every() if self._patterns else []
+        for name in self._patterns:
+            if not matching(every, name):
+                resolve(name)  # says why not
+
+    def _add(self, name: str) -> None:
+        if is_remote(name):
+            self._fixed.append(lambda: ShelfEntry(name, name, LIVE_RUN, "", lambda: attach(name)))
+        elif is_stored_path(name):
+            path = Path(name).expanduser()
+            self._stored(path)  # what cannot be read is reported at once
+            self._fixed.append(lambda: self._stored(path))
+        elif path_of(name) is not None:
+            listed = resolve(name)
+            self._fixed.append(lambda: _live(listed))
+        else:
+            self._patterns.append(name)
+
+    def __call__(self) -> list[ShelfEntry]:
+        """Return the runs as they are now."""
+        found = [entry() for entry in self._fixed]
+        if self._patterns:
+            every = self._every()
+            found += [entry for name in self._patterns for entry in matching(every, name)]
+        elif not found:
+            found = self._every()
+        return list({entry.key: entry for entry in found}.values())
+
+    def _every(self) -> list[ShelfEntry]:
+        """Return the runs that announce themselves, then the stored ones that do not."""
+        live = [_live(listed) for listed in _listed()]
+        alive = {entry.key for entry in live if not entry.problem}
+        stored = [entry for path in kept()[:MAX_STORED_RUNS] if (entry := self._summary(path)) is not None]
+        files = {entry.key for entry in stored}
+        announced = [one for one in live if one.key in alive or one.key not in files]
+        return announced + [one for one in stored if one.key not in alive]
+
+    def _summary(self, path: Path) -> ShelfEntry | None:
+        """Return the entry of a stored run; None if it cannot be read."""
+        try:
+            return self._stored(path)
+        except (LooptapError, OSError):
+            return None
+
+    def _stored(self, path: Path) -> ShelfEntry:
+        changed = path.stat().st_mtime if path.exists() else 0.0
+        before, entry = self._files.get(path, (-1.0, None))
+        if entry is None or before != changed:
+            with open_stored(path) as run:
+                host = str(run.metadata.get("host", ""))
+                entry = ShelfEntry(run.id, run.name, STORED_RUN, "stored", lambda: open_stored(path), host, run.started)
+            self._files[path] = changed, entry
+        return entry
+
+
+def _listed() -> list[RunListing]:
+    try:
+        return one_role_each([one for one in runs() if not one.problem])
+    except NoDirectory:
+        return []
+
+
+def _live(listed: RunListing) -> ShelfEntry:
+    ended = listed.alive is False
+    return ShelfEntry(
+        listed.id, listed.name, LIVE_RUN, "ended" if ended else "live", listed.attach, listed.host, listed.started,
+        listed.ranks, f"The run {listed.id} has ended: its process {listed.pid} is gone." if ended else "",
+    )  # fmt: skip
+
+
+def matching(entries: Sequence[ShelfEntry], name: str) -> list[ShelfEntry]:
+    """Return the runs that match best: by id, name, pattern, or beginning of one."""
+    for fits in (
+        lambda run: run.key == name,
+        lambda run: run.name == name,
+        lambda run: fnmatch.fnmatchcase(run.key, name) or fnmatch.fnmatchcase(run.name, name),
+        lambda run: run.key.startswith(name),
+    ):
+        if found := [run for run in entries if fits(run)]:
+            return found
+    return []

@@ -1,0 +1,316 @@
+"""The page of `looptap web` in a real browser, as its users see it."""
+
+import math
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from lab import FLAGS, INK, LAST, SHOTS, beside_a_job
+from playwright.sync_api import sync_playwright
+from programs import need
+from web_pages import program, stripping_proxy, until
+
+import looptap
+from looptap.visualizers.data.colors import DARK, LIGHT
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+PATIENCE = 120_000
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+TOO_WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
+  [...document.querySelectorAll('body *')].filter((el) => el.getBoundingClientRect().right > innerWidth + 1)
+  .map((el) => `${el.tagName} ${el.id} ${el.className} ${Math.round(el.getBoundingClientRect().right)}`).slice(0, 8)"""
+DRAWN = "(count) => [...document.querySelectorAll('.looptap')].filter((el) => el.looptap.draws).length === count"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = need("chromium", "PAGES ARE")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    with beside_a_job(tmp_path_factory.mktemp("runs")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def operating(job):
+    with program("--operate") as web:
+        yield web
+
+
+@pytest.fixture(scope="module")
+def reading(job):
+    with program() as web:
+        yield web
+
+
+@pytest.fixture
+def opened(browser, request):
+    """Return a function that opens the page; no script and no policy may fail."""
+    problems, contexts = [], []
+
+    def open(url, *, width=1280, height=800, scheme="light", hash=""):
+        contexts.append(browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height}))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+        page.on(
+            "console", lambda message: problems.append(message.text) if "Content Security" in message.text else None
+        )
+        page.goto(url + hash)
+        until(page, "document.body.dataset.link === 'there'")
+        return page
+
+    yield open
+    if getattr(request.node, "failed", False) or problems:
+        SHOTS.mkdir(exist_ok=True)
+        for number, context in enumerate(contexts):
+            context.pages[0].screenshot(path=SHOTS / f"{request.node.name}-{number}.png")
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def charts(page, count):
+    """Wait until ``count`` charts have been drawn."""
+    until(page, DRAWN, arg=count)
+
+
+def grows(page, chart=0):
+    """Wait until a chart has a newer last x."""
+    until(page, f"(i) => ({LAST})(i) !== null", arg=chart)
+    before = page.evaluate(LAST, chart)
+    until(page, f"([i, x]) => ({LAST})(i) > x", arg=[chart, before])
+
+
+def ask(page, query):
+    """Type a query and draw it."""
+    page.locator("#query").fill(query)
+    page.get_by_role("button", name="Draw", exact=True).click()
+
+
+def test_the_page_opens_with_the_run_and_its_declared_streams_and_they_grow(opened, reading):
+    page = opened(reading.url)
+    charts(page, 1)
+    grows(page)
+    assert page.url.startswith(reading.origin + "/")
+    assert "token" not in page.url
+    assert page.locator("#name").inner_text() == "job"
+    assert page.locator("#mode").inner_text() == "read-only"
+    assert "--operate" in page.locator("#note").inner_text()
+    assert page.locator("#panel, #commands, #cost").locator("visible=true").count() == 0
+    ask(page, "step, loss")
+    until(page, "!document.getElementById('error').hidden")
+    assert "--operate" in page.locator("#error").inner_text()
+    ask(page, "log10(abs(loss))")
+    charts(page, 2)
+    grows(page, 1)
+
+
+def test_a_query_is_typed_with_completion_and_an_error_stands_under_the_field(opened, operating):
+    page = opened(operating.url)
+    charts(page, 1)
+    until(page, "+document.body.dataset.words > 10")
+    field, words = page.locator("#query"), page.locator("#words")
+    field.press_sequentially("step, lo")
+    words.get_by_text("loss").first.wait_for()
+    field.press("Tab")
+    assert field.input_value() == "step, loss"
+    assert words.is_hidden()
+    field.press_sequentially(", layer_n")
+    words.get_by_text("layer_norms").wait_for()
+    field.press("ArrowDown")
+    assert field.get_attribute("aria-activedescendant") == "word-0"
+    field.press("Escape")
+    field.fill("step, 2 * loss")
+    field.press("Enter")
+    charts(page, 2)
+    grows(page, 1)
+    assert field.input_value() == ""
+    for query, part in (("step, +", "step, +"), ("lss", "loss"), ("1 / (step - step)", "ZeroDivisionError")):
+        ask(page, query)
+        until(page, "(part) => document.getElementById('error').textContent.includes(part)", arg=part)
+        assert field.input_value() == query
+    charts(page, 2)
+    page.get_by_role("button", name="Remove step, 2 * loss").click()
+    charts(page, 1)
+
+
+def test_the_address_has_the_state_and_brings_it_back(opened, operating):
+    page = opened(operating.url)
+    charts(page, 1)
+    page.locator("#window").fill("20")
+    ask(page, "mean(e.loss for e in events)")
+    charts(page, 2)
+    page.locator("#x").select_option("time")
+    charts(page, 2)
+    address = page.url
+    again = opened(operating.url, hash=address[address.index("#") :])
+    charts(again, 2)
+    until(again, "document.querySelectorAll('.looptap')[1].looptap.layout.x.title.includes('s')")
+    assert again.locator(".asked").all_inner_texts() == ["loss", "mean(e.loss for e in events) · window 20"]
+    assert again.locator("#x").input_value() == "time"
+
+
+def test_controls_are_turned_with_their_outcome_and_a_stop_is_asked_about(opened, operating):
+    page = opened(operating.url)
+    factor = page.locator("#panel .row").filter(has_text="echo.factor")
+    factor.wait_for()
+    slider = factor.locator("input")
+    slider.focus()
+    with looptap.attach("job") as run:
+        before = run.controls["echo.factor"].value
+        slider.press("ArrowRight" if before < 16 else "ArrowLeft")
+        page.locator("#commands").get_by_text("echo.factor").first.wait_for()
+        assert run.controls["echo.factor"].value != before
+        run.set("echo.factor", 15)
+        until(page, "document.querySelector('#knob-echo\\\\.factor').value === '15'")
+        slider.fill("1")
+        slider.dispatch_event("change")
+        factor.get_by_role("button", name="No").click()
+        assert run.controls["echo.factor"].value == 15
+        stop = page.locator("#panel .command").filter(has=page.get_by_role("button", name="stop"))
+        stop.get_by_role("button", name="stop").click()
+        stop.get_by_role("button", name="No").click()
+        assert not any(one.what == "stop" for one in run.command_records())
+        page.locator("#panel").get_by_role("button", name="trigger evaluate").click()
+        page.locator("#commands").get_by_text("trigger evaluate").first.wait_for()
+
+
+def test_a_lost_connection_is_restored_with_its_charts(opened, operating):
+    page = opened(operating.url)
+    charts(page, 1)
+    ask(page, "step, 3 * loss")
+    charts(page, 2)
+    page.evaluate("window.before = [...document.querySelectorAll('.looptap')]")
+    with looptap.attach("job") as run:
+        page.evaluate("(window.old = looptap.link.socket).close()")
+        until(page, "looptap.link.socket !== old && document.body.dataset.link === 'there'")
+        grows(page, 0)
+        grows(page, 1)
+        assert page.evaluate("before.every((el, i) => document.querySelectorAll('.looptap')[i] === el)")
+        assert [one.name for one in run.agent_stats().queries].count("step, 3 * loss") == 1
+
+
+def test_a_server_that_was_started_again_says_that_its_address_is_another(opened, job):
+    with program() as first:
+        page = opened(first.url)
+        charts(page, 1)
+        port = first.port
+    with program(port=port):
+        page.get_by_text("open the address that it has printed").wait_for()
+
+
+def test_two_viewers_have_their_own_and_a_slow_one_hinders_no_other(opened, operating):
+    one, two = opened(operating.url), opened(operating.url, scheme="dark")
+    charts(one, 1)
+    charts(two, 1)
+    ask(one, "step, 4 * loss")
+    charts(one, 2)
+    charts(two, 1)
+    two.evaluate("setTimeout(() => { const end = performance.now() + 3000; while (performance.now() < end); }, 0)")
+    grows(one, 0)
+    grows(one, 1)
+    grows(one, 1)
+    grows(two)
+
+
+def test_without_its_token_the_page_says_what_is_missing(browser, operating):
+    page = browser.new_context().new_page()
+    for address in (operating.origin + "/", operating.origin + "/?token=wrong"):
+        reply = page.goto(address)
+        assert reply.status == 403
+        assert "token" in page.locator("body").inner_text()
+    page.context.close()
+
+
+def test_a_page_of_another_origin_cannot_connect(browser, opened, operating):
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<title>other</title>")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        page = opened(operating.url)
+        other = page.context.new_page()  # the same browser, so with the cookie of the page
+        other.goto(f"http://localhost:{server.server_port}/")
+        found = other.evaluate(
+            """(url) => new Promise((done) => {
+              const socket = new WebSocket(url.replace('http', 'ws') + '/socket');
+              socket.onopen = () => done('open');
+              socket.onerror = () => done('refused');
+            })""",
+            operating.origin,
+        )
+        assert found == "refused"
+        other.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_page_works_below_a_prefix_and_behind_a_proxy_that_strips_it(opened, job):
+    with program("--base-url", "/user/me/tap") as web:
+        charts(opened(web.url), 1)
+    with program() as web, stripping_proxy(web.port, "/proxy/9") as port:
+        token = web.url.partition("?")[2]
+        page = opened(f"http://localhost:{port}/proxy/9/?{token}")
+        charts(page, 1)
+        grows(page)
+
+
+def test_names_of_a_job_are_text_and_never_html(opened, tmp_path):
+    with looptap.Agent(HOSTILE[:28], store=tmp_path) as agent:
+        agent.stream(HOSTILE, "step, loss", on="batch", keep=True)
+        for step in range(30):
+            agent.emit("batch", step=step, loss=math.exp(-step))
+    (file,) = tmp_path.glob("*.looptap")
+    with program(str(file)) as web:
+        page = opened(web.url)
+        charts(page, 1)
+        assert page.locator("img, main script").count() == 0
+        assert page.locator("#name").inner_text() == HOSTILE[:28]
+        assert HOSTILE[:20] in page.locator(".asked").inner_text()
+
+
+def test_stored_runs_are_compared_on_shared_axes_with_final_and_best_values(opened, tmp_path):
+    for name, rate in (("slow", 0.1), ("fast", 0.3)):
+        with looptap.Agent(name, store=tmp_path) as agent:
+            agent.stream("loss", "step, loss", on="batch", keep=True)
+            for step in range(40):
+                agent.emit("batch", step=step, loss=math.exp(-rate * step))
+    with program(*map(str, sorted(tmp_path.glob("*.looptap")))) as web:
+        page = opened(web.url)
+        charts(page, 1)
+        for box in page.locator("nav input").all():
+            box.check()
+        until(page, "document.querySelector('.looptap')?.looptap.layout?.panels[0].marks.length === 2")
+        page.locator("#summary").get_by_text("fast").wait_for()
+        assert page.locator("#name").inner_text() == "2 runs compared"
+        assert len(re.findall("run=", page.url)) == 2
+        page.go_back()
+        until(page, "document.getElementById('name').textContent !== '2 runs compared'")
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_the_page_fits_a_phone_and_follows_the_theme(opened, operating, theme):
+    page = opened(operating.url, width=390, height=800, scheme="dark" if theme.dark else "light")
+    charts(page, 1)
+    page.locator("#panel .row").first.wait_for()
+    assert page.evaluate(TOO_WIDE) == []
+    assert page.evaluate("document.querySelector('.looptap').view.theme.ground") == theme.ground
+    until(page, f"(arg) => ({INK})(arg) > 50", arg=[0, [int(theme.colors[0][i : i + 2], 16) for i in (1, 3, 5)]])

@@ -1,0 +1,520 @@
+"""`looptap web` without a browser: access, what is shown, what a viewer costs."""
+
+import ast
+import contextlib
+import json
+import re
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import warm
+from listening import bound
+from waiting import soon
+from web_pages import (
+    Peer,
+    Shown,
+    cookie_of,
+    gone,
+    parts_of,
+    program,
+    request,
+    serving,
+    shelf_of,
+    status_of,
+    stripping_proxy,
+)
+
+import looptap
+from looptap.streams.errors import QueryError
+from looptap.streams.stream.stream import Stream, stream_of
+from looptap.testing import pair
+from looptap.visualizers.surfaces.web import page_connection
+from looptap.visualizers.surfaces.web.expressions import ReadableStream, reader_query
+from looptap.visualizers.surfaces.web.page_connection import MAX_VIEWERS, MAX_WAITING_REQUESTS_COUNT
+from looptap.visualizers.surfaces.web.run_shelf import RunShelf, ShelfEntry
+from looptap.visualizers.surfaces.web.viewer import Viewer
+from looptap.visualizers.surfaces.web.viewer_link import SLOT_BYTES
+
+LOSS = [(step, 1 / (1 + step)) for step in range(50)]
+
+
+@pytest.fixture
+def stored():
+    return Shown([stream_of(LOSS, fields=("step", "loss"), name="loss"), stream_of([3, 1, 2], name="plain")])
+
+
+@pytest.fixture
+def server(stored):
+    with serving(stored) as server:
+        yield server
+
+
+# ---------------------------------------------------------------- who is let in
+
+
+def test_nothing_is_served_without_the_token_or_its_cookie(server):
+    base = server.site.base
+    for path in (
+        base,
+        f"{base}page.js",
+        f"{base}page.css",
+        f"{base}socket",
+        f"{base}other",
+        f"{base}?token=",
+        f"{base}?token=x",
+    ):
+        status, _, text = request(server.port, path)
+        assert status == 403, path
+        assert "token" in text
+    assert request(server.port, base, Cookie=f"looptap-localhost-{server.port}=guess")[0] == 403
+    cookie = cookie_of(server)
+    for path in (base, f"{base}page.js", f"{base}page.css"):
+        assert request(server.port, path, Cookie=cookie)[0] == 200
+    assert request(server.port, f"{base}other", Cookie=cookie)[0] == 404
+    assert request(server.port, f"{base}?token=x", Cookie=cookie)[0] == 403
+
+
+def test_a_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get(server):
+    token = server.site.access.token
+    status, headers, _ = request(server.port, f"/?token={token}")
+    assert (status, headers["Location"]) == (302, "./")
+    cookie = headers["Set-Cookie"]
+    assert cookie.startswith(f"looptap-localhost-{server.port}=")
+    assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(re.split("; ?", cookie))
+    assert token not in cookie
+
+
+@pytest.mark.parametrize("host", ["evil.test", "localhost.evil.test", "127.0.0.1.evil.test:80", "", "a b", "[::1"])
+def test_another_name_for_this_machine_is_refused_with_a_token_too(server, host):
+    token = server.site.access.token
+    status, headers, text = request(server.port, f"/?token={token}", Host=host)
+    assert status in (400, 403)
+    assert "Set-Cookie" not in headers
+    assert token not in text
+    assert status_of(server, Host=host or "evil.test") in (400, 403)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "",
+        "null",
+        "https://evil.test",
+        "http://localhost",
+        "http://localhost:1",
+        "file://",
+        "http://[",
+        "ws://localhost",
+    ],
+)
+def test_only_the_page_itself_may_connect(server, origin):
+    assert status_of(server, Origin=origin) == 403
+    assert status_of(server, Cookie="looptap=none") == 403
+    assert status_of(server) == 101
+
+
+def test_a_named_host_is_let_in_as_host_and_as_origin(stored):
+    with serving(stored, names=["hub.example"]) as server:
+        token = server.site.access.token
+        assert request(server.port, f"/?token={token}", Host="hub.example")[0] == 302
+        assert status_of(server, Origin="https://hub.example") == 101
+        assert status_of(server, Origin="https://other.example") == 403
+
+
+def test_every_reply_forbids_scripts_of_others_frames_and_caches(server):
+    cookie = cookie_of(server)
+    for path, given in (("/", cookie), ("/page.js", cookie), ("/page.css", cookie), ("/", ""), ("/none", cookie)):
+        _, headers, _ = request(server.port, path, Cookie=given)
+        policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == "'self'"
+        assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert "Tornado" not in headers["Server"]
+
+
+def test_only_loopback_listens(server):
+    mine = [address for address in bound() if address.endswith(f":{server.port:04X}")]
+    assert mine == [f"0100007F:{server.port:04X}"]
+
+
+def test_the_page_names_its_files_relatively_and_works_below_a_prefix(stored):
+    with serving(stored, base="/user/me") as server:
+        cookie = cookie_of(server)
+        status, headers, _ = request(server.port, "/user/me?token=x")
+        assert (status, headers["Location"]) == (302, "me/?token=x")
+        _, _, page = request(server.port, "/user/me/", Cookie=cookie)
+        links = re.findall(r'(?:src|href)="([^"]+)"', page)
+        assert len(links) == 3
+        assert all(link.startswith(("page.", "data:")) for link in links)
+        assert request(server.port, "/", Cookie=cookie)[0] == 404
+        assert status_of(server) == 101
+
+
+def test_a_proxy_that_strips_a_prefix_needs_no_setting(stored):
+    with serving(stored) as server, stripping_proxy(server.port, "/proxy/8765") as port:
+        status, headers, _ = request(port, f"/proxy/8765/?token={server.site.access.token}")
+        assert (status, headers["Location"]) == (302, "./")
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert request(port, "/proxy/8765/page.js", Cookie=cookie)[0] == 200
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def viewed(*runs, operate=False):
+    """Return a viewer without a connection."""
+
+    class NoLink:
+        connected = False
+
+        def send_frame(self, *_):
+            pass
+
+    return Viewer(shelf_of(*runs), NoLink(), operate=operate)
+
+
+def ask(viewer, kind, **about):
+    return viewer.handle({"t": kind, "id": 1, **about})
+
+
+def declared_job():
+    job = pair("web-test")
+    settings = {"lr": 0.1}
+    job.agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0.001, maximum=1)
+    job.agent.stream("loss", "step, loss", on="batch")
+    for step in range(20):
+        job.agent.emit("batch", step=step, loss=1 / (1 + step))
+        job.agent.emit("secret", key=step)
+    return job, settings
+
+
+def test_without_operate_no_text_becomes_a_query_of_the_job():
+    job, settings = declared_job()
+    viewer = viewed(job.run)
+    name = job.run.name
+    for query in (
+        "step, loss",
+        "loss.item()",
+        "key",
+        "sum(e.loss for e in events)",
+        "lambda e: e.loss",
+        "optimizer",
+        "__import__('os')",
+    ):
+        assert "error" in ask(viewer, "chart", chart="c", q=query, runs=[name]), query
+    assert "error" in ask(viewer, "chart", chart="c", q="loss", on="secret", runs=[name])
+    for request_ in ({"t": "turn", "name": "lr", "value": 0.5}, {"t": "call", "q": "1"}, {"t": "__class__"}, {}):
+        assert "error" in viewer.handle({"id": 1, **request_})
+    assert settings == {"lr": 0.1}
+    assert job.run.agent_stats().queries == []
+    for query in ("loss", "2 * loss", "log10(loss)"):
+        assert "value" in ask(viewer, "chart", chart=query, q=query, runs=[name]), query
+    assert all(one.declared == "loss" for one in job.run.attached)
+    viewer.close()
+    assert job.run.attached == []
+    job.agent.close()
+
+
+def test_without_operate_a_page_learns_of_what_is_shown_and_nothing_else():
+    job, _ = declared_job()
+    viewer = viewed(job.run)
+    facts = ask(viewer, "watch", run=job.run.name)["value"]
+    assert [stream["name"] for stream in facts["streams"]] == ["loss"]
+    assert {event["name"] for event in facts["events"]} <= {"batch"}
+    assert not {"cost", "queries", "commands", "knobs", "config", "scalars"} & set(facts)
+    words = {word["word"] for word in ask(viewer, "words", run=job.run.name)["value"]}
+    assert "loss" in words
+    assert not {"secret", "key", "lr"} & words
+    assert "secret" not in json.dumps(facts)
+    viewer.close()
+    job.agent.close()
+
+
+def test_who_changed_what_is_no_stream_of_a_reader():
+    job, _ = declared_job()
+    setter = threading.Thread(target=job.run.set, args=("lr", 0.2))
+    setter.start()
+    soon(lambda: job.agent.emit("batch", step=0, loss=0.5) or not setter.is_alive())
+    reader, operator = viewed(job.run), viewed(job.run, operate=True)
+    assert "error" in ask(reader, "chart", chart="c", q="commands", runs=[job.run.name])
+    assert "value" in ask(operator, "chart", chart="c", q="commands", runs=[job.run.name])
+    for viewer, shown in ((reader, {"loss"}), (operator, {"loss", "commands"})):
+        facts = ask(viewer, "watch", run=job.run.name)["value"]
+        assert {one["name"] for one in facts["streams"]} == shown
+        assert facts["first"] == [{"q": "loss"}]
+        viewer.close()
+    job.agent.close()
+
+
+def test_with_operate_queries_controls_and_observables_are_there():
+    job, settings = declared_job()
+    viewer = viewed(job.run, operate=True)
+    name = job.run.name
+    facts = ask(viewer, "watch", run=name)["value"]
+    assert {"cost", "commands", "knobs"} <= set(facts)
+    assert "value" in ask(viewer, "chart", chart="c", q="step, 2 * loss", runs=[name])
+    job.agent.emit("batch", step=20, loss=0.1)
+    assert "SyntaxError" not in (error := ask(viewer, "chart", chart="d", q="step, +", runs=[name])["error"])
+    assert "step, +" in error
+    assert ask(viewer, "turn", name="lr", value=0.5)["value"] == {"question": ""}
+    assert "factor" in ask(viewer, "turn", name="lr", value=0.001)["value"]["question"]
+    assert "at its next event?" in ask(viewer, "turn", name="stop")["value"]["question"]
+
+    def applied():
+        job.agent.emit("batch", step=0, loss=0.1)
+        return settings == {"lr": 0.5}
+
+    soon(applied)
+    viewer.close()
+    job.agent.close()
+
+
+def test_a_viewers_file_shows_what_was_shared_also_with_operate(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    code = (
+        "import looptap, time\nagent = looptap.Agent('job')\n"
+        "agent.stream('loss', 'step, loss'); agent.stream('hidden', 'step, loss')\n"
+        "for step in range(100000):\n    agent.emit('batch', step=step, loss=0.5); agent.emit('secret')\n"
+        "    time.sleep(0.01)"
+    )
+    job = warm.Popen([sys.executable, "-c", code])
+    try:
+        soon(looptap.runs)
+        with looptap.attach("job") as run:
+            soon(lambda: len(run.streams) == 2)
+            soon(lambda: set(run.events()) >= {"batch", "secret"})
+            reader = viewed(run)
+            facts = ask(reader, "watch", run="job")["value"]
+            assert [event["name"] for event in facts["events"]] == ["batch"]
+            assert "secret" not in json.dumps(facts)
+            reader.close()
+            shared = run.share(streams=["loss"])
+            with looptap.attach(shared.path) as viewed_run:
+                viewer = viewed(viewed_run, operate=True)
+                facts = ask(viewer, "watch", run="job")["value"]
+                assert [one["name"] for one in facts["streams"]] == ["loss"]
+                assert not facts["operates"]
+                assert "hidden" not in json.dumps(facts)
+                for query in ("hidden", "step, loss", "batch"):
+                    assert "error" in ask(viewer, "chart", chart="c", q=query, runs=["job"])
+                assert "value" in ask(viewer, "chart", chart="c", q="loss", runs=["job"])
+                assert "error" in ask(viewer, "turn", name="stop")
+                viewer.close()
+    finally:
+        job.kill()
+        job.wait()
+
+
+HOSTILE = [
+    "__import__('os').system('true')", "loss.__class__", "(lambda: 1)()", "[loss for loss in ()]", "open('x')",
+    "loss if loss else 1", "f'{loss}'", "loss := 1", "loss and 1", "print(loss)", "abs(*loss)", "abs(x=loss)",
+    "'a' * 9", "loss[0]", "1 + 2", "(" * 150, "-" * 290 + "loss",
+    "loss\nimport os", "{loss}", "events", "values", "v.loss", "max", "True",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_an_expression_of_a_reader_is_arithmetic_and_nothing_else(text):
+    with pytest.raises(QueryError):
+        reader_query(text, [ReadableStream("loss", ("step", "loss"))])
+
+
+def test_an_expression_of_a_reader_is_written_of_few_words_and_bounded(stored):
+    streams = [ReadableStream("loss", ("step", "loss"))]
+    texts = ["9 ** 9 ** 9 ** loss", "max(loss, 1e300) ** 99999", "1 / loss // 0 % 2 < 3 <= loss", "-(loss - -1)"]
+    for text in texts:
+        written = reader_query(text, streams).query
+        names = {node.id for node in ast.walk(ast.parse(written)) if isinstance(node, ast.Name)}
+        assert names <= {"v", "float", "max", "math"}
+        begun = time.process_time()
+        stored.streams[0].query(written).close()
+        assert time.process_time() - begun < 30  # integers of this size would take longer than the universe has been
+    derived = stored.streams[0].query(reader_query("2 * loss", streams).query)
+    assert derived.values[1] == (1, 1.0)
+
+
+# ---------------------------------------------------------------- what a viewer costs
+
+
+class Fed(Stream):
+    """A stream that grows as fast as it is read, until it is closed."""
+
+    def __init__(self, name, width=500):
+        super().__init__(name, fields=("step", name), buffer=100_000)
+        self.width = width
+        self.ended = threading.Event()
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        from array import array
+
+        from looptap.streams.stream.buffer import Batch
+
+        number = 1
+        while not self.ended.wait(0.005):
+            rows = [(number + i, 0.5) for i in range(self.width)]
+            events = array("q", range(number, number + self.width))
+            self.publish(Batch(number, events, array("d", bytes(8 * self.width)), rows))
+            number += self.width
+
+
+@pytest.fixture
+def fed():
+    stream = Fed("loss")
+    yield Shown([stream])
+    stream.ended.set()
+
+
+def test_a_viewer_that_acknowledges_and_never_reads_is_bounded_and_hinders_no_other(fed):
+    with serving(fed) as server:
+        good, bad = Peer(server, "viewer-good"), Peer(server, "viewer-bad", buffer=4096)
+        assert good.draw("loss", "shown")["value"] == {"canvases": ["c1.0"]}
+        bad.draw("loss", "shown")
+        while not good.frames:
+            good.read()
+        process = psutil.Process()
+        link = server.viewers.connections["viewer-bad"].link
+        lie = {"t": "canvas", "canvas": "c1.0", "message": {"t": "ack", "page": "test", "n": 1 << 40}}
+        soon(lambda: link.unsent > 0 or bad.say(lie))
+        before, most = process.memory_info().rss, 0
+        count = len(good.frames)
+        while len(good.frames) < count + 200:
+            for peer in (good, bad):
+                peer.say(lie)
+            good.read()
+            most = max(most, link.unsent)
+        assert 0 < most < SLOT_BYTES + 16 * 100_000 + 100_000
+        assert process.memory_info().rss - before < 64e6
+        bad.close()
+        good.close()
+
+
+def test_streams_of_a_viewer_that_is_gone_are_closed_and_two_viewers_share_a_query(monkeypatch):
+    monkeypatch.setattr(page_connection, "VIEWER_KEPT_SECONDS", 0.2)
+    job, _ = declared_job()
+    with serving(job.run, operate=True) as server:
+        one, two = Peer(server, "viewer-one"), Peer(server, "viewer-two")
+        for peer in (one, two):
+            assert "value" in peer.draw("step, 3 * loss", job.run.name)
+        assert len(job.run.attached) == 1
+        one.close()
+        soon(lambda: list(server.viewers.connections) == ["viewer-two"])
+        assert len(job.run.attached) == 1
+        two.say({"t": "bye"})
+        gone(server)
+        soon(lambda: not job.run.attached)
+        soon(lambda: not job.run.agent_stats().queries)
+        two.close()
+    job.agent.close()
+
+
+def test_a_viewer_that_comes_back_finds_its_charts(fed):
+    with serving(fed) as server:
+        peer = Peer(server)
+        peer.draw("loss", "shown")
+        viewer = server.viewers.connections["viewer-of-a-test"].viewer
+        peer.close()
+        soon(lambda: not server.viewers.connections["viewer-of-a-test"].link.connected)
+        again = Peer(server)
+        assert again.until("hello")["charts"] == ["c1"]
+        again.say({"t": "canvas", "canvas": "c1.0", "message": {"t": "ready", "page": "test"}})
+        while not again.frames:
+            again.read()
+        assert parts_of(again.frames[0])[1]["full"]
+        assert server.viewers.connections["viewer-of-a-test"].viewer is viewer
+        again.close()
+
+
+def test_a_page_that_opens_gets_a_short_form_first_and_then_all(stored):
+    count = 60_000
+    long = Shown([stream_of([(i, i % 7) for i in range(count)], fields=("step", "loss"), name="loss")])
+    with serving(long) as server:
+        peer = Peer(server)
+        peer.draw("loss", "shown")
+        while len(peer.frames) < 2:
+            peer.read()
+        peer.close()
+        assert len(peer.frames[0]) < 250_000
+        assert len(peer.frames[1]) > 2 * 8 * count
+
+
+def ended(peer):
+    """Read until the connection ends."""
+    with contextlib.suppress(OSError):
+        while peer.read() is not None:
+            pass
+    return True
+
+
+def test_viewers_requests_and_messages_are_bounded(stored, monkeypatch):
+    monkeypatch.setattr(page_connection, "VIEWER_KEPT_SECONDS", 0.2)
+    with serving(stored) as server:
+        peers = [Peer(server, f"viewer-{i:04}") for i in range(MAX_VIEWERS)]
+        for peer in peers:
+            peer.until("hello")
+        late = Peer(server, "viewer-late")
+        assert ended(late)
+        held = threading.Event()
+        monkeypatch.setattr(
+            server.viewers.connections["viewer-0000"].viewer, "handle", lambda message: held.wait(60) or {}
+        )
+        for number in range(MAX_WAITING_REQUESTS_COUNT + 3):
+            peers[0].say({"t": "words", "id": number})
+        assert ended(peers[0])
+        held.set()
+        peers[1].socket.sendall(b"\x81\xff" + (1 << 40).to_bytes(8, "big") + bytes(4))
+        assert ended(peers[1])
+        for strange in ({"t": "canvas", "canvas": 1, "message": {"t": []}}, {"t": {}, "id": []}, {"t": "canvas"}):
+            peers[2].say(strange)
+        assert peers[2].ask("summary")["value"] == []
+        for peer in (*peers, late):
+            peer.close()
+
+
+def test_the_command_prints_its_address_and_ends_on_a_signal(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    with program() as web:
+        status, headers, _ = request(web.port, f"/?token={web.url.partition('=')[2]}")
+        assert (status, headers["Location"]) == (302, "./")
+        assert web.url.partition("=")[2] not in " ".join(psutil.Process(web.process.pid).cmdline())
+    assert web.process.returncode == 0
+
+
+def test_runs_are_listed_by_what_their_names_match():
+    from looptap.cli.page_runs import matching
+
+    entries = [
+        ShelfEntry(key, name, "live", "live", lambda: None)
+        for key, name in (("a-1", "a"), ("a-2", "a"), ("ab-3", "ab"))
+    ]
+    for name, keys in (
+        ("a", ["a-1", "a-2"]),
+        ("a-1", ["a-1"]),
+        ("a*", ["a-1", "a-2", "ab-3"]),
+        ("ab-", ["ab-3"]),
+        ("c", []),
+    ):
+        assert [one.key for one in matching(entries, name)] == keys
+
+
+def test_a_shelf_counts_changes_and_names_what_is_not_there():
+    listed = [ShelfEntry("a", "a", "live", "live", lambda: Shown([]))]
+    shelf = RunShelf(lambda: list(listed))
+    shelf.refresh()
+    version = shelf.version
+    shelf.refresh()
+    assert shelf.version == version
+    listed.clear()
+    shelf.refresh()
+    assert shelf.version == version + 1
+    with pytest.raises(looptap.LooptapError, match="no run 'a' here"):
+        shelf.open("a")

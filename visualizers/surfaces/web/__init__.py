@@ -1,0 +1,1 @@
+"""The page of `looptap web`: runs and their charts in an ordinary browser."""

@@ -1,0 +1,58 @@
+"""The words for texts typed into a page: observables, streams, helpers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from looptap.streams.aggregations.registry import REDUCERS as QUERY_REDUCERS
+from looptap.streams.errors import LooptapError
+from looptap.streams.events import BUILT_IN
+from looptap.streams.values.checks import HELPERS
+from looptap.visualizers.surfaces.web.expressions import FUNCTIONS, REDUCERS, ReadableStream
+from looptap.visualizers.surfaces.web.run_shelf import is_live
+from looptap.visualizers.surfaces.web.stream_requests import OPERATOR, shown_streams
+
+NAMES_QUERY = "lambda e: sorted(e.__looptap_names__())"
+"""Asks an event for the names of its observables."""
+_NAMES_TIMEOUT_SECONDS = 1.5
+_MAX_WORDS_COUNT = 2_000
+
+
+def words_of(run: Any, on: str, *, operate: bool) -> list[dict[str, str]]:
+    """Return the words for ``run``, each with its kind and its meaning."""
+    streams = [(one.name, tuple(one.fields or ())) for one in shown_streams(run, operate=operate)]
+    found = [_word(name, "stream", ", ".join(fields)) for name, fields in streams]
+    if is_live(run) and operate and run.role == OPERATOR:
+        found += [_word(name, "observable", f"of {on or 'batch'}") for name in observables(run, on or "batch")]
+        found += [_word(name, "observable", "of every event") for name in BUILT_IN]
+        found += [_word(name, "reducer", "over the events of a window") for name in QUERY_REDUCERS]
+        found += [_word(name, "helper", _meaning(helper)) for name, helper in HELPERS.items()]
+    else:
+        fields = dict.fromkeys(name for stream in streams for name in ReadableStream(*stream).names())
+        found += [_word(name, "field", "") for name in fields if all(name != stream for stream, _ in streams)]
+        found += [_word(name, "function", "of a number") for name in FUNCTIONS]
+        found += [_word(name, "reducer", "with a window") for name in REDUCERS if name not in FUNCTIONS]
+    return list({word["word"]: word for word in reversed(found)}.values())[::-1][:_MAX_WORDS_COUNT]
+
+
+def observables(run: Any, on: str) -> list[str]:
+    """Return the names that the next event of a type has; none if none comes soon."""
+    with contextlib.suppress(LooptapError, TimeoutError):
+        stream = run.stream(NAMES_QUERY, on=on)
+        try:
+            names = stream.wait(1, timeout=_NAMES_TIMEOUT_SECONDS)[0]
+        finally:
+            stream.detach()
+        if isinstance(names, Iterable):
+            return [str(name) for name in names]
+    return []
+
+
+def _meaning(helper: Any) -> str:
+    return str(helper.__doc__ or "").strip().partition("\n")[0][:160]
+
+
+def _word(word: str, kind: str, meaning: str) -> dict[str, str]:
+    return {"word": word, "kind": kind, "meaning": meaning}

@@ -1,0 +1,219 @@
+"""`RunFacts`: the state of a run as plain data, read once a second for all pages."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from looptap.client.estimates import Estimates, is_report, over_by_now, said
+from looptap.client.session.vitals import moving
+from looptap.streams.durations import duration
+from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.stream.stream import Stream
+from looptap.streams.text import cut
+from looptap.visualizers.surfaces.panels.run_controls import RunControls
+from looptap.visualizers.surfaces.web.knobs import plain_knob, value_for
+from looptap.visualizers.surfaces.web.run_shelf import close_stream, is_live
+from looptap.visualizers.surfaces.web.stream_requests import COMMANDS_STREAM, OPERATOR, shown_streams
+
+REFRESH_INTERVAL_SECONDS = 1.0
+"""Seconds between two requests for the state of a run."""
+PROGRESS_STREAM = "progress.report"
+"""The stream in which a job shows its progress to those who may not ask for it."""
+_MAX_ROWS = 30
+_MAX_COMMANDS = 12
+_MAX_TEXT_CHARACTERS = 300
+
+
+class RunFacts:
+    """What a page shows of a run beside its charts."""
+
+    def __init__(self, run: Any, *, operate: bool) -> None:
+        self._run = run
+        self._live = is_live(run)
+        self._operates = operate and self._live and run.role == OPERATOR
+        self._guard, self._turning = threading.Lock(), threading.Lock()
+        self._looked = -math.inf
+        self._last: dict[str, Any] = {}
+        self._before: tuple[float, dict[str, int]] = (0.0, {})
+        asks = self._live and (self._operates or run.role != OPERATOR)
+        self._estimates = Estimates(run) if asks else None
+        self._progress: Stream | None = None
+        self._controls = RunControls(run) if self._operates else None
+
+    def look(self) -> dict[str, Any]:
+        """Return the facts, at most a second old. Blocks for a few seconds at most."""
+        with self._guard:
+            if time.monotonic() - self._looked >= 0.9 * REFRESH_INTERVAL_SECONDS:
+                self._last = self._of_live() if self._live else self._of_stored()
+                self._looked = time.monotonic()
+            if self._controls is not None:  # outcomes arrive between two looks
+                self._last |= self._panel(self._controls)
+            return dict(self._last)
+
+    def turn(self, name: str, value: Any, *, sure: bool = False) -> str:
+        """Set a control or give a command; unless ``sure``, return a question about it.
+
+        Raises QueryError for an unknown one.
+        """
+        controls = self._controls
+        knob = None if controls is None else controls.knobs.get(name)
+        if controls is None or knob is None:
+            raise QueryError(f"This run has no control and no command {name!r:.80}.")
+        with self._turning:
+            controls.ask(knob, None if knob.info is None else value_for(knob.info, value))
+            question = knob.question
+            if question:  # a panel of one user leaves it open; here it is the page's, which asks again to say yes
+                controls.answer(knob, sure)
+        return "" if sure else question
+
+    def close(self) -> None:
+        """End the streams that the facts were read from."""
+        if self._progress is not None:
+            close_stream(self._progress)
+
+    # ------------------------------------------------------------ live runs
+
+    def _of_live(self) -> dict[str, Any]:
+        run, info = self._run, self._run.info
+        rank = f"rank {info.rank} of {info.ranks}, " if info.ranks > 1 else ""
+        facts: dict[str, Any] = {
+            "name": run.name, "id": run.id, "kind": "live", "state": run.state, "reason": cut(run.reason, 500),
+            "operates": self._operates, "where": f"{rank}{info.host}, pid {info.pid}", "started": info.started,
+            "first": [], "streams": [], "problems": [],
+        }  # fmt: skip
+        if not run.alive:
+            return facts
+        problems: list[str] = []
+        parts = [self._streams, self._activity, *([self._cost, self._commands] if self._operates else [])]
+        for part in parts:
+            try:
+                facts |= part(facts)
+            except (LooptapError, TimeoutError) as error:
+                problems.append(str(error))
+        facts["first"] = [{"q": one["name"]} for one in facts["streams"] if one["name"] != COMMANDS_STREAM]
+        if (report := self._report(facts["streams"])) is not None:
+            sure, perhaps = over_by_now(report)
+            facts["progress"] = {"sure": _finite(sure), "perhaps": _finite(perhaps), "lines": said(report)}
+        if self._controls is not None:
+            self._controls.refresh()
+        return facts | {"problems": list(dict.fromkeys(problems))}
+
+    def _streams(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "streams": [
+                {
+                    "name": one.name, "query": cut(one.query, _MAX_TEXT_CHARACTERS), "on": one.on, "unit": one.unit,
+                    "fields": list(one.fields or ()), "values": one.values, "rate": _finite(one.rate),
+                    "state": one.reason or one.state,
+                }
+                for one in shown_streams(self._run, operate=self._operates)[: 10 * _MAX_ROWS]
+            ]
+        }  # fmt: skip
+
+    def _activity(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return how far the loop is; a reader learns of the events of what is shown."""
+        run, events = self._run, self._run.events()
+        ages, idle = run.ages(), run.idle
+        if not self._operates and run.role == OPERATOR:
+            shown = {one["on"] for one in facts["streams"]}
+            events = {name: count for name, count in events.items() if name in shown}
+            ages = {name: age for name, age in ages.items() if name in shown}
+        (then, before), now = self._before, time.monotonic()
+        self._before = now, events
+        rows = [
+            {
+                "name": name,
+                "count": count,
+                "rate": _finite((count - before[name]) / (now - then)) if name in before else 0.0,
+            }
+            for name, count in list(events.items())[:_MAX_ROWS]
+        ]
+        found: dict[str, Any] = {"events": rows, "moving": moving(events, ages, idle) if events else ""}
+        if run.paused:
+            found["moving"] = f"paused for {duration(run.paused)}"
+        if self._operates and run.inside:
+            found["moving"] = f"inside {run.inside}"
+        return found
+
+    def _cost(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        stats = self._run.agent_stats()
+        share = sum(one.share_of_time for one in (*stats.queries, *stats.streams))
+        rows = [
+            ["queries and declared streams", f"{share:.2%} of the loop's time"],
+            ["looptap's thread", f"{stats.io_share:.2%}"],
+            ["budget", f"{stats.budget:.0%}" if stats.budget != math.inf else "none"],
+            ["clients", str(len(stats.clients))],
+            ["dropped values", f"{stats.dropped:,}"],
+        ]
+        queries = [
+            [cut(one.name, 120), one.on, _time(one.nanoseconds_per_event), f"{one.share_of_time:.2%}", one.limitation]
+            for one in stats.queries[:_MAX_ROWS]
+        ]
+        return {"cost": rows, "queries": queries}
+
+    def _commands(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "commands": [_command(one, one.client) for one in reversed(self._run.command_records()[-_MAX_COMMANDS:])]
+        }
+
+    def _report(self, streams: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        if self._estimates is not None:
+            return self._estimates.describe()
+        if self._progress is None and any(one["name"] == PROGRESS_STREAM for one in streams):
+            self._progress = self._run.stream(PROGRESS_STREAM)
+        value = None if self._progress is None else self._progress.latest
+        return value if is_report(value) else None
+
+    def _panel(self, controls: RunControls) -> dict[str, Any]:
+        ordered = sorted(list(controls.knobs.values()), key=lambda knob: knob.info is None)
+        return {"knobs": [plain_knob(knob) for knob in ordered], "refusal": controls.reason}
+
+    # ------------------------------------------------------------ stored runs
+
+    def _of_stored(self) -> dict[str, Any]:
+        run = self._run
+        facts = run.metadata
+        where = ", ".join(str(facts[name]) for name in ("host", "directory", "commit") if facts.get(name))
+        took = f", for {duration(run.ended - run.started)}" if run.started and run.ended else ""
+        return {
+            "name": run.name, "id": run.id, "kind": "stored", "state": run.state, "reason": cut(run.reason, 500),
+            "operates": False, "where": cut(where, _MAX_TEXT_CHARACTERS) + took, "started": run.started,
+            "streams": [
+                {
+                    "name": one.name, "query": cut(one.text, _MAX_TEXT_CHARACTERS), "on": one.on, "unit": one.unit,
+                    "fields": list(one.fields or ()), "values": one.arrived, "rate": 0.0, "state": one.state,
+                }
+                for one in run.streams[: 10 * _MAX_ROWS]
+            ],
+            "first": [{"q": one.name} for one in run.streams[:_MAX_ROWS]],
+            "commands": [_command(one, one.client) for one in reversed(run.commands[-_MAX_COMMANDS:])],
+            "problems": [],
+        }  # fmt: skip
+
+
+def _command(one: Any, client: str) -> list[str]:
+    """Return a command as a row: when, what, the change, by whom, the outcome."""
+    when = getattr(one, "wall", None) or one.time
+    name = getattr(one, "name", "")
+    change = (
+        "" if one.new is None else f"{one.old!r:.40} → {one.new!r:.40}" if one.old is not None else f"{one.new!r:.40}"
+    )
+    return [time.strftime("%H:%M:%S", time.localtime(when)), f"{one.what} {name}".strip(), change, client, one.outcome]
+
+
+def _time(nanoseconds: float) -> str:
+    """Return a duration with three digits, in µs or ms.
+
+    >>> _time(35_400), _time(28_600_000)
+    ('35.4 µs', '28.6 ms')
+    """
+    return f"{nanoseconds / 1e6:.3g} ms" if nanoseconds >= 1e6 else f"{nanoseconds / 1e3:.3g} µs"
+
+
+def _finite(number: float) -> float:
+    """Return ``number``, or 0 if a hostile agent sent one that JSON cannot hold."""
+    return number if math.isfinite(number) else 0.0

@@ -1,0 +1,150 @@
+"""What a page may draw: streams by name, arithmetic over one, queries of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from looptap.client.streams.live import LiveStream
+from looptap.streams.errors import QueryError
+from looptap.streams.operators.windows import Window, as_window, seconds, sliding
+from looptap.streams.stream.feed import FAILED
+from looptap.streams.stream.stream import Stream
+from looptap.streams.text import last_line
+from looptap.streams.waiting import poll_until
+from looptap.visualizers.surfaces.web.expressions import ReadableStream, reader_query
+from looptap.visualizers.surfaces.web.run_shelf import close_stream, is_live
+
+MAX_QUERY_CHARACTERS = 4_000
+"""Characters of a query that is typed into a page."""
+MAX_EVERY_EVENTS = 1_000_000_000
+"""The largest distance of two events that a query looks at."""
+_FIRST_VALUE_SECONDS = 1.0  # to wait for a first value, or for the reason why there is none
+_POLL_INTERVAL_SECONDS = 0.02
+COMMANDS_STREAM = "commands"
+"""The stream of the commands of all clients, which every run has."""
+OPERATOR = "operator"
+"""The role that may ask queries of a job."""
+
+
+@dataclass(frozen=True)
+class StreamRequest:
+    """A text that was typed into a page, and what a query is evaluated over."""
+
+    text: str
+    on: str = ""
+    window: str = ""
+    every: int = 1
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> StreamRequest:
+        """Return the request of a message. Raises QueryError."""
+        text, on, window = (str(message.get(name) or "").strip() for name in ("q", "on", "window"))
+        every = message.get("every") or 1
+        if not text:
+            raise QueryError("Type the name of a stream, or a query such as: step, loss")
+        if len(text) > MAX_QUERY_CHARACTERS or len(on) > MAX_QUERY_CHARACTERS:
+            raise QueryError(f"A query has {MAX_QUERY_CHARACTERS:,} characters at most.")
+        if not isinstance(every, int) or isinstance(every, bool) or not 1 <= every <= MAX_EVERY_EVENTS:
+            raise QueryError(f"every: {every!r:.40} is no number of events.")
+        window_of(window)
+        return cls(text, on, window, every)
+
+    @property
+    def plain(self) -> bool:
+        """True if it may be the name of a stream."""
+        return not (self.on or self.window) and self.every == 1
+
+
+def window_of(text: str) -> Window | None:
+    """Return the window for ``100``, ``30s`` or ``sliding 100``. Raises QueryError.
+
+    >>> window_of("30s"), window_of("sliding 100")
+    (Seconds(size=30.0), Sliding(size=100))
+    """
+    if not text:
+        return None
+    kind, _, size = text.replace(":", " ").rpartition(" ")
+    try:
+        if kind.strip() == "sliding":
+            return sliding(int(size))
+        if not kind and size.endswith("s"):
+            return seconds(float(size[:-1]))
+        if not kind:
+            return as_window(int(size))
+    except (ValueError, OverflowError):
+        pass
+    raise QueryError(f"{text!r:.60}: a window is a number of events (100), of seconds (30s), or sliding 100.")
+
+
+def shown_streams(run: Any, *, operate: bool) -> list[Any]:
+    """Return the streams that a page lists. Raises LooptapError.
+
+    Who changed what is no stream for readers, unless it was exported.
+    """
+    every = list(run.streams)
+    if not is_live(run) or operate or run.role != OPERATOR:
+        return every
+    return [one for one in every if one.name != COMMANDS_STREAM or one.exported]
+
+
+def opened(run: Any, request: StreamRequest, *, operate: bool) -> Stream:
+    """Return the stream of a request. Raises LooptapError.
+
+    Only with ``operate``, and for an operator, a text becomes a query in the job.
+    """
+    if not is_live(run):
+        return _read(run, request, {stream.name: tuple(stream.fields or ()) for stream in run.streams})
+    declared = {one.name: tuple(one.fields or ()) for one in shown_streams(run, operate=operate)}
+    if operate and run.role == OPERATOR:
+        if request.plain and request.text in declared:
+            return _named(run, request.text)
+        how = {"on": request.on or None, "window": window_of(request.window), "every": request.every}
+        query: Stream = run.stream(request.text, **how)
+        return query
+    return _read(run, request, declared)
+
+
+def _read(run: Any, request: StreamRequest, shown: Mapping[str, tuple[str, ...]]) -> Stream:
+    """Return a stream that is there, or arithmetic over one."""
+    if request.plain and request.text in shown:
+        return _named(run, request.text)
+    if request.on or request.every != 1:
+        raise QueryError("The streams shown here have their own events: leave 'on' and 'every' empty.")
+    if not shown:
+        raise QueryError("This run shows no stream.")
+    readable = [ReadableStream(name, fields) for name, fields in shown.items()]
+    window = window_of(request.window)
+    try:
+        found = reader_query(request.text, readable, window)
+    except QueryError as error:
+        if is_live(run) and run.role == OPERATOR:
+            raise QueryError(f"{error} To ask the job itself, start: looptap web --operate") from None
+        raise
+    source = _named(run, found.stream)
+    try:
+        return source.query(found.query, window=window, name=request.text)
+    except BaseException:
+        close_stream(source)
+        raise
+
+
+def _named(run: Any, name: str) -> Stream:
+    """Return a stream by its name. Raises QueryError if it is none any more."""
+    stream: Stream = run.stream(name)
+    if isinstance(stream, LiveStream) and stream.declared != name:
+        close_stream(stream)
+        raise QueryError(f"There is no stream {name!r} any more.")
+    return stream
+
+
+def check(stream: Stream) -> None:
+    """Wait a second for a first value. Raises QueryError if an error comes first."""
+    poll_until(
+        lambda: stream.arrived or stream.traceback or stream.state == FAILED,
+        _POLL_INTERVAL_SECONDS,
+        _FIRST_VALUE_SECONDS,
+    )
+    if not stream.arrived and (stream.traceback or stream.state == FAILED):
+        raise QueryError(last_line(stream.traceback) or stream.reason)
