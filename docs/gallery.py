@@ -132,7 +132,7 @@ def _plot(run: Any, title: str, query: Any, how: dict[str, Any], look: dict[str,
 
 def _stream(run: Any, query: str, title: str, how: dict[str, Any]) -> Any:
     name = {"name": title} if title and len(query) > 40 else {}  # the name on axes and in remarks
-    return run.stream(query, **{"on": "batch", "budget": math.inf, **name, **how})
+    return run.stream(query, timeout=60, **{"on": "batch", "budget": math.inf, **name, **how})
 
 
 def _small(path: Path, width: int = 1100) -> None:

@@ -106,3 +106,11 @@ def test_drawing_from_several_threads_does_not_mix():
     alone = [draw(picture, color=False) for picture in pictures]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda k: draw(pictures[k % 2], color=False), range(24))) == alone * 12
+
+
+def test_a_caption_has_two_lines_so_that_its_end_is_read():
+    images = Images((np.zeros((4, 6, 3), np.uint8),) * 2, ("target 6, loss 2.85", "target 10, loss 0.01"))
+    text = draw(Picture((images,)), 60, 20, color=False)
+    assert "target 6," in text
+    assert "loss 2.85" in text
+    assert "loss 0.01" in text

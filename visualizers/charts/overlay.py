@@ -24,6 +24,7 @@ Drawn: TypeAlias = list[tuple[Series, list[Mark]]]
 OVERLAID_FAMILIES = frozenset({"xy", "hist"})
 """Families whose charts may overlay each other, with axes of their own."""
 _MAX_NAMES_OF_AN_AXIS = 3
+_MAX_TITLE_CHARACTERS = 40
 _OVERLAID_OPACITY_SHARE = 0.4  # of a histogram that shares a chart with lines
 
 
@@ -171,9 +172,10 @@ def _titled(axis: Axis, names: Sequence[str], plain: bool = False) -> Axis:
     """Return an axis whose title says what is drawn over it; ``plain``: only that."""
     if axis.title in names or not few(names):
         return axis
-    if plain:
+    if plain or not axis.title:
         return replace(axis, title=few(names))
-    return replace(axis, title=f"{axis.title} ({few(names)})" if axis.title else few(names))
+    full = f"{axis.title} ({few(names)})"
+    return axis if len(full) > _MAX_TITLE_CHARACTERS else replace(axis, title=full)
 
 
 def _names(marks: Iterable[Mark], **where: str) -> list[str]:

@@ -24,6 +24,7 @@ _MAX_LAYERS = 500
 _RIDGE_BINS = 64
 _TRAIL_FRAMES = 4
 _RIDGE_HEIGHT = 0.9
+_NOTE_SHARE = 0.2  # of the width, right of the ridges
 
 Layers: TypeAlias = dict[str, Binned]
 
@@ -53,6 +54,7 @@ class RidgelineChart(Chart):
             yield _grid(shown[-1], series.name)
             return
         low, high = _span(shown)
+        end = high + _NOTE_SHARE * (high - low)  # room for the notes
         for age, layers in zip(reversed(range(len(shown))), shown, strict=True):
             label = "" if age else series.name
             for name, one in layers.items():
@@ -62,8 +64,8 @@ class RidgelineChart(Chart):
                 height = base + _RIDGE_HEIGHT * counts / counts.max()
                 x, y = np.repeat(edges, 2), np.concatenate([[base], np.repeat(height, 2), [base]])
                 if not age:  # the base line is as long as the chart is wide
-                    x, y = np.r_[low, x, high], np.r_[base, y, base]
-                notes = () if age else ((len(x) - 1, _moments(one)),)
+                    x, y = np.r_[low, x, end], np.r_[base, y, base]
+                notes = () if age or len(self.series) > 1 else ((len(x) - 1, _moments(one)),)
                 yield Line(
                     x, y, name=label, color=series.color, opacity=fading(age), filled=None if age else base,
                     notes=notes, side=series.side,

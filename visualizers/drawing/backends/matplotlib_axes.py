@@ -264,6 +264,8 @@ def tint(axes: Any) -> None:
     for axis in filter(None, (getattr(axes, name, None) for name in ("xaxis", "yaxis", "zaxis"))):
         axis.label.set_color(theme.ink)
         axis.get_offset_text().set_color(theme.ink)
+        if theme.dark and hasattr(axis, "set_pane_color"):  # of axes in space
+            axis.set_pane_color(theme.ground)
 
 
 def _whole(column: Any) -> bool:

@@ -25,6 +25,7 @@ from looptap.visualizers.drawing.layouts import (
     arrange,
     bar_labels,
     bar_sides,
+    caption_lines,
     frame_words,
     named,
     panels,
@@ -331,8 +332,8 @@ def _images(mark: Images, width: int, height: int, color: bool) -> list[str]:
         blocks = []
         for j in range(i, min(i + across, count)):
             lines = half_blocks(mark.images[j], each, down) if color else _grey(mark.images[j], each, down)
-            caption = [set_cell_size(_cut(mark.captions[j], each), each)] if j < len(mark.captions) else []
-            blocks.append([*lines, *caption])
+            caption = caption_lines(mark.captions[j], each, 2) if j < len(mark.captions) else []
+            blocks.append([*lines, *(set_cell_size(_cut(line, each), each) for line in caption)])
         row = beside(blocks, each, gap=2)
         if found and len(found) + len(row) > height:
             break

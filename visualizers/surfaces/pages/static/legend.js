@@ -87,7 +87,8 @@ class Legend {
     make(this.scale, "span", "", short(high, 3));
   }
   count(plane) {
-    const { store, theme } = this.view, told = new Set();
+    const { store } = this.view, told = new Set();
+    let written = 0;
     for (const mark of plane.panel.marks) {
       const node = this.names.get(mark.name);
       if (mark.m !== "line" || mark.filled !== null || !node || told.has(mark.name)) continue;
@@ -97,6 +98,9 @@ class Legend {
       const i = x === null || !store.sorted(mark.x) ? xs.length - 1 : nearest(xs, x);
       const text = i < 0 ? "" : short(ys[i]);
       if (node.textContent !== text) node.textContent = text;
+      written += text.length;
     }
+    if (written !== this.written) this.fit(); // longer numbers may move names out of the line
+    this.written = written;
   }
 }

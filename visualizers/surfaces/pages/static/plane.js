@@ -6,7 +6,7 @@ const CLIP_SECONDS = 0.25; // between two searches for outliers
 const CLIP_SAMPLE = 20000; // numbers of a line in which outliers are searched for
 // A label of at most 20 letters: of a layer the end says which it is.
 const ended = (label) => (label.length > 20 ? `…${label.slice(-19)}` : label);
-const TOP_AXIS_PIXELS = 40; // of the ticks above a plot, without their title
+const ACROSS_PIXELS = 30, DATES_PIXELS = 40; // of the ticks below or above a plot, without their title
 const planes = new Set(); // of the whole page: they share one cursor
 
 class Plane {
@@ -34,9 +34,9 @@ class Plane {
     this.grid = panel.marks.find((mark) => mark.m === "grid");
     this.ink = this.view.theme.ink;
     [this.x, this.top] = [layout.x, this.grid ? null : layout.top];
-    this.above = this.top ? TOP_AXIS_PIXELS + (this.top.title ? 18 : 0) : 0;
+    this.above = this.top ? ACROSS_PIXELS + (this.top.title ? 18 : 0) : 0;
     [this.y, this.right] = [layout.y, layout.right].map((axis) => axis && (this.grid ? axis : this.view.looked(axis)));
-    this.rows = this.grid ? 0 : Math.min(2, layout.rules.length);
+    this.rows = this.grid ? 0 : Math.min(this.top ? 1 : 2, layout.rules.length);
     const labels = [panel.labels, this.grid?.rows, this.grid?.columns];
     const shape = JSON.stringify([this.x, this.top, this.y, this.right, labels, this.rows, this.view.height]);
     if (this.shape !== shape) this.build(width);
@@ -55,13 +55,14 @@ class Plane {
       };
     const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
     const power = (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? value : null); // no crowd of lines between
-    const fitted = (title) => (title.length > room ? `${title.slice(0, room - 1)}…` : title);
+    const fitted = (title, most) => (title.length > most ? `${title.slice(0, most - 1)}…` : title);
+    const long = Math.floor(width / 9);
     const numbers = (axis) => (axis.time ? {} : { values: (_, at) => tickLabels(at, axis.log) });
     const axis = (about, more) => ({
       stroke: () => this.ink,
       grid: { stroke: "#8883", width: 1, show: !grid, ...(about.log && { filter: (_, at) => at.map(power) }) },
-      ticks: { stroke: "#8886", width: 1 },
-      label: about.title ? fitted(about.title) : undefined,
+      ticks: { stroke: "#8886", width: 1, size: 6, ...(about.log && { filter: (_, at) => at.map(power) }) },
+      label: about.title ? fitted(about.title, about === x || about === top ? long : room) : undefined,
       labelSize: 18,
       labelFont: "12px system-ui",
       size: 56,
@@ -79,7 +80,7 @@ class Plane {
       return names?.length ? { splits: () => ticks.map(([at]) => at), values: () => names.map(ended), ...roomy(names) } : {};
     };
     const axes = [
-      axis(x, { size: 40, space: 80, ...labelled(grid ? grid.columns : panel.labels, true) }),
+      axis(x, { size: x.time ? DATES_PIXELS : ACROSS_PIXELS, space: 80, ...labelled(grid ? grid.columns : panel.labels, true) }),
       axis(y, { scale: "y", ...ticked(y), ...labelled(grid?.rows), ...roomy(grid?.rows) }),
     ];
     const scales = {
@@ -92,7 +93,7 @@ class Plane {
     }
     if (top) {
       scales.top = { time: top.time, distr: top.log ? 3 : 1, ori: 0, range: () => this.reach("top") };
-      axes.push(axis(top, { scale: "top", side: 0, size: TOP_AXIS_PIXELS, space: 80, grid: { show: false } }));
+      axes.push(axis(top, { scale: "top", side: 0, size: ACROSS_PIXELS, space: 80, grid: { show: false } }));
     }
     const plain = { scale: "y", paths: () => null, points: { show: false } };
     const options = {
