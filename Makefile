@@ -36,7 +36,8 @@ test: $(READY) browsers ## the tests
 
 soak: $(READY) ## the long counts of docs/safety.md
 	@LOOPTAP_COUNTS=full $(VENV)/bin/pytest -n 0 tests/test_language.py tests/test_reducers.py \
-		tests/test_stream.py tests/test_unharmed.py
+		tests/test_stream.py tests/test_unharmed.py tests/test_bounds_of_values.py tests/test_charts.py \
+		tests/test_codec.py tests/test_window_assembler.py
 	@$(VENV)/bin/pytest -n 0 -m soak
 
 mutants: $(READY) ## small faults in the modules that guard data and access, each of which a test has to notice

@@ -14,6 +14,7 @@ from array import array
 import numpy as np
 import pytest
 import torch
+from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +140,7 @@ def weight(value):
     return (0 if shared else sys.getsizeof(value)) + 8 + sum(map(weight, parts))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(nested)
 def test_the_counted_bytes_are_at_least_those_python_counts(value):
     raw = pack([value])
@@ -147,7 +148,7 @@ def test_the_counted_bytes_are_at_least_those_python_counts(value):
     assert counted + 100 >= 0.9 * weight(unpack(raw))  # a list that grew takes more than one that was decoded
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 def test_counting_raises_nothing_else_for_any_bytes(raw):
     with contextlib.suppress(ValueError):

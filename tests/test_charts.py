@@ -14,6 +14,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from counts import examples
 from hypothesis import HealthCheck, example, given, settings
 
 from looptap.protocol.values.packing import pack
@@ -271,7 +272,7 @@ snapshots = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(snapshots, min_size=1, max_size=4), st.sampled_from(["", *KINDS]), st.sampled_from(["", "time"]))
 @example([{"": (-(2**63) - 1,)}], "", "")
 @example([(np.empty((0, 0), "datetime64[Y]"), 0.0)], "", "")

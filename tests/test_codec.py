@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,13 +63,13 @@ def same(a: object, b: object) -> bool:
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(values)
 def test_a_nested_value_comes_back_as_it_was(value):
     assert same(unpack(pack(value)), value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(scalars | st.tuples(scalars, scalars)))
 def test_a_list_of_values_comes_back_as_it_was_whatever_its_form(items):
     assert same(unpack_values(*pack_values(items)), items)
@@ -358,7 +359,7 @@ def test_an_error_message_does_not_repeat_what_was_sent():
 
 NOTHING_HAPPENS = """
 import random, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/support"]
 import test_codec
 from looptap.protocol.values.unpacking import unpack
 unpack(test_codec.pack(1))
@@ -370,7 +371,7 @@ def watch(event, arguments):
         seen.append((event, arguments))
 rng, data = random.Random(9), test_codec.samples()
 sys.addaudithook(watch)
-for i in range(10_000):
+for i in range({count}):
     try: unpack(test_codec.mutated(data[i % len(data)], rng))
     except test_codec.MessageError: pass
 print(seen)
@@ -378,7 +379,7 @@ print(seen)
 
 
 def test_decoding_hostile_bytes_imports_executes_and_opens_nothing(tmp_path):
-    source = NOTHING_HAPPENS.format(tests=__file__.rpartition("/")[0])
+    source = NOTHING_HAPPENS.format(tests=__file__.rpartition("/")[0], count=examples(10_000))
     out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=120)
     assert out.stdout.strip() == "[]"
 

@@ -158,7 +158,7 @@ def check_stream(job: Job, stream: Any, kind: str, steps: dict[int, int]) -> Non
         assert missed == 0 or (missed == 1 and any(record.partial for record in records))
 
 
-@sweep(47)
+@sweep(97)
 @pytest.mark.parametrize("enough", [1, 4])
 @pytest.mark.parametrize("kind", QUERIES)
 def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_intact(kind, enough, fraction):
@@ -191,7 +191,7 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_intact(kind, enough
     interrupt_everywhere(once, fraction)
 
 
-@sweep(47)
+@sweep(97)
 @pytest.mark.parametrize("enough", [1, 100])
 @pytest.mark.parametrize("kind", ["group", "group, guarded", "group_by", "fold"])
 def test_ctrl_c_anywhere_in_the_event_that_ends_a_group_ends_it_once(kind, enough, fraction):
@@ -238,7 +238,7 @@ COMMANDS: dict[str, Callable[[Run], object]] = {
 }
 
 
-@sweep(47)
+@sweep(97)
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_refused(kind, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
@@ -278,7 +278,7 @@ def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_refus
     interrupt_everywhere(once, fraction)
 
 
-@sweep(47)
+@sweep(97)
 def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_intact(fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job = Job()
@@ -314,7 +314,7 @@ def test_ctrl_c_anywhere_in_a_log_leaves_declared_streams_intact(fraction):
     interrupt_everywhere(once, fraction)
 
 
-@sweep(47)
+@sweep(97)
 @pytest.mark.parametrize("window", [Group(), Count(3), Sliding(3), Seconds(1e3)])
 def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
@@ -351,7 +351,7 @@ def test_ctrl_c_anywhere_in_an_event_of_aligned_ranks_costs_no_window(window, fr
     interrupt_everywhere(once, fraction)
 
 
-@sweep(47)
+@sweep(97)
 def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_refused(fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job, acts = Job(), []
@@ -376,7 +376,7 @@ def test_ctrl_c_anywhere_in_a_replayed_event_leaves_each_command_done_once_or_re
     interrupt_everywhere(once, fraction)
 
 
-@sweep(47)
+@sweep(97)
 def test_ctrl_c_anywhere_where_a_command_of_several_ranks_is_due_does_it_once(fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
         job, service = Job(), None

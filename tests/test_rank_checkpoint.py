@@ -84,7 +84,7 @@ def test_under_torchrun_the_survivor_saves_before_the_launcher_ends_it(tmp_path)
     """The launcher sends SIGTERM as soon as a rank has died."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    launcher = subprocess.Popen([*command, str(JOB), str(tmp_path)], stderr=subprocess.PIPE, text=True, env=env)
+    launcher = warm.Popen([*command, str(JOB), str(tmp_path)], stderr=subprocess.PIPE, text=True, env=env)
     try:
         reached(tmp_path, 2)
         dead = json.loads((tmp_path / "rank-1.alive").read_text())["pid"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,7 +134,7 @@ def test_values_waiting_for_a_silent_rank_are_bounded_in_number(monkeypatch):
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.floats(0.0, 1.5)), max_size=30)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(steps=STEPS, over=st.sets(st.integers(0, 2)))
 def test_every_value_is_given_out_once_in_order_or_counted_as_late(steps, over):
     assembly, now, at = WindowAssembler([0, 1, 2], 2.0), 0.0, [0, 0, 0]
