@@ -95,7 +95,10 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
     named = [run.stream(one.name, **how) for one in declared]
     found: list[Stream] = [
         *named,
-        *(run.stream(one.query, **{**how, "on": one.on}, history=True) for one in curves_of(run, declared)),
+        *(
+            run.stream(one.query, **{**how, "on": one.on}, name=one.name, history=True)
+            for one in curves_of(run, declared)
+        ),
     ]
     if not found:
         raise QueryError(

@@ -53,8 +53,9 @@ def test_the_loss_comes_first_then_accuracy_rate_norm_speed_and_the_rest():
             "batch", step=step, momentum=0.9, grad_norm=2.0, lr=0.1, acc=0.5, train_loss=2.5, **{"val/loss": 3.0}
         )
         job.parts.sources.by_name["batch"].mark()
-    names = [curve.query.removeprefix("step, ") for curve in first_curves(job.run.scalars)]
-    assert names == ["train_loss", "val/loss", "acc", "lr", "grad_norm", "events_per_second"]
+    curves = first_curves(job.run.scalars)
+    assert [one.name for one in curves] == ["train_loss", "val/loss", "acc", "lr", "grad_norm", "events per second"]
+    assert [one.query for one in curves[:2]] == ["step, train_loss", "step, val/loss"]
     for curve in first_curves(job.run.scalars):
         stream = job.run.stream(curve.query, on=curve.on, history=True)
         assert len(stream.values) >= 2, curve
@@ -67,7 +68,7 @@ def test_what_the_job_declares_is_not_drawn_twice_and_counting_alone_is_no_curve
     agent.stream("curve", "step, loss")
     assert first_curves(run.scalars, run.streams) == []
     agent.emit("epoch", epoch=1, error=0.5)
-    assert first_curves(run.scalars, run.streams) == [Curve("epoch, error", "epoch")]
+    assert first_curves(run.scalars, run.streams) == [Curve("epoch, error", "epoch", "error")]
 
 
 def test_the_norm_of_all_gradients_can_be_asked_for():
@@ -111,7 +112,7 @@ def test_top_without_a_query_opens_with_the_curves_from_the_first_event(job):
                     await pilot.pause(0.02)
                 views = [view.shown.stream for view in app.query(StreamView)]
                 assert [stream.name for stream in views] == [
-                    "step, loss", "step, accuracy", "step, optimizer.lr", "events_per_second"
+                    "loss", "accuracy", "optimizer.lr", "events per second"
                 ]  # fmt: skip
                 assert (views[0].records[0].event, views[0].values[0].step) == (1, 0)
                 await pilot.press("g")
@@ -140,8 +141,8 @@ def test_an_overview_opens_with_the_curves_and_asks_for_the_norm_at_one_click(jo
     with looptap.attach("plain") as run:
         shown = overview(run)
         try:
-            soon(lambda: {"step, loss", "step, accuracy"} <= {stream.name for stream in run.attached})
-            loss = next(stream for stream in run.attached if stream.name == "step, loss")
+            soon(lambda: {"loss", "accuracy"} <= {stream.name for stream in run.attached})
+            loss = next(stream for stream in run.attached if stream.name == "loss")
             assert loss.records[0].event == 1
             (button,) = [part for part in shown.children if isinstance(part, ipywidgets.Button)]
             assert button.layout.display != "none"

@@ -167,7 +167,7 @@ def test_a_link_that_breaks_before_the_first_welcome_is_restored(directory, monk
 def test_losses_of_an_outage_are_known_at_the_reconnect(directory):
     with far_away(directory, QUICK) as (job, run, proxy):
         plain, third = run.stream("step", on="batch"), run.stream("step", every=3)
-        windows = run.stream("len(events)", window=7)
+        windows, kept = run.stream("len(events)", window=7), run.stream("step")  # which begins with its history
         for _ in range(3):
             before = plain.arrived
             soon(lambda before=before: min(plain.arrived, 3 * third.arrived) > before + 50 and windows.arrived)
@@ -188,6 +188,10 @@ def test_losses_of_an_outage_are_known_at_the_reconnect(directory):
         soon(lambda: run.state == "live" and plain.latest > events + 50)
         assert all(b.event - a.event == b.number - a.number for a, b in pairwise(plain.records))
         assert all(b.event - a.event == 3 * (b.number - a.number) for a, b in pairwise(third.records))
+        live = [record for record in kept.records if not record.history]
+        assert [record.number for record in kept.records if record.history] == list(range(1, kept.history.last + 1))
+        assert live[0].number == kept.history.last + 1
+        assert all(b.event - a.event == b.number - a.number for a, b in pairwise(live))
 
 
 def test_while_a_link_is_being_restored_every_request_waits_for_it_within_its_timeout(directory):

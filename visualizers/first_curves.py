@@ -57,10 +57,11 @@ class DeclaredName(Protocol):
 
 
 class Curve(NamedTuple):
-    """A query whose values have a history, and the type of its events."""
+    """A query whose values have a history, the type of its events, and its title."""
 
     query: str
-    on: str
+    on: str = ""
+    name: str = ""
 
 
 def first_curves(scalars: Sequence[KeptName], declared: Iterable[DeclaredName] = ()) -> list[Curve]:
@@ -70,7 +71,7 @@ def first_curves(scalars: Sequence[KeptName], declared: Iterable[DeclaredName] =
     >>> agent, run = pair("doctest", history=True)
     >>> agent.emit("batch", step=0, acc=0.5, x=[1], train_loss=2.5)
     >>> first_curves(run.scalars)
-    [Curve(query='step, train_loss', on='batch'), Curve(query='step, acc', on='batch')]
+    [Curve(query='step, train_loss', on='batch', name='train_loss'), Curve(query='step, acc', on='batch', name='acc')]
     """
     words = {word for one in declared for word in (one.name, *re.findall(r"\w+", one.query))}
     found = [one for one in scalars if not (one.name in words or counts(one.name) or one.name == SPEED)]
@@ -79,7 +80,10 @@ def first_curves(scalars: Sequence[KeptName], declared: Iterable[DeclaredName] =
     busiest = max(scalars, key=lambda one: one.points).on
     speed = [one for one in scalars if one.name == SPEED and one.on == busiest and one.points > 1]
     ranked = sorted((*found, *speed), key=lambda one: rank(one.name))
-    return [Curve(_over(one, scalars), one.on) for one in ranked[:MAX_FIRST_CURVES_COUNT]]
+    return [
+        Curve(_over(one, scalars), one.on, "events per second" if one.name == SPEED else one.name)
+        for one in ranked[:MAX_FIRST_CURVES_COUNT]
+    ]
 
 
 def rank(name: str) -> int:

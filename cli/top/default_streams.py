@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from looptap.cli.top.model import Facts
 from looptap.client.run import Run
@@ -38,11 +39,12 @@ class DefaultStreams:
         curves = [one for one in curves if one not in self._curves][: MAX_FIRST_CURVES_COUNT - len(self._curves)]
         self._declared.update(names)
         self._curves.update(curves)
-        return [*(Curve(name, "") for name in names), *curves]
+        return [*(Curve(name) for name in names), *curves]
 
     def open(self, new: Iterable[Curve]) -> list[LiveStream]:
         """Attach the streams. Raises what `Run.stream` raises."""
-        return [self._run.stream(one.query, on=one.on or None, history=True, buffer=MAX_BUFFERED_VALUES) for one in new]
+        how: dict[str, Any] = {"history": True, "buffer": MAX_BUFFERED_VALUES}
+        return [self._run.stream(one.query, on=one.on or None, name=one.name, **how) for one in new]
 
     def left(self, seen: Facts) -> int:
         """Return how many declared streams there are besides."""

@@ -124,7 +124,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             for one in found
         ]
         declared = [one.name for one in sorted(found, key=lambda one: schemas.band_of(one.fields or ()) is None)]
-        self._draw([Curve(name, "") for name in declared] + self._curves(found))
+        self._draw([Curve(name) for name in declared] + self._curves(found))
         titles = ("stream", "query", "on", "values", "per second", "readers", "state")
         return [table("Declared streams", titles, rows)]
 
@@ -152,7 +152,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         if not fresh:
             return
         self._drawn |= set(fresh)
-        self._add([self.run.stream(one.query, on=one.on or None, history=True) for one in fresh])
+        self._add([self.run.stream(one.query, on=one.on or None, name=one.name, history=True) for one in fresh])
 
     def _add(self, streams: Sequence[LiveStream]) -> None:
         if self._view is None:
