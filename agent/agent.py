@@ -35,6 +35,10 @@ class Agent:
     ``may_pause`` is for how many seconds clients may pause the loop, inside `emit`. ``replay`` (or ``LOOPTAP_REPLAY``)
     names a file of another run's commands, which are executed at the same events in this one.
 
+    ``config`` holds the settings of the job: a dict, an argparse namespace, a dataclass, an OmegaConf or any object
+    with attributes. They are read once, stored, and shown with the command line, the git commit, its uncommitted
+    changes and versions (docs/store.md says what exactly); viewers see none of it unless it is shared.
+
     The numbers that events carry are kept from the first event on, at most 2,000 points a name, for `Run.scalars`;
     ``history=False`` keeps none.
 
@@ -68,13 +72,14 @@ class Agent:
         replay: str | os.PathLike[str] | None = None,
         store: str | os.PathLike[str] | None = None,
         history: bool = True,
+        config: Any = None,
         strict: bool = False,
     ) -> None:
         check_form(listen)
         parts = build(
             name, groups=groups, limits=limits, budget=budget, ranks=ranks, enabled=enabled and enabled_here(),
             connect=lambda run, limits: ServerConnection(name, run.rank, listen, limits),
-            record=lambda run: RunRecorder(run, store), sigterm=sigterm, strict=strict, history=history,
+            record=lambda run: RunRecorder(run, store), sigterm=sigterm, strict=strict, history=history, config=config,
         )  # fmt: skip
         self._begin(parts, sigterm=sigterm, on_stop=on_stop, may_pause=may_pause, replay=replay, strict=strict)
 

@@ -63,6 +63,8 @@ class LifeCycle:
         else:
             if sigterm:
                 self._sigterm = OnSigterm(_weakly(self, LifeCycle._terminated), _weakly(self, LifeCycle._drain))
+            recorder = self._parts.recorder
+            self._parts.configuration.start((lambda facts: None) if recorder is None else recorder.store_config)
 
     def _open(self) -> None:
         connection = self._parts.connection

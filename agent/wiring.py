@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from looptap.agent.connection import Connection, why_not
 from looptap.agent.handoff.scalar_looks import ScalarLooks
@@ -14,6 +15,7 @@ from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.event_sources import EventSources, NullEventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
+from looptap.agent.run.configuration import Configuration
 from looptap.agent.run.identity import checked_groups, checked_name, run_info
 from looptap.agent.run.termination import require_main_thread
 from looptap.agent.server.recording import RunRecorder
@@ -39,6 +41,7 @@ class Components:
     queues: QueueSet
     sources: EventSources
     recorder: RunRecorder | None
+    configuration: Configuration
     dispatcher: RequestDispatcher
 
     @property
@@ -61,6 +64,7 @@ def build(
     sigterm: bool = False,
     strict: bool = False,
     history: bool = True,
+    config: Any = None,
 ) -> Components:
     """Check the arguments of an agent and make its parts, not yet open to clients.
 
@@ -84,11 +88,12 @@ def build(
             sources = EventSources(groups, {}, run.rank, DeferredEvaluator(queues), clock, looks)
         except Exception as error:
             warn_inert(error, strict)
+    configuration = Configuration(run, None if isinstance(sources, NullEventSources) else config)
     dispatcher = RequestDispatcher(
         run, sources=sources, groups=groups, limits=limits, queues=queues, budget=OverheadBudget(budget),
-        recorder=recorder, send=connection.send, link=lambda: connection.link,
+        recorder=recorder, configuration=configuration, send=connection.send, link=lambda: connection.link,
     )  # fmt: skip
-    return Components(name, groups, limits, run, connection, queues, sources, recorder, dispatcher)
+    return Components(name, groups, limits, run, connection, queues, sources, recorder, configuration, dispatcher)
 
 
 def warn_inert(error: Exception, strict: bool) -> None:

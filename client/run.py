@@ -27,6 +27,7 @@ from looptap.client.streams.live import LiveStream
 from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
 from looptap.protocol.replies import CommandRecord, StreamInfo
+from looptap.protocol.run_config import RunConfig
 from looptap.protocol.statistics import AgentStats, StackReport
 from looptap.streams.forwarding import forwarded
 from looptap.streams.stream.feed import LIVE
@@ -260,11 +261,26 @@ class Run:
         return self._control.commands_soon()
 
     @property
+    def config(self) -> RunConfig:
+        """What the run was started with: settings by name, command, commit, machine.
+
+        Raises NoAnswer after 5 s, and NotAllowed for a viewer whose share does not show it.
+
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest", config={"lr": 0.1, "model": {"width": 64}})
+        >>> run.config["model.width"], dict(run.config)
+        (64, {'lr': 0.1, 'model.width': 64})
+        """
+        return self.session.inquire(m.GetConfig, "The question for the config", 5.0)
+
+    @property
     def shares(self) -> list[Share]:
         """The shares that have not ended, of every operator. Raises NoAnswer after 5 s."""
         return self._sharing.shares()
 
     set = forwarded("_control", ControlClient.set)
+    undo = forwarded("_control", ControlClient.undo)
+    newest_change = forwarded("_control", ControlClient.newest_change)
     call = forwarded("_control", ControlClient.call)
     trigger = forwarded("_control", ControlClient.trigger)
     checkpoint = forwarded("_control", ControlClient.checkpoint)
@@ -279,8 +295,6 @@ class Run:
     revoke = forwarded("_sharing", SharingClient.revoke)
 
     # ------------------------------------------------------------ the end
-    undo = forwarded("_control", ControlClient.undo)
-    newest_change = forwarded("_control", ControlClient.newest_change)
 
     def close(self) -> None:
         """Detach all streams and disconnect, from other ranks too; the job continues."""

@@ -2,8 +2,7 @@
 
 A client speaks first (`Hello`); the agent answers `Welcome` or `Refused`. Every `Request` carries a number that the
 client chose and the type of its reply, and is answered once, by `Done` with that reply, or by `Failed`. `Values`,
-`Status`, `Beat` and `Goodbye` come unasked.
-Fields may be added with a default (a new minor version); unknown fields are ignored.
+`Status`, `Beat` and `Goodbye` come unasked. A new minor version adds fields with defaults; unknown ones are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args
 import msgspec
 
 from looptap.protocol import replies as r
-from looptap.protocol import statistics
+from looptap.protocol import run_config, statistics
 from looptap.streams.operators.windows import Group, Window
 
 VERSION = (2, 0)
@@ -171,16 +170,17 @@ class GetStacks(Request[statistics.StackReport], tag="get stacks", frozen=True):
 
 
 class GetControls(Request[r.ControlReport], tag="get controls", frozen=True):
-    """Request for the controls and triggers of the job.
-
-    The attribute of an exposed object at ``path`` is among them, if there is one.
-    """
+    """Request for controls and triggers, and for the attribute at ``path`` if any."""
 
     path: str = ""
 
 
 class GetCommands(Request[r.Listed[r.CommandRecord]], tag="get commands", frozen=True):
     """Request for the records of the newest commands."""
+
+
+class GetConfig(Request[run_config.RunConfig], tag="get config", frozen=True):
+    """Request for what the run was started with; a viewer needs a share."""
 
 
 class GetShares(Request[r.Listed[r.ShareInfo]], tag="get shares", frozen=True):
@@ -229,12 +229,13 @@ class DeclareStream(Request[r.StreamInfo], tag="stand", frozen=True):
 class CreateShare(Request[r.NewShare], tag="share", frozen=True):
     """Request for a viewer key that expires after ``expires`` seconds.
 
-    It admits at ``endpoint`` (empty: a private socket), to what is exported to all, or with ``only`` to this share.
+    It admits at ``endpoint`` (empty: private), to what is exported to all or, ``only``, to it, and to the ``config``.
     """
 
     expires: float
     endpoint: str = ""
     only: bool = False
+    config: bool = False
 
 
 class Revoke(Request[r.Listed[str]], tag="revoke", frozen=True):
@@ -388,8 +389,8 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 FromClient: TypeAlias = (
     Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | GetStats | GetStacks | GetControls
-    | GetCommands | GetShares | GetScalars | GetClock | GetStreams | Read | DeclareStream | CreateShare | Revoke | Got
-    | Beat | Leave
+    | GetCommands | GetConfig | GetShares | GetScalars | GetClock | GetStreams | Read | DeclareStream | CreateShare
+    | Revoke | Got | Beat | Leave
 )  # fmt: skip
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye
 

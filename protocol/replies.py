@@ -259,6 +259,8 @@ class ShareInfo(Reply, frozen=True, kw_only=True):
     """The streams that it shows; None: whatever is exported."""
     viewers: _Texts = ()
     """Names of the viewers who are attached by it."""
+    config: bool = False
+    """True if it shows the settings of the run."""
 
 
 class NewShare(Reply, frozen=True, kw_only=True):
@@ -309,10 +311,10 @@ class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only
     error: str = ""
     traceback: str = ""
     note: str = ""
-
-
     warning: str = ""
     """What was done and may be a slip, such as a change by a factor of 10,000."""
+
+
 class Preparation(Reply, tag_field="reply", tag="prepared", frozen=True, kw_only=True):
     """A prepared command, and the ``number`` of this rank's newest ``on`` event."""
 

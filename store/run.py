@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from looptap.protocol.process_identity import Process
+from looptap.protocol.run_config import RunConfig
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import fact_of
 from looptap.store.layout.database import Database
@@ -73,6 +74,21 @@ class StoredRun:
     def name(self) -> str:
         """The name that the host gave to the job, else the name of its file."""
         return str(self.metadata.get("name", self.path.stem))
+
+    @property
+    def config(self) -> RunConfig:
+        """What the run was started with; of a file without that, what it has of it."""
+        found = self.metadata.get("config")
+        try:
+            return msgspec.convert(found, RunConfig) if isinstance(found, dict) else self._former_config()
+        except (msgspec.ValidationError, RecursionError):
+            return self._former_config()
+
+    def _former_config(self) -> RunConfig:
+        host, directory, commit = (str(self.metadata.get(name, "")) for name in ("host", "directory", "commit"))
+        names: tuple[str, ...] = ("python", "looptap", "torch", "numpy")
+        versions = {name: str(self.metadata[name]) for name in names if name in self.metadata}
+        return RunConfig(host=host, directory=directory, commit=commit, versions=versions)
 
     @property
     def alive(self) -> bool:

@@ -122,6 +122,11 @@ class Writer:
         row = (*command[:7], fact(command.old), fact(command.new), command.outcome, fact(command.asked))
         self._put(QueuedStatement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
 
+    def create(self) -> None:
+        """Create the file even if nothing but facts is stored."""
+        self._close_after_fork()
+        self._put(QueuedStatement("SELECT 1", ()))
+
     def describe(self, **facts: Any) -> None:
         """Store facts of the run, such as exposed names, replacing those of same names."""
         self._close_after_fork()

@@ -305,7 +305,8 @@ def test_the_ranks_on_the_command_line(job, place, capsys):
     assert [(one["rank"], one["pid"], one["alive"]) for one in listed["members"]] == [
         (rank, process.pid, True) for rank, process in enumerate(job)
     ]
-    text = printed("ls")
+    assert "many, 2 ranks  alive" in printed("ls")
+    text = printed("ls", "many")
     assert "many, 2 ranks  alive" in text
     assert f"ranks 0-1: pids {job[0].pid}" in text
     page = printed("top", "many")

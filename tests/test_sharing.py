@@ -134,6 +134,7 @@ REQUESTS = [
     m.Grant(13, 3, 1.0), m.Call(14, "id", CODE, "batch"), m.Command(15, "id2", "stop"), m.GetStats(16),
     m.Agree(25, "id3", 0),
     m.GetStacks(17), m.GetControls(18), m.GetCommands(19), m.GetShares(20), m.GetClock(26), m.GetScalars(27),
+    m.GetConfig(28),
     m.DeclareStream(21, 0, "secret", export=True), m.DeclareStream(22, 3, "loss", keep=True), m.CreateShare(23, 60.0),
     m.Revoke(24), m.Leave(),
 ]  # fmt: skip
@@ -146,7 +147,7 @@ def test_every_request_of_a_viewer_is_answered_as_the_table_of_roles_says(job, d
     assert {type(request) for request in REQUESTS} == set(ALLOWED)
     (operator,) = (client.key.encode() for client in parts_of(agent).dispatcher.clients.values())
     options = {name: value % operator for name, value in forged.items()}
-    viewer = dial(run.share().path, identity=b"operator", **options)
+    viewer = dial(run.share(config=True).path, identity=b"operator", **options)
     for request in REQUESTS:
         viewer.send(encode(request))
         number = getattr(request, "request", None)

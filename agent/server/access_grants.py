@@ -47,6 +47,8 @@ class AccessGrant:
     by: str
     only: bool = False
     """True if it shows only streams exported to it, not those exported to all."""
+    config: bool = False
+    """True if it shows the settings of the run."""
 
 
 class AccessGrants:
@@ -85,7 +87,7 @@ class AccessGrants:
         keys = RoleKeys(VIEWER, socket.server, KeyPair.fresh())
         until, expires = time.monotonic() + ask.expires, time.time() + ask.expires
         shared = AccessGrant(
-            secrets.token_hex(4), keys.client.public, ask.endpoint, socket, until, expires, by, ask.only
+            secrets.token_hex(4), keys.client.public, ask.endpoint, socket, until, expires, by, ask.only, ask.config
         )
         self.shares[shared.id] = shared
         link.authenticator.admit(shared.key, VIEWER, until)
@@ -113,12 +115,20 @@ class AccessGrants:
         """Return a predicate for the streams that a client may read; None means all."""
         if not client.viewer:
             return None
-        share = next((one for one in self.shares.values() if one.key.decode() == client.key), None)
+        share = self._of(client)
         if share is None:
             return lambda declared: False
         if share.only:
             return lambda declared: share.id in declared.shares
         return lambda declared: declared.exported
+
+    def shows_config(self, client: ClientSession) -> bool:
+        """Return True if the share of a viewer shows the settings of the run."""
+        share = self._of(client)
+        return share is not None and share.config
+
+    def _of(self, client: ClientSession) -> AccessGrant | None:
+        return next((one for one in self.shares.values() if one.key.decode() == client.key), None)
 
     def limited(self, id: str) -> AccessGrant:
         """Return the share ``id``, which has streams of its own. Raises QueryError."""
@@ -170,7 +180,7 @@ class AccessGrants:
         return ShareInfo(
             share=shared.id, expires=shared.expires, left=max(0.0, shared.until - time.monotonic()),
             endpoints=tuple(shared.socket.bound.endpoints), by=shared.by, streams=own if shared.only else None,
-            viewers=viewers,
+            viewers=viewers, config=shared.config,
         )  # fmt: skip
 
     def _set_alarm(self, link: ServerThread) -> None:

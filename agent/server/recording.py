@@ -140,6 +140,11 @@ class RunRecorder:
             self._errors = {**self._errors, **fresh}
             self.writer.describe(errors=self._errors)
 
+    def store_config(self, config: dict[str, Any]) -> None:
+        """Put what the run was started with into its file, which begins with that."""
+        self.writer.describe(config=config)
+        self.writer.create()
+
     def close(self, reason: str) -> None:
         """End the file, with the last count of errors; warn if it is not complete."""
         self._last_error_count = -math.inf

@@ -22,6 +22,7 @@ from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.machine.monitor import MachineMonitor
 from looptap.agent.queries.query_registry import QueryRegistry, grant_share
+from looptap.agent.run.configuration import Configuration
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.server.access_grants import AccessGrants
@@ -59,11 +60,12 @@ class RequestDispatcher:
         queues: QueueSet,
         budget: OverheadBudget,
         recorder: RunRecorder | None,
+        configuration: Configuration,
         send: Callable[[bytes, bytes], SendResult],
         link: Callable[[], ServerThread | None],
     ) -> None:
         self.run, self.limits, self.sources, self.budget = run, limits, sources, budget
-        self.queues, self.recorder = queues, recorder
+        self.queues, self.recorder, self.configuration = queues, recorder, configuration
         self.queries = QueryRegistry(sources, groups, limits, budget)
         self.declared_streams = DeclaredStreams(self.queries, sources, queues, limits)
         self.scalars = ScalarHistory(sources, limits)
@@ -311,6 +313,8 @@ class RequestDispatcher:
                 self._done(client, message, self.commands.job.describe(message.path))
             case m.GetCommands():
                 self._done(client, message, self.commands.commands.records)
+            case m.GetConfig():
+                self._config(client, message)
             case m.GetShares():
                 self._done(client, message, self.access_grants.describe(self.sessions))
             case m.GetScalars():
@@ -324,6 +328,15 @@ class RequestDispatcher:
                 self.on_disconnect(client.peer)
             case _:  # a Beat needs no answer
                 pass
+
+    def _config(self, client: ClientSession, message: m.GetConfig) -> None:
+        if not client.viewer:
+            self._done(client, message, self.configuration.report())
+        elif self.access_grants.shows_config(client):
+            self._done(client, message, self.configuration.report().shared())
+        else:
+            text = "A viewer may not read the config of the run: its share does not show it (run.share(config=True))."
+            self._fail(client, message, "role", text)
 
     def _finished(self, command: LoopCommand) -> None:
         self._finished_commands.append(command)

@@ -21,14 +21,15 @@ from looptap.cli.formats import printable
 from looptap.cli.options import value_of
 from looptap.cli.top.default_streams import MAX_BUFFERED_VALUES, DefaultStreams
 from looptap.cli.top.model import Facts, Watcher
-from looptap.cli.top.prompts import AskText, AskWhether
-from looptap.cli.top.views import StreamSummary, commands, heading, rooms_of, vitals
+from looptap.cli.top.prompts import AskText, AskWhether, ShowText
+from looptap.cli.top.views import StreamSummary, commands, config_text, heading, rooms_of, vitals
 from looptap.client.control.controls import ControlInfo, Outcome, question_before
 from looptap.client.control.undoing import NewestChange
 from looptap.client.estimates import commonest
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
+from looptap.protocol.run_config import RunConfig
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.first_curves import GRADIENT_NORM
 
@@ -93,6 +94,7 @@ class Top(App[None]):
         Binding("d", "drop", "Drop the stream"),
         Binding("g", "gradient", "Gradient norm"),
         Binding("e", "edit", "Set a control"),
+        Binding("c", "config", "Config"),
         Binding("u", "undo", "Undo a change"),
         Binding("p", "pause", "Pause or resume"),
         Binding("s", "stop", "Stop the job"),
@@ -357,6 +359,14 @@ class Top(App[None]):
         else:
             question = "Pause the job until it is resumed, or for as long as it allows?"
             self._confirmed(question, "pause", self.job.pause)
+
+    def action_config(self) -> None:
+        """Show what the run was started with."""
+
+        def show(config: RunConfig) -> None:
+            self.push_screen(ShowText(config_text(config)))
+
+        self._do("", lambda: self.job.config, show)
 
     def action_undo(self) -> None:
         """Take the last change of a control back, after confirmation."""

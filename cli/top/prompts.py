@@ -7,7 +7,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -38,6 +38,25 @@ class AskText(ModalScreen[list[str] | None]):
     def on_input_submitted(self) -> None:
         """Accept all fields on Enter in any of them."""
         self.dismiss([field.value.strip() for field in self.query(Input)])
+
+
+class ShowText(ModalScreen[None]):
+    """A text to read, as long as it may be."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter,c", "dismiss", "Close")]
+    DEFAULT_CSS = """
+    ShowText { align: center middle; }
+    ShowText > VerticalScroll { width: 90%; height: 80%; border: round $accent; padding: 0 1; }
+    """
+
+    def __init__(self, text: Text) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """Yield the text."""
+        with VerticalScroll():
+            yield Static(self._text)
 
 
 class AskWhether(ModalScreen[bool]):

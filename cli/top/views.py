@@ -18,6 +18,7 @@ from looptap.client.estimates import banded, said
 from looptap.client.machine import described
 from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
+from looptap.protocol.run_config import RunConfig
 from looptap.streams.durations import duration
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.values.rows import Row
@@ -98,6 +99,14 @@ def _costs(seen: Facts) -> Text:
     if seen.withheld:
         line.append(f", {several(seen.withheld, 'event')} withheld by the budget", "red")
     return line
+
+
+def config_text(config: RunConfig) -> Text:
+    """Return the settings of a run, the facts around them, and its diff."""
+    text = Text()
+    for name, value in [*config.items(), *config.facts().items()]:
+        text.append(f"{printable(name)}  ", "dim").append(f"{printable(str(value))}\n")
+    return text.append("\n" + printable(config.diff, keep="\n\t"))
 
 
 def commands(seen: Facts, most: int, width: int = 0) -> Text:

@@ -27,6 +27,8 @@ class Share:
     def __init__(self, client: SharingClient, info: ShareInfo, path: Path | None = None) -> None:
         self.id, self.expires, self.endpoints, self.streams = info.share, info.expires, info.endpoints, info.streams
         """``streams`` is what it shows, as of when it was asked for; None: whatever is exported."""
+        self.config = info.config
+        """True if it shows the settings of the run (`Run.config`)."""
         self.who = ["".join(filter(str.isprintable, name[:1000])) for name in info.viewers]
         """Names of its viewers at the time of the request; `viewers` asks again."""
         self._client = client
@@ -116,6 +118,7 @@ class SharingClient:
         self,
         *,
         streams: Iterable[LiveStream | str] | LiveStream | str | None = None,
+        config: bool = False,
         expires: float = 8 * SECONDS_PER_HOUR,
         endpoint: str | None = None,
         path: str | os.PathLike[str] | None = None,
@@ -124,7 +127,8 @@ class SharingClient:
         """Write a viewer's file, with which `looptap.attach` reads streams only.
 
         These are ``streams``, live ones of this run or names of declared ones, exported to this share alone; None means
-        whatever `export` has let viewers see, now or later.
+        whatever `export` has let viewers see, now or later. With ``config`` they see the settings of the run, its
+        commit and versions (`Run.config`), and neither command line nor changes of the code.
         It is valid for ``expires`` seconds, or until `Share.revoke`. ``endpoint`` is where viewers connect: None is a
         private socket, for processes of your user on the machine of the job; ``"tcp"`` is loopback there, for its other
         users and through ssh; ``"tcp://host:*"`` is the network. ``path`` is the file to write, or its directory, by
@@ -132,7 +136,7 @@ class SharingClient:
         NoAnswer.
         """
         only = [streams] if isinstance(streams, LiveStream | str) else None if streams is None else list(streams)
-        ask = m.CreateShare(self._session.requests.number(), float(expires), endpoint or "", only is not None)
+        ask = m.CreateShare(self._session.requests.number(), float(expires), endpoint or "", only is not None, config)
         made = self._done(ask, timeout)
         share = Share(self, made.info)
         try:

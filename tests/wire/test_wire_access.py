@@ -297,7 +297,7 @@ OPERATORS_ONLY = [
 ]  # fmt: skip
 ALSO_VIEWERS = [
     messages.Hello((1, 0)), messages.GetStreams(1), messages.Read(1, 1, "loss"), messages.Detach(1, 1), messages.Beat(),
-    messages.Leave(), messages.Got(1),
+    messages.Leave(), messages.Got(1), messages.GetConfig(1),
 ]  # fmt: skip
 ANSWERS = [messages.Goodbye(), messages.Refused("no", (1, 0)), messages.Failed(1, "", ""), messages.Done(1)]
 

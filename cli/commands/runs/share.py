@@ -28,6 +28,9 @@ def main(
         Option("--stream", metavar="STREAM", help="A stream by name, or a query; may be given several times."),
     ] = None,
     on: On = None,
+    config: Annotated[
+        bool, Option("--config", help="Show the settings of the run, its commit and versions, too.")
+    ] = False,
     name: Annotated[str, Option(metavar="NAME", help="The name for the query.", show_default=False)] = "",
     expires: Annotated[str, Option(metavar="TIME", help="How long the file opens: 30m, 8h, 2d.")] = "8h",
     tcp: Annotated[
@@ -87,7 +90,9 @@ def main(
                 job.export(each, share=id)
             made = next(share for share in job.shares if share.id == id)
         else:
-            made = job.share(streams=handed or None, expires=lasting, endpoint=_endpoint(tcp), path=output)
+            made = job.share(
+                streams=handed or None, config=config, expires=lasting, endpoint=_endpoint(tcp), path=output
+            )
         for each in handed:
             warn_if_it_fails(each)
         names = made.streams if made.streams is not None else [each.name for each in job.streams if each.exported]
@@ -118,7 +123,7 @@ def _made(run: str, share: Share, names: Sequence[str], as_json: bool) -> int:
     if as_json:
         print(json_of({**_facts(share), "path": share.path and str(share.path), "streams": names}))
         return DONE
-    shown = ", ".join(map(repr, names)) or "nothing yet"
+    shown = ", ".join([*map(repr, names), *["the config"] * share.config]) or "nothing yet"
     print(f"{share.path or share.id}\n  shows {shown}{'; all that is exported' * (share.streams is None)}")
     print(f"  opens for {duration(share.left)}; to end it: looptap share {run} --revoke --id {share.id}")
     print(f"  from where: {share.reach_by(f'looptap share {run} --tcp {{host}}')}")
@@ -139,7 +144,8 @@ def _listed(job: Run, as_json: bool) -> int:
         return DONE
     for share in shares:
         shown = share.streams if share.streams is not None else tuple(exported)
-        what = f"{', '.join(map(repr, shown)) or 'nothing'}{' (all that is exported)' * (share.streams is None)}"
+        named = ", ".join([*map(repr, shown), *["the config"] * share.config]) or "nothing"
+        what = f"{named}{' (all that is exported)' * (share.streams is None)}"
         there = f"viewers: {', '.join(share.who)}" if share.who else "no viewer"
         where = ", ".join(share.endpoints)
         print(f"{share.id}  shows {what}; at {where}, ends in {duration(share.left)}; {there}")
@@ -152,5 +158,5 @@ def _listed(job: Run, as_json: bool) -> int:
 def _facts(share: Share) -> dict[str, Any]:
     return {
         "share": share.id, "endpoints": share.endpoints, "expires": share.expires, "left": share.left,
-        "viewers": share.who, "streams": share.streams,
+        "viewers": share.who, "streams": share.streams, "config": share.config,
     }  # fmt: skip

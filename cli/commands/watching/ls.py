@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,15 +17,18 @@ from rich.text import Text
 from typer import Argument, Option
 
 from looptap.cli.commands.watching.streams import described
-from looptap.cli.formats import cost, json_of, printable, several, size
+from looptap.cli.formats import cost, json_of, printable, several, size, text_of
 from looptap.cli.options import RUN_HELP
 from looptap.client.attach import resolve, runs
 from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered, spans
 from looptap.client.session.vitals import moving
+from looptap.protocol.errors import NotAllowed
 from looptap.protocol.files.connection import runtime_dir, sweep
+from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
+from looptap.protocol.run_config import RunConfig
 from looptap.protocol.statistics import AgentStats, SubscriptionStats
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
@@ -36,16 +41,19 @@ REPLY_TIMEOUT_SECONDS = 3.0
 
 def main(
     run: Annotated[str | None, Argument(metavar="RUN", help=f"Only this one. {RUN_HELP}", show_default=False)] = None,
+    all_: Annotated[bool, Option("--all", help="Also the runs that have ended.")] = False,
     clean: Annotated[bool, Option("--clean", help="First remove what ended runs left behind.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
 ) -> int:
-    """List the runs, their events, and their queries with the cost.
+    """List the living runs, one line each; RUN shows all of one.
 
-    A run whose process is gone, but not its connection file, is shown as ended. The cost of a query is its time on
-    the training thread: in nanoseconds per event, and as a share of the time that the job takes.
+    That is its settings, events, clients, and its queries with their cost: the time on the training thread, in
+    nanoseconds per event, and as a share of the time that the job takes.
 
     \b
       looptap ls
+      looptap ls --all
+      looptap ls digits-cnn
       looptap ls ssh://login/node7/digits-cnn
       looptap ls --json | jq -r '.[] | select(.state == "alive") | .id'
 
@@ -54,22 +62,57 @@ def main(
     """
     if clean:
         sweep(runtime_dir())
-    found = runs() if run is None else [resolve(run)]
+    listed = runs() if run is None else [resolve(run)]
+    found = [one for one in listed if all_ or run is not None or one.alive is not False]
     with ThreadPoolExecutor(max(1, min(16, len(found)))) as pool:
-        reports = list(pool.map(_report, found))
+        reports = list(pool.map(partial(_report, detailed=run is not None), found))
+    over = ended(runtime_dir()) if all_ and run is None else []
     if as_json:
-        print(json_of([report.plain() for report in reports]))
+        print(json_of([*(report.plain() for report in reports), *map(_plain_of_ended, over)]))
         return 0
     console = Console(highlight=False, soft_wrap=True)
-    if not reports:
+    if not reports and not over:
+        dead = f"; {len(listed)} that ended: looptap ls --all" if listed else ""
         console.print(
-            f"No run announces itself in {runtime_dir()}. One does while its process has a looptap.Agent; "
+            f"No run announces itself in {runtime_dir()}{dead}. One does while its process has a looptap.Agent; "
             "to see one, run: looptap demo"
         )
     for report in reports:
-        for line in _lines(report):
+        for line in _lines(report) if run is not None else [_line(report)]:
             console.print(line)
+    for one in over:
+        console.print(_line_of_ended(one))
     return 0
+
+
+def _plain_of_ended(over: Ended) -> dict[str, Any]:
+    return {**msgspec.to_builtins(over), "state": ENDED}
+
+
+def _line_of_ended(over: Ended) -> Text:
+    """Return one line about a run that has ended properly."""
+    lasted = duration(max(0.0, over.ended - over.started))
+    stored = f"; stored in {over.store}" if over.store and Path(over.store).exists() else ""
+    ago = duration(max(0.0, time.time() - over.ended))
+    text = f"  {over.id}, ran for {lasted}, until {ago} ago: {over.reason or 'the run ended'}{stored}"
+    return Text.assemble((printable(over.name), "dim"), "  ", (ENDED, "dim"), (printable(text), "dim"))
+
+
+def _line(report: RunReport) -> Text:
+    """Return one line about a run."""
+    listed, state = report.listing, report.state
+    if state in (UNUSABLE, ENDED):
+        return next(_lines(report))
+    facts = [listed.id]
+    if len(listed.members) < 2:
+        facts.append(f"pid {listed.pid} on {listed.host}")
+    if listed.missing:
+        facts.append(f"without {numbered(listed.missing)}")
+    if report.stats is not None:
+        facts += [one.text for one in report.stats.inside]
+        facts += [f"paused for {duration(report.stats.paused)}"] * bool(report.stats.paused)
+    facts.append(report.problem if report.activity is None else moving(*report.activity.counts))
+    return Text.assemble(_head(report), f" for {duration(_age(listed))}  ", (printable("; ".join(facts)), "dim"))
 
 
 @dataclass(frozen=True)
@@ -83,6 +126,8 @@ class RunReport:
     """None for a viewer, and for a run that does not answer."""
     activity: Activity | None = None
     """None for a run that does not answer."""
+    config: RunConfig | None = None
+    """What the run was started with; None if that was not asked for, or is not shared."""
 
     def plain(self) -> dict[str, Any]:
         """Return the report as plain data, for JSON."""
@@ -95,6 +140,8 @@ class RunReport:
             answer = {**msgspec.to_builtins(self.stats), "clients": others}
         elif self.activity is not None:
             answer = msgspec.to_builtins(self.activity)
+        if self.config is not None:
+            answer["config"] = msgspec.to_builtins(self.config)
         return {
             "name": listed.name, "id": listed.id, "rank": listed.rank, "ranks": listed.ranks, "host": listed.host,
             "pid": listed.pid, "started": listed.started, "age": _age(listed), "role": listed.role,
@@ -112,21 +159,31 @@ class Activity:
     idle: float
     streams: Sequence[StreamInfo]
 
+    @property
+    def counts(self) -> tuple[Mapping[str, int], Mapping[str, float], float]:
+        """What `moving` describes."""
+        return self.events, self.ages, self.idle
 
-def _report(listed: RunListing) -> RunReport:
-    """Ask a run for its state."""
+
+def _report(listed: RunListing, detailed: bool) -> RunReport:
+    """Ask a run for its state, and in ``detailed`` reports for its config."""
     if listed.problem:
         return RunReport(listed, UNUSABLE, listed.problem)
     if listed.alive is False:
         return RunReport(listed, ENDED)
     try:
         with listed.attach(REPLY_TIMEOUT_SECONDS) as run:
+            config = None
+            if detailed:
+                with contextlib.suppress(NotAllowed):
+                    config = run.config
             if run.role == VIEWER:
-                return RunReport(listed, ALIVE, activity=Activity(run.events(), run.ages(), run.idle, run.streams))
+                activity = Activity(run.events(), run.ages(), run.idle, run.streams)
+                return RunReport(listed, ALIVE, activity=activity, config=config)
             stats = run.agent_stats(REPLY_TIMEOUT_SECONDS)
     except LooptapError as error:
         return RunReport(listed, SILENT, str(error))
-    return RunReport(listed, ALIVE, "", stats, Activity(stats.events, stats.ages, stats.idle, stats.streams))
+    return RunReport(listed, ALIVE, "", stats, Activity(stats.events, stats.ages, stats.idle, stats.streams), config)
 
 
 def _age(listed: RunListing) -> float:
@@ -156,17 +213,23 @@ def _processes(listed: RunListing) -> str:
     )
 
 
+def _head(report: RunReport) -> Text:
+    """Return the name, the ranks and the state of a run."""
+    listed, state = report.listing, report.state
+    rank = f", rank {listed.rank} of {listed.ranks}" if listed.ranks > 1 else ""
+    if len(listed.members) > 1:
+        rank = f", {listed.ranks} ranks"
+    style = {ALIVE: "bold green", ENDED: "dim"}.get(state, "bold yellow")
+    return Text.assemble((printable(listed.name), "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
+
+
 def _lines(report: RunReport) -> Iterator[Text]:
     """Yield a paragraph about one run."""
     listed, state, members = report.listing, report.state, report.listing.members
     if state == UNUSABLE:
         yield Text.assemble(("unusable file", "red"), f"  {listed.path}: {report.problem}")
         return
-    rank = f", rank {listed.rank} of {listed.ranks}" if listed.ranks > 1 else ""
-    if len(members) > 1:
-        rank = f", {listed.ranks} ranks"
-    style = {ALIVE: "bold green", ENDED: "dim"}.get(state, "bold yellow")
-    head = Text.assemble((printable(listed.name), "bold" if state == ALIVE else "dim"), rank, "  ", (state, style))
+    head = _head(report)
     if state == ENDED:
         gone = f", process {listed.pid} is gone; its file is still there: {listed.path}"
         if len(members) > 1:
@@ -183,7 +246,9 @@ def _lines(report: RunReport) -> Iterator[Text]:
     if activity is None:
         yield _fact("answer", report.problem)
         return
-    yield _fact("events", moving(activity.events, activity.ages, activity.idle))
+    if report.config is not None:
+        yield from _config(report.config)
+    yield _fact("events", moving(*activity.counts))
     if stats is None:
         yield _fact("role", "viewer: what is exported can be read, and nothing else")
     else:
@@ -200,6 +265,15 @@ def _lines(report: RunReport) -> Iterator[Text]:
             yield _fact("query", _query(query))
         dropped, waiting = several(stats.dropped, "value"), size(stats.outbox_bytes)
         yield _fact("outbox", f"{waiting} waiting, {size(stats.outbox_peak)} at its peak; {dropped} dropped")
+
+
+def _config(config: RunConfig) -> Iterator[Text]:
+    """Yield the settings, and the facts around them."""
+    if config:
+        yield _fact("config", text_of(config))
+    for name, text in config.facts().items():
+        if name not in ("host", "settings left out"):
+            yield _fact(name if len(name) < 10 else "variables", text)
 
 
 def _query(query: SubscriptionStats) -> Text:

@@ -56,6 +56,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._asked_for_gradient = False
         self._before: tuple[float, dict[str, int]] = (0.0, {})
         self._estimates = Estimates(run)
+        self._started: Any = None  # the config, as it was last read
         super().__init__([self._head, self._charts, self._gradient, self._facts])
         self.step(time.monotonic())
         looks.add(self, REFRESH_INTERVAL_SECONDS)
@@ -74,7 +75,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         report = self._estimates.describe()
         self._head.value = _head(self.run) + ("" if report is None else _estimate(report))
         parts: list[str] = []
-        for part in (self._cost, self._streams, self._commands):
+        for part in (self._config, self._cost, self._streams, self._commands):
             try:
                 parts += part() if self.run.alive else []
             except (LooptapError, TimeoutError) as error:
@@ -87,6 +88,17 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._before = now, events
         rows = [(name, f"{n:,}", f"{(n - before.get(name, n)) / (now - then):,.1f}") for name, n in events.items()]
         return table("Events", ("event", "so far", "per second"), rows)
+
+    def _config(self) -> list[str]:
+        """Return the tables of settings and facts of the start."""
+        if self._started is None or self._started.diff_note == "being read":
+            self._started = self.run.config
+        config = self._started
+        settings = [(name, f"{value}") for name, value in config.items()]
+        return [
+            table("Config", ("setting", "value"), settings),
+            table("Started with", ("", ""), list(config.facts().items())),
+        ]
 
     def _cost(self) -> list[str]:
         stats = self.run.agent_stats(machine=True)

@@ -1,0 +1,72 @@
+"""The changes of a git repository that are not committed, read in bounded time."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+MAX_DIFF_BYTES = 131_072
+"""Bytes of a diff that are kept."""
+DIFF_TIMEOUT_SECONDS = 10.0
+"""Seconds after which git is given up."""
+_REAP_TIMEOUT_SECONDS = 5.0
+_CALM = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C"}
+
+
+class Diff(NamedTuple):
+    """The text of a diff, and why it is empty or incomplete."""
+
+    text: str = ""
+    note: str = ""
+
+
+def uncommitted(folder: Path) -> Diff:
+    """Return the changes of tracked files around ``folder``. Raises nothing.
+
+    It starts git, which runs no hook, filter or program of the repository's own choice, and takes no lock.
+    """
+    command = [
+        "git", "-c", "core.fsmonitor=false", "-C", str(folder), "diff", "HEAD", "--no-ext-diff", "--no-textconv",
+        "--no-color", "--ignore-submodules=dirty",
+    ]  # fmt: skip
+    try:
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True, env={**os.environ, **_CALM},
+        ) as git:  # fmt: skip
+            try:
+                return _read(git)
+            finally:
+                with suppress(OSError):
+                    git.kill()
+                with suppress(subprocess.TimeoutExpired):
+                    git.wait(_REAP_TIMEOUT_SECONDS)
+    except Exception as error:  # git is missing, or the machine allows no process
+        return Diff(note=f"git cannot be asked: {type(error).__name__}")
+
+
+def _read(git: subprocess.Popen[bytes]) -> Diff:
+    """Read up to the bound, until the end or the deadline."""
+    assert git.stdout is not None
+    found, deadline = b"", time.monotonic() + DIFF_TIMEOUT_SECONDS
+    with selectors.DefaultSelector() as selector:
+        selector.register(git.stdout, selectors.EVENT_READ)
+        while len(found) <= MAX_DIFF_BYTES:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                return Diff(_decoded(found), f"git took longer than {DIFF_TIMEOUT_SECONDS:g} s")
+            if not (read := os.read(git.stdout.fileno(), 65_536)):
+                break
+            found += read
+    if len(found) > MAX_DIFF_BYTES:
+        return Diff(_decoded(found), f"the first {MAX_DIFF_BYTES:,} bytes")
+    failed = git.wait(_REAP_TIMEOUT_SECONDS)
+    return Diff(_decoded(found), f"git ended with {failed}" if failed else "")
+
+
+def _decoded(found: bytes) -> str:
+    return found[:MAX_DIFF_BYTES].decode(errors="replace")
