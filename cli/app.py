@@ -20,7 +20,7 @@ from looptap.cli.commands.control import (
     trigger,
     undo,
 )
-from looptap.cli.commands.runs import bridge, demo, export, keep, open, relay, replay, share
+from looptap.cli.commands.runs import bridge, compare, demo, export, keep, open, relay, replay, share
 from looptap.cli.commands.watching import guard, ls, plot, progress, stacks, streams, top, watch, web
 
 app = typer.Typer(
@@ -60,7 +60,7 @@ def looptap(
 for module in (
     *(ls, watch, streams, call, plot, top, web, progress, stacks),
     *(controls, set, undo, trigger, checkpoint, pause, resume, stop, cancel, commands, replay, guard),
-    *(share, keep, open, export, bridge, relay, demo),
+    *(share, keep, open, compare, export, bridge, relay, demo),
 ):
     name = module.__name__.rpartition(".")[2]
     app.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.main)

@@ -123,7 +123,7 @@ STEERING = ["controls", "set", "undo", "trigger", "checkpoint", "pause", "resume
 
 
 @pytest.mark.parametrize(
-    "name", ["", "ls", "watch", "plot", "top", "call", "open", "export", "demo", *STEERING]
+    "name", ["", "ls", "watch", "plot", "top", "call", "open", "export", "compare", "demo", *STEERING]
 )
 def test_every_help_text_shows_a_command_to_follow(name, here):
     code, out, _ = here(*name.split(), "--help")
@@ -210,11 +210,12 @@ def test_ls_shows_a_killed_run_as_ended_until_it_is_removed(start, run, here):
     dead = start("doomed")
     dead.kill()
     dead.communicate()
-    _, out, _ = run("ls")
+    assert "doomed" not in here("ls")[1]
+    _, out, _ = run("ls", "--all")
     assert "doomed  ended  doomed-" in out
     assert f"process {dead.pid} is gone" in out
-    assert "looptap ls --clean removes what is left" in here("ls")[1]
-    assert "doomed" not in here("ls", "--clean")[1]
+    assert "looptap ls --clean removes what is left" in here("ls", "--all")[1]
+    assert "doomed" not in here("ls", "--clean", "--all")[1]
 
 
 def test_ls_of_an_empty_directory_says_how_to_get_a_run(here, directory):

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from looptap.streams.errors import LooptapError
 from looptap.streams.forwarding import check_options
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.cells import Cell
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.frame_history import MAX_FRAMES
-from looptap.visualizers.charts.legends import label_of, legends
+from looptap.visualizers.charts.legends import legends
 from looptap.visualizers.charts.marks import settle
 from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.charts.summaries import Summary, summary
@@ -207,56 +206,3 @@ def _group(streams: Streams) -> list[Stream]:
 
 plot = Plot
 """The class as scripts call it, like a function."""
-
-
-def compare(*sources: Any, x: str = "step", **how: Any) -> Plot:
-    """Draw streams of several runs, live or stored, on shared axes over ``x``.
-
-    ``looptap.compare(old, run, "loss", "error")`` draws a chart for each name with a line for each run; streams may
-    stand in place of runs and names, and then share one chart. ``x`` is "step", "epoch", "time" (seconds since the
-    start of each run), "wall" or a field; ``how`` is what `plot` takes besides. `Plot.summary` is the table of final
-    and best values. A run without a stream of that name is left out, with a note on the chart; an error is raised if
-    none has it.
-
-    >>> import looptap
-    >>> one, two = (looptap.stream_of([0.5, rest], name="loss") for rest in (0.25, 0.125))
-    >>> looptap.compare(one, two).summary()[1]["final"]
-    0.125
-    """
-    check_options("compare", how, Plot)
-    names = [one for one in sources if isinstance(one, str)]
-    streams = [one for one in sources if isinstance(one, Stream)]
-    runs = [one for one in sources if not isinstance(one, str | Stream)]
-    for run in runs:
-        if not hasattr(run, "stream"):
-            raise TypeError(
-                f"looptap.compare takes runs, names of their streams, and streams, not {type(run).__name__}: "
-                "looptap.open(path) opens a stored run."
-            )
-    if bool(names) != bool(runs):
-        raise ValueError("looptap.compare takes runs and names of their streams: looptap.compare(old, new, 'loss').")
-    groups: list[list[Stream]] = [streams] if streams else []
-    missing: list[dict[str, str]] = [{}] if streams else []
-    for name in names:
-        found, without = _of_runs(runs, name)
-        groups.append(found)
-        missing.append(without)
-    made = Plot(*groups, x=x, **how)
-    for cell, without in zip(made.cells, missing, strict=True):
-        cell.refused.update(without)
-    return made
-
-
-def _of_runs(runs: Sequence[Any], name: str) -> tuple[list[Stream], dict[str, str]]:
-    """Return the streams ``name`` of runs, and why runs lack it. Raises if all do."""
-    found: list[Stream] = []
-    without: dict[str, str] = {}
-    for run in runs:
-        try:
-            found.append(run.stream(name))
-        except LooptapError as error:
-            without[label_of(run)] = f"{label_of(run)} is left out: {error}"
-            failed = error
-    if not found:
-        raise failed
-    return found, without

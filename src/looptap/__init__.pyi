@@ -58,8 +58,8 @@ from .streams.stream.stream import Record as Record
 from .streams.stream.stream import Stream as Stream
 from .streams.stream.stream import stream_of as stream_of
 from .visualizers.charts.chart import IncompatibleStreams as IncompatibleStreams
+from .visualizers.comparison import compare as compare
 from .visualizers.plot import Plot as Plot
-from .visualizers.plot import compare as compare
 from .visualizers.plot import plot as plot
 from .visualizers.surfaces.notebook.overview import overview as overview
 from .visualizers.surfaces.notebook.panel import panel as panel

@@ -46,6 +46,7 @@ KINDS: dict[str, KindEntry] = {
     "table": KindEntry("text", (FRAME, APPEND), "tables.TableChart"),
     "summary": KindEntry("text", (APPEND,), "tables.SummaryChart"),
     "pie": KindEntry("pie", (FRAME, APPEND), "bars.PieChart"),
+    "parallel": KindEntry("parallel", (FRAME,), "curves.ParallelChart"),
 }
 """The kinds of charts by name, in the order in which messages list them."""
 
@@ -53,6 +54,7 @@ ALIASES = {
     "lines": "line", "2d": "line", "3d": "line3d", "bar": "bars", "hist": "histogram", "points": "scatter",
     "matrix": "heatmap", "confusion matrix": "confusion", "quantiles": "band", "imshow": "image", "grid": "images",
     "ridge": "ridgeline", "t-sne": "tsne", "gradient flow": "flow", "heat map": "heatmap", "layers over time": "layers",
+    "parallel coordinates": "parallel",
 }  # fmt: skip
 """Other names of kinds."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from looptap.client.line_figures import largest_is_best
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.legends import label_of, run_of
@@ -17,11 +17,6 @@ from looptap.visualizers.data.words import shown
 
 if TYPE_CHECKING:
     import pandas
-
-_LARGEST = re.compile(
-    r"acc|accuracy|auc|auroc|ap|map|f1|score|precision|recall|reward|return|r2|bleu|rouge|psnr|ssim|iou|dice|throughput"
-)
-"""Words of names whose best number is the largest; of others it is the smallest."""
 
 
 class Summary(list[dict[str, Any]]):
@@ -82,7 +77,7 @@ def summary(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -
             finite = np.flatnonzero(np.isfinite(values))
             if not len(finite):
                 continue
-            largest = any(map(_LARGEST.fullmatch, re.split(r"[^a-z0-9]+", name.lower())))
+            largest = largest_is_best(name)
             best = finite[np.argmax(values[finite]) if largest else np.argmin(values[finite])]
             found.append(
                 {

@@ -1,0 +1,161 @@
+"""`looptap compare`: a table of runs, sorted and filtered."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.text import Text
+from typer import Argument, Option
+
+from looptap.cli.formats import json_of, printable
+from looptap.cli.output import DONE, MISTYPED, complain
+from looptap.client.attach import resolve, runs
+from looptap.store.layout.run_path import kept
+from looptap.streams.errors import LooptapError, QueryError
+from looptap.visualizers.comparison import RunTable, table_of
+
+
+def main(
+    run: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="RUN", show_default=False,
+            help="Live runs by name, files of stored runs, folders of them, or patterns of files in quotes. Without: "
+            "all live runs, and the stored ones of looptap-runs.",
+        ),
+    ] = None,
+    where: Annotated[
+        str, Option("--where", metavar="EXPR", show_default=False, help="Only runs for which this is true.")
+    ] = "",
+    sort: Annotated[str, Option("--sort", metavar="EXPR", show_default=False, help="The best first.")] = "",
+    reverse: Annotated[bool, Option("--reverse", help="With --sort: the other way round.")] = False,
+    best: Annotated[
+        list[str] | None,
+        Option(
+            "--best", metavar="NAME=min|max", show_default=False,
+            help="What the best number of a line is, where its name does not say.",
+        ),
+    ] = None,
+    columns: Annotated[
+        str, Option("--columns", metavar="A,B", show_default=False, help="These columns only, each an expression.")
+    ] = "",
+    parallel: Annotated[
+        bool, Option("--parallel", help="Draw each run as a line across an axis for each column.")
+    ] = False,
+    save: Annotated[
+        str, Option("--save", metavar="FILE", show_default=False, help="With --parallel: write it to a file.")
+    ] = "",
+    place: Annotated[str, Option("--in", metavar="PLACE", help="tk, qt, browser or terminal.")] = "",
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
+) -> int:  # fmt: skip
+    """Compare runs: their settings, final and best numbers.
+
+    \b
+      looptap compare
+      looptap compare looptap-runs --where "lr < 0.01 and best(acc) > .9" --sort "best(acc)"
+      looptap compare "sweep/*.looptap" --columns "lr,model.width,best(val_loss)" --parallel
+
+    An expression has settings by name (those of looptap.Agent(config=...)), name, id, state, started, duration, host
+    and commit, and of the lines of numbers best, final, first, min, max and count. Whether the smallest or the largest
+    is best follows from the name (loss, acc), or from --best.
+    """
+    try:
+        table = _sorted(table_of(_named(run or []), _ways(best or [])), where, sort, reverse)
+        named = _split(columns) or table.columns
+        cells = {column: table.values(column) for column in named}
+    except QueryError as error:
+        complain(str(error))
+        return MISTYPED
+    for row in table:
+        if row.problem:
+            print(f"looptap: {printable(row.name)}: {printable(row.problem)}", file=sys.stderr)
+    if as_json:
+        wanted = [{**row.plain(), "columns": {c: cells[c][place] for c in named}} for place, row in enumerate(table)]
+        print(json_of(wanted))
+        return DONE
+    if parallel or save:
+        return _draw(table, _split(columns), save, place)
+    _print(table, named, cells)
+    return DONE
+
+
+def _named(names: list[str]) -> list[Any]:
+    """Return the runs that are meant; without names, all."""
+    if not names:
+        live = [one for one in runs() if not one.problem and one.alive is not False]
+        ids = {one.id for one in live}
+        stored = [path for path in kept() if "-rank" not in path.stem and not any(path.stem == id for id in ids)]
+        return [*live, *stored]
+    found: list[Any] = []
+    for name in names:
+        is_path = Path(name).expanduser().exists() or name.endswith(".looptap")
+        found.append(name if is_path else resolve(name))
+    return found
+
+
+def _ways(best: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in best]
+    if wrong := [f"{name}{sign}{way}" for name, sign, way in pairs if way not in ("min", "max")]:
+        raise QueryError(f"--best {wrong[0]}: write NAME=min or NAME=max.")
+    return {name.strip(): way for name, _, way in pairs}
+
+
+def _sorted(table: RunTable, where: str, sort: str, reverse: bool) -> RunTable:
+    if where:
+        table = table.where(where)
+    if not sort:
+        return table
+    ordered = table.sort(sort)
+    return RunTable(reversed(ordered.rows), ordered.ways) if reverse else ordered
+
+
+def _split(columns: str) -> list[str]:
+    """Return the expressions between commas outside of brackets and texts."""
+    found, depth, quote = [""], 0, ""
+    for letter in columns:
+        quote = "" if letter == quote else quote or (letter if letter in "'\"" else "")
+        depth += 0 if quote else (letter in "([") - (letter in ")]")
+        if letter == "," and not depth and not quote:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [column.strip() for column in found if column.strip()]
+
+
+def _draw(table: RunTable, columns: list[str], save: str, place: str) -> int:
+    from looptap.visualizers.surfaces.capabilities import NoPlace
+    from looptap.visualizers.surfaces.showing import show
+
+    try:
+        plot = table.parallel(*columns)
+        if save:
+            plot.save(save)
+            print(f"saved: {save}")
+        else:
+            show(plot, place=place, block=True, report=lambda text: print(f"looptap: {text}", file=sys.stderr))
+    except (LooptapError, NoPlace, ValueError, ImportError) as error:
+        return complain(str(error))
+    except KeyboardInterrupt:  # enough seen
+        pass
+    return DONE
+
+
+def _print(table: RunTable, columns: list[str], cells: dict[str, list[Any]]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    if not table:
+        console.print("No run to compare. Jobs with looptap.Agent(..., config=...) leave files in looptap-runs.")
+        return
+    titles, rows = table.texts(columns, cells)
+    lines = [[printable(cell) for cell in line] for line in (titles, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    count = len(titles)
+    while console.is_terminal and count > 1 and sum(widths[:count]) + 2 * count > console.width:
+        count -= 1
+    for place, line in enumerate(lines):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line[:count], widths[:count], strict=True)).rstrip()
+        console.print(Text(text, "" if place else "dim"))
+    if count < len(titles):
+        console.print(Text(f"… and {len(titles) - count} columns more: --columns, --json", "dim"))

@@ -1,0 +1,197 @@
+"""`ComparedRun`: one run of a comparison, live or stored, read once."""
+
+from __future__ import annotations
+
+import glob
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from looptap.client.directory.listing import RunListing
+from looptap.client.line_figures import Figures, NumberLines, largest_is_best, lines_of
+from looptap.client.run import Run
+from looptap.client.run_expressions import UNKNOWN
+from looptap.protocol.errors import NotAllowed
+from looptap.protocol.run_config import RunConfig
+from looptap.store.layout.run_path import SUFFIX
+from looptap.store.queue import COMMANDS
+from looptap.store.reader import open as open_stored
+from looptap.store.run import StoredRun
+from looptap.streams.errors import LooptapError
+from looptap.streams.stream.stream import Stream
+
+ComparedSource: TypeAlias = Run | StoredRun | RunListing | str | Path
+"""A run, live or stored or listed, or where stored ones are."""
+FACTS = ("name", "id", "state", "started", "duration", "host", "commit")
+"""What is known of each run besides its settings and its lines."""
+ATTACH_TIMEOUT_SECONDS = 3.0
+"""Seconds to wait for a run that is attached for a comparison."""
+_MAX_READERS = 8  # runs that are read at once
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run: its settings, and the figures of its lines of numbers."""
+
+    name: str
+    id: str
+    state: str
+    started: float | None
+    """Seconds since the epoch; None if unknown."""
+    duration: float | None
+    """Seconds so far, or until its end."""
+    config: RunConfig = field(repr=False)
+    lines: Mapping[str, Figures] = field(default_factory=dict, repr=False)
+    aliases: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ways: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Whether the best of a line is its min or max, where that was said."""
+    problem: str = ""
+    """Why something of the run could not be read, if so."""
+
+    def value(self, name: str) -> Any:
+        """Return a setting, a fact, or the newest number of a line; or `UNKNOWN`."""
+        if name in self.config:
+            found = self.config[name]
+        elif name in FACTS:
+            found = getattr(self.config if name in ("host", "commit") else self, name)
+        elif (line := self.line(name)) is not None:
+            found = line.final
+        else:
+            return UNKNOWN
+        return UNKNOWN if found is None and name not in self.config else found
+
+    def figure(self, function: str, line: str) -> Any:
+        """Return a figure of a line; or `UNKNOWN`."""
+        found = self.line(line)
+        if found is None:
+            return UNKNOWN
+        if function == "count":
+            return found.count
+        if function in ("first", "final"):
+            value = found.first if function == "first" else found.final
+        else:
+            value = found.best(function == "max" or (function == "best" and self.largest_is_best(line)))
+        return UNKNOWN if math.isnan(value) else value
+
+    def line(self, name: str) -> Figures | None:
+        """Return the line of a name or of another name of it."""
+        return self.lines.get(name) or self.lines.get(self.aliases.get(name, ""))
+
+    def largest_is_best(self, name: str) -> bool:
+        """Return whether the best of a line is its largest number."""
+        said = self.ways.get(name) or self.ways.get(self.aliases.get(name, ""))
+        return said == "max" if said else largest_is_best(name)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the row as plain data, for JSON."""
+        return {
+            "name": self.name, "id": self.id, "state": self.state, "started": self.started, "duration": self.duration,
+            "config": dict(self.config), "commit": self.config.commit,
+            "figures": {
+                name: {
+                    "final": line.final, "best": line.best(self.largest_is_best(name)),
+                    "at": line.best_at(self.largest_is_best(name)),
+                    "best_is": "max" if self.largest_is_best(name) else "min", "values": line.count,
+                }
+                for name, line in self.lines.items()
+            },
+            **({"problem": self.problem} if self.problem else {}),
+        }  # fmt: skip
+
+
+def compared_runs(sources: Iterable[ComparedSource], ways: Mapping[str, str]) -> list[ComparedRun]:
+    """Read runs, several at once.
+
+    A text is the path of a stored run, a folder of them, or a pattern. Raises TypeError for what is no run, StoreError.
+    """
+    found = [one for source in sources for one in (_paths(source) if isinstance(source, str | Path) else [source])]
+    if strangers := [one for one in found if not isinstance(one, Run | StoredRun | RunListing | str | Path)]:
+        raise TypeError(
+            "looptap.compare takes a list of runs, of paths of stored runs or of what looptap.runs() lists, not of "
+            f"{type(strangers[0]).__name__}."
+        )
+    if not found:
+        return []
+    with ThreadPoolExecutor(min(_MAX_READERS, len(found)), "looptap-compare") as pool:
+        return list(pool.map(lambda run: _read(run, ways), found))
+
+
+def _paths(text: str | Path) -> list[str | Path]:
+    """Return the stored runs that a path, a folder or a pattern means."""
+    place = Path(text).expanduser()
+    if place.is_dir() and (inside := sorted(place.glob(f"*{SUFFIX}"))):
+        return [one for one in inside if "-rank" not in one.stem]
+    if glob.has_magic(str(text)):
+        return [Path(one) for one in sorted(glob.glob(str(place)))]
+    return [place]
+
+
+def _read(run: Any, ways: Mapping[str, str]) -> ComparedRun:
+    if isinstance(run, RunListing):
+        return _of_listing(run, ways)
+    if isinstance(run, str | Path):
+        with open_stored(run) as stored:
+            return _of_stored(stored, ways)
+    return _of_stored(run, ways) if isinstance(run, StoredRun) else _of_live(run, ways)
+
+
+def _of_listing(listed: RunListing, ways: Mapping[str, str]) -> ComparedRun:
+    problem = listed.problem
+    if not problem:
+        try:
+            with listed.attach(ATTACH_TIMEOUT_SECONDS) as run:
+                return _of_live(run, ways)
+        except LooptapError as error:
+            problem = str(error)
+    state = "ended" if listed.alive is False else "unusable" if listed.problem else "silent"
+    return ComparedRun(listed.name or listed.path.name, listed.id, state, listed.started or None, None, RunConfig(),
+                  problem=problem)  # fmt: skip
+
+
+def _of_live(run: Run, ways: Mapping[str, str]) -> ComparedRun:
+    problems: list[str] = []
+    config = RunConfig()
+    try:
+        config = run.config
+    except NotAllowed:  # a viewer, with whom it is not shared
+        problems.append("its config is not shared")
+    except LooptapError as error:
+        problems.append(str(error))
+
+    def opened() -> Iterator[Stream]:
+        for one in run.streams:
+            if one.name == COMMANDS:
+                continue
+            try:
+                stream = run.stream(one.name)
+            except LooptapError as error:
+                problems.append(str(error))
+                continue
+            try:
+                yield stream
+            finally:
+                stream.close()
+
+    lines = NumberLines({}, {})
+    try:
+        lines = lines_of(opened())
+    except LooptapError as error:
+        problems.append(str(error))
+    started = run.info.started
+    return ComparedRun(
+        run.name, run.id, run.state, started, max(0.0, time.time() - started), config, *lines, ways,
+        " ".join(problems),
+    )  # fmt: skip
+
+
+def _of_stored(run: StoredRun, ways: Mapping[str, str]) -> ComparedRun:
+    lines = lines_of(run.streams)
+    started, ended = run.started, run.ended if not run.alive else time.time()
+    if ended is None and run.path.is_file():  # it was killed: when it last wrote
+        ended = run.path.stat().st_mtime
+    duration = None if started is None or ended is None else max(0.0, ended - started)
+    return ComparedRun(run.name, run.id, run.state, started, duration, run.config, *lines, ways)

@@ -1,0 +1,239 @@
+"""Runs beside each other: a table, its expressions, lines across axes."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+from training_loop import training
+from waiting import soon
+
+import looptap
+from looptap.client.run_expressions import UNKNOWN, Expression
+from looptap.streams.errors import QueryError
+from looptap.visualizers.comparison import RunTable
+from looptap.visualizers.drawing.picture import Line
+
+COUNT = 20
+
+
+@pytest.fixture
+def sweep(directory, monkeypatch, tmp_path):
+    """Return the folder of twenty stored runs: the smaller the rate, the better."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOOPTAP_STORE")
+    for n in range(COUNT):
+        config = {"lr": 10.0 ** -(n % 5), "optimizer": {"name": "adam" if n % 2 else "sgd"}, "seed": n, "epochs": 3}
+        with looptap.Agent(f"sweep-{n:02d}", config=config) as agent:
+            agent.stream("loss", "step, loss", keep=True)
+            if n != 8:
+                agent.stream("valid", "step, loss, acc", keep=True)
+            for step in range(5):
+                loss = config["lr"] * (5 - step) + 0.01 * n
+                agent.emit("batch", step=step, loss=loss, acc=1 / (1 + config["lr"]) - 0.001 * (step == 4))
+    return tmp_path / "looptap-runs"
+
+
+def test_a_sweep_is_a_table_that_is_sorted_and_filtered(sweep):
+    table = looptap.compare([sweep])
+    assert isinstance(table, RunTable)
+    assert len(table) == COUNT
+    assert table.settings == ["lr", "optimizer.name", "seed", "epochs"]
+    assert table.columns == [
+        "lr", "optimizer.name", "seed", "best(loss)", "final(loss)", "best(valid.loss)", "final(valid.loss)",
+        "best(acc)", "final(acc)",
+    ]  # fmt: skip
+    good = table.where("lr < 0.01 and best(acc) > .9")
+    assert {row.config["lr"] for row in good} == {1e-3, 1e-4}
+    assert len(good) == 7  # without the run that has no accuracy
+    ordered = table.sort("best(acc)")
+    assert ordered[-1].name == "sweep-08"
+    accuracies = [value for value in ordered.values("best(acc)") if value is not None]
+    assert accuracies == sorted(accuracies, reverse=True)
+    losses = table.sort("best(loss)").values("best(loss)")
+    assert losses == sorted(losses)
+    assert table.sort("best(loss)", descending=True).values("best(loss)") == losses[::-1]
+    assert table.sort("config['optimizer.name']").values("optimizer.name") == ["adam"] * 10 + ["sgd"] * 10
+    (row,) = table.where("seed == 3")
+    assert (row.state, row.figure("final", "loss"), row.figure("count", "acc")) == ("ended", pytest.approx(0.031), 5)
+    assert row.figure("best", "acc") > row.figure("final", "acc")
+    assert 0 <= row.duration < 60
+    assert len(table.where("name == 'sweep-03' or id in ('x', 'y')")) == 1
+    assert len(table.where("not (optimizer.name == 'adam')")) == 10
+    assert len(table[:3]) == 3
+    assert "sweep-00" in repr(table)
+    assert table._repr_html_().count("<tr>") == COUNT + 1
+    assert list(table.to_pandas()["lr"]) == table.values("lr")
+    assert json.dumps(table.records()[0])
+
+
+def test_the_best_is_as_the_name_says_or_as_one_says(sweep):
+    table = looptap.compare([sweep / "*-00-*.looptap", *sweep.glob("sweep-01-*")])
+    assert len(table) == 2
+    other = looptap.compare(sorted(sweep.glob("*")), best={"acc": "min", "loss": "max"})
+    row = next(row for row in other if row.name == "sweep-00")
+    assert row.figure("best", "acc") == row.figure("min", "acc")
+    assert row.figure("best", "loss") == row.figure("max", "loss")
+    assert other.values("best(acc, 'max')") == other.values("max(acc)")
+    assert other.sort("best(loss)").values("best(loss)") == sorted(other.values("best(loss)"), reverse=True)
+    with pytest.raises(QueryError, match="acc=largest must be min or max"):
+        looptap.compare([sweep], best={"acc": "largest"})
+
+
+def test_live_and_stored_runs_are_rows_of_one_table(sweep):
+    with looptap.Agent("alive", config={"lr": 0.5}) as agent, training(agent, loss=0.5):
+        agent.stream("loss", "step, loss")
+        with looptap.attach("alive") as run:
+            soon(lambda: run.stream("loss").values)
+            for source in (run, next(one for one in looptap.runs() if one.name == "alive")):
+                table = looptap.compare([source, looptap.open(next(sweep.glob("*-02-*")))])
+                assert [row.name for row in table] == ["alive", "sweep-02"]
+                assert [row.state for row in table] == ["live", "ended"]
+                assert table.values("final(loss)")[0] == 0.5
+                assert table.where("duration >= 0 and lr == 0.5")[0].name == "alive"
+    (row,) = looptap.compare([one for one in looptap.runs()] or [sweep / "sweep-00*"])[:1]
+    assert row.state == "ended"
+
+
+class Facts:
+    """One run for expressions: settings, and a line `loss`."""
+
+    def __init__(self, **settings):
+        self.settings = settings
+
+    def value(self, name):
+        return self.settings.get(name, UNKNOWN)
+
+    def figure(self, function, line):
+        return {"best": 0.25, "final": 0.5, "min": 0.25, "max": 2.0, "first": 2.0, "count": 7}[function]
+
+
+KNOWN = ("lr", "name", "a.b", "missing", "flag", "odd name", "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("lr", 0.1), ("lr * 2 + 1", 1.2), ("-lr", -0.1), ("lr < 1 < 2", True), ("lr > 1", False), ("a.b", 3),
+        ("config['odd name']", 4), ("name == 'x'", True), ("'x' in name", True), ("name in ('y', 'x')", True),
+        ("name not in ['y']", True), ("missing < 3", UNKNOWN), ("missing < 3 or lr < 1", True),
+        ("missing < 3 and lr > 1", False), ("missing < 3 and lr < 1", UNKNOWN), ("not missing", UNKNOWN),
+        ("not flag", False), ("name < 3", UNKNOWN), ("best(loss)", 0.25), ("best('loss')", 0.25),
+        ("best(loss, 'max')", 2.0), ("best(loss, max)", 2.0), ("min(loss)", 0.25), ("min(lr, 5)", 0.1),
+        ("max(best(loss), final(loss))", 0.5), ("count(loss) == 7", True), ("log10(lr)", -1.0),
+        ("log(lr - lr)", UNKNOWN),
+        ("1 if lr < 1 else 2", 1), ("lr / 0", UNKNOWN), ("2 ** 10", 1024.0), ("9 ** 9 ** 9", UNKNOWN),
+        ("(-8) ** 0.5", UNKNOWN), ("'a' * 5", UNKNOWN), ("'a' + 'b'", UNKNOWN), ("none is None", True),
+        ("abs(-lr)", 0.1), ("missing + 1", UNKNOWN), ("min(missing, 1)", UNKNOWN), ("10.0 ** 400", UNKNOWN),
+        ("flag and lr < 1", True),
+    ],
+)  # fmt: skip
+def test_an_expression_means_what_it_says(text, value):
+    facts = Facts(lr=0.1, name="x", flag=True, none=None, **{"a.b": 3, "odd name": 4})
+    found = Expression(text, KNOWN, ["loss"]).of(facts)
+    assert found is value or found == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("__import__('os').system('true')", "not part of"), ("lr.__class__", "no run has 'lr.__class__'"),
+        ("().__class__", "only a name"), ("[x for x in (1,)]", "not part of"), ("lambda: 1", "not part of"),
+        ("open('x')", "no function 'open'"), ("eval('1')", "no function 'eval'"), ("lr := 1", "not an expression"),
+        ("lr <", "not an expression"), ("f'{lr}'", "not part of"), ("best(acc)", "no run has 'acc'"),
+        ("los", "no run has 'los'"), ("best(loss, 'up')", "best also 'min' or 'max'"),
+        ("final(loss, 1)", "takes the name"),
+        ("abs(lr, key=lr)", "not part of"), ("(1).real", "only a name"), ("lr[0]", "not part of"),
+        ("~lr", "not part of"),
+        ("lr @ lr", "not part of"), ("b'x'", "not part of"), ("1j", "not part of"),
+        ("...", "not part of"),
+        ("x" * 3000, "up to 2,000 characters"), ("+".join("1" * 600), "up to 500 parts"),
+        ("(" * 300, "not an expression"),
+        ("-" * 1900 + "1", ""), ("globals()['x']", "not part of"), ("*lr", "not"), ("best(*lr)", "no function"),
+        ("await lr", "not"), ("{'a': 1}", "not part of"), ("", "not an expression"), ("lr; lr", "not an expression"),
+        ("\x00", "not an expression"),
+    ],
+)  # fmt: skip
+def test_nothing_else_is_accepted(text, says):
+    with pytest.raises(QueryError) as refused:
+        Expression(text, KNOWN, ["loss"])
+    assert says in str(refused.value)
+
+
+def test_a_hostile_expression_of_a_run_takes_no_time():
+    began = time.process_time()
+    facts = Facts(lr=10.0**300)
+    for text in ("9**9**9", "lr**1000", "(((9**99)**99)**99)", "round(lr, 99)", "'a' * 10**9", "10**10**10 % 7"):
+        Expression(text, KNOWN, ["loss"]).of(facts)
+    assert time.process_time() - began < 30
+
+
+# ---------------------------------------------------------------- lines across axes
+
+
+def lines_of(picture):
+    return [mark for mark in picture.marks if isinstance(mark, Line)]
+
+
+def test_parallel_coordinates_have_an_axis_for_each_column_and_a_line_for_each_run(sweep, tmp_path):
+    table = looptap.compare([sweep])
+    plot = table.parallel("lr", "optimizer.name", "best(acc)")
+    plot.pull()
+    (picture,) = plot.pictures()
+    lines = lines_of(picture)
+    axes, runs = [line for line in lines if line.notes], [line for line in lines if not line.notes]
+    assert [axis.notes[-1][1] for axis in axes] == ["lr (log)", "optimizer.name", "best(acc)"]
+    assert [text for _, text in axes[0].notes[:2]] == ["0.0001", "1"]
+    assert [text for _, text in axes[1].notes[:2]] == ["adam", "sgd"]
+    assert len(runs) == COUNT
+    for line in runs:
+        known = line.y[np.isfinite(line.y)]
+        assert known.min() >= 0
+        assert known.max() <= 1
+    assert sum(math.isnan(line.y[-1]) for line in runs) == 1  # the run without an accuracy
+    for suffix in ("png", "html", "txt", "svg"):
+        plot.save(tmp_path / f"lines.{suffix}")
+        assert (tmp_path / f"lines.{suffix}").stat().st_size > 500
+    assert "lr (log)" in (tmp_path / "lines.txt").read_text()
+    everything = table.parallel()
+    everything.pull()
+    assert len([line for line in lines_of(everything.pictures()[0]) if line.notes]) == 6
+    with pytest.raises(QueryError, match="need two columns"):
+        table.parallel("lr")
+
+
+def test_any_list_of_dicts_can_be_drawn_so_and_nothing_else():
+    rows = [{"run": "a", "x": 1, "y": 5.0}, {"run": "b", "x": 2, "y": None}, {"run": "c", "y": 5.0, "x": float("nan")}]
+    plot = looptap.plot(looptap.stream_of([rows], name="rows"), chart="parallel coordinates")
+    plot.pull()
+    runs = [line for line in lines_of(plot.pictures()[0]) if not line.notes]
+    assert {line.name for line in runs} == {"a", "b", "c"}
+    plot = looptap.plot(looptap.stream_of([[1, 2, 3]], name="rows"), chart="parallel")
+    plot.pull()
+    assert any("expected a list of dicts" in badge for badge in plot.pictures()[0].badges)
+
+
+# ---------------------------------------------------------------- the shell
+
+
+def test_the_shell_compares_sorts_and_filters(sweep, here, tmp_path):
+    code, out, _ = here("compare", sweep, "--where", "lr < 0.01 and best(acc) > .9", "--sort", "best(loss)")
+    lines = out.splitlines()
+    assert (code, len(lines)) == (0, 8)
+    assert lines[0].split()[:4] == ["name", "state", "duration", "lr"]
+    assert lines[1].startswith("sweep-0")
+    code, out, _ = here("compare", "--json", "--sort", "seed", "--columns", "seed,best(acc, 'min'),lr * 2")
+    rows = json.loads(out)
+    assert (code, len(rows), rows[4]["config"]["seed"]) == (0, COUNT, 4)
+    assert set(rows[4]["columns"]) == {"seed", "best(acc, 'min')", "lr * 2"}
+    assert here("compare", "--json", "--sort", "seed", "--reverse")[1].startswith('[{"name": "sweep-19"')
+    for words in (["--where", "lr <"], ["--where", "open('x')"], ["--sort", "nothing"], ["--best", "acc=up"]):
+        code, out, err = here("compare", sweep, *words)
+        assert (code, out) == (2, "")
+        assert err.startswith("looptap: ")
+    picture = tmp_path / "p.txt"
+    assert here("compare", sweep, "--columns", "lr,best(acc)", "--parallel", "--save", picture)[0] == 0
+    assert "lr (log)" in picture.read_text()
