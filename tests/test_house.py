@@ -90,6 +90,18 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in a node, without going through expressions."""
+    return (n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt | ast.excepthandler | ast.match_case))
+
+
+def all_statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module and all its statements."""
+    yield tree
+    for node in statements(tree):
+        yield from all_statements(node)
+
+
 def targets(module: str, names: list[str]) -> Iterator[str]:
     """Yield what `import module` or `from module import names` reaches."""
     top, *below = module.split(".")
@@ -114,9 +126,9 @@ def imports(tree: ast.AST, package: list[str]) -> Iterator[Import]:
             found = list(targets(name, [alias.name for alias in node.names]))
         for target in found:
             yield Import(target, node.lineno, not inside and not typing_only, typing_only)
-        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         guarded = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for child in ast.iter_child_nodes(node):
+        for child in statements(node):
             yield from walk(child, inside, typing_only or (guarded and child not in node.orelse))
 
     yield from walk(tree, False, False)
@@ -201,7 +213,7 @@ def test_the_first_line_of_a_docstring_is_at_most_79_characters():
     long = [
         f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {line}"
         for path in SOURCES
-        for node in ast.walk(tree_of(path))
+        for node in all_statements(tree_of(path))
         if isinstance(node, documented)
         and len(line := (ast.get_docstring(node) or "").partition("\n")[0]) > MAX_DOCSTRING_LINE_CHARACTERS
     ]
@@ -264,11 +276,11 @@ def tracked() -> list[Path]:
 def test_no_file_names_the_path_of_a_machine_or_the_host_of_a_registry():
     homes = r"(?<![\w.>}~-])/(?:home/\w|Users/\w|root/|work/|opt/(?:pypi|wheels))"
     hosts = r"\b(?:pypi|pythonhosted|anaconda|npmjs)\.org|\b(?:download\.pytorch|deb\.debian)\b"
-    pattern = re.compile(f"{homes}|{hosts}")
+    pattern = re.compile(f"{homes}|{hosts}".encode())
     found = [
-        f"{path.relative_to(ROOT)}: {match.group()}"
+        f"{path.relative_to(ROOT)}: {match.group().decode()}"
         for path in tracked()
         if path != Path(__file__).resolve()
-        for match in pattern.finditer(path.read_bytes().decode("utf-8", "replace"))
+        for match in pattern.finditer(path.read_bytes())
     ]
     assert found == []
