@@ -181,7 +181,7 @@ def test_a_change_that_cannot_be_restored_is_named(query, name):
     odd.numbers = (n for n in range(3))
     query = query.replace("odd.numbers", "getattr(odd, 'num' + 'bers')")  # what is named in full is refused
     big, h = torch.ones(100_000), torch.ones(2, requires_grad=True) * 2
-    stream = ask(query, {"big": big, "h": h}, wide=np.ones(100_000), many=list(range(5000)), odd=odd)
+    stream = ask(query, {"big": big, "h": h}, wide=np.ones(1_000_000), many=list(range(5000)), odd=odd)
     (sentence,) = reported(stream)
     assert sentence.startswith(f"{name} changed in place at event 1, ")
     assert "the loop continues with it as it is now" in sentence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextvars
 import decimal
 import functools
 import gc
@@ -30,6 +31,8 @@ from looptap.testing import pair
 _draws = np.random.default_rng(4)
 _calls = 0
 _TABLE = {"n": 0}
+_variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+helper = types.ModuleType("job_helper")
 
 
 def draw_elsewhere():
@@ -361,3 +364,139 @@ def test_a_container_of_the_job_is_still_seen():
     counts = collections.Counter(a=1)
     assert reported(ask("counts.update('ab') or 1", counts=counts))
     assert counts == {"a": 1}
+
+
+# ---------------------------------------------------------------- modules of the job, and objects of libraries
+
+HELPER = """
+import numpy as np
+rng, count, table = np.random.default_rng(3), 0, {"n": 0}
+def draw():
+    return rng.normal()
+def bump():
+    global count
+    count += 1
+    return count
+"""
+
+
+class Registry:
+    rng, count, log = np.random.default_rng(4), 0, [1]
+
+
+class User:
+    """Uses what another module and another class hold."""
+
+    def by_function(self):
+        return helper.draw()
+
+    def by_name(self):
+        return helper.rng.normal()
+
+    def by_import(self):
+        import job_helper as own
+
+        return own.rng.normal()
+
+    def by_count(self):
+        helper.count += 1
+        return helper.bump()
+
+    def by_class(self):
+        Registry.count += 1
+        Registry.log.append(1)
+        return Registry.rng.normal()
+
+    def by_context(self):
+        _variable.set(5)
+        return 1
+
+
+@pytest.fixture
+def job_helper(monkeypatch):
+    """Return a module of the job, imported here as ``helper``."""
+    exec(HELPER, vars(helper))
+    monkeypatch.setitem(sys.modules, "job_helper", helper)
+    return helper
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "user.by_function()",
+        "user.by_name()",
+        "user.by_import()",
+        "user.by_count()",
+        "user.by_class()",
+        "user.by_context()",
+        "module.draw()",
+        "module.rng.normal()",
+        "setattr(module, 'count', 9) or 1",
+        "setattr(module, 'more', 9) or 1",
+        "module.table.update(n=9) or 1",
+        "kind.rng.normal()",
+        "setattr(kind, 'count', 9) or 1",
+        "kind.log.append(9) or 1",
+        "__import__('job_helper').rng.normal()",
+        "def q(e):\n    import sys\n    return sys.modules['job_helper'].bump()",
+    ],
+)
+def test_other_modules_and_classes_of_the_job_are_as_before(query, job_helper):
+    def state():
+        generators = [str(one.rng.bit_generator.state) for one in (job_helper, Registry)]
+        names = sorted(name for name in vars(job_helper) if name[0] != "_"), sorted(vars(Registry))
+        return (
+            generators,
+            names,
+            job_helper.count,
+            job_helper.table.copy(),
+            Registry.count,
+            Registry.log[:],
+            _variable.get(),
+        )
+
+    _variable.set(0)
+    before = state()
+    stream = ask(query, user=User(), module=job_helper, kind=Registry)
+    assert not stream.error_count, stream.traceback
+    assert state() == before
+
+
+def objects():
+    """Return objects of libraries, and how each is read."""
+    pandas, pictures = pytest.importorskip("pandas"), pytest.importorskip("PIL.Image")
+    return {
+        "masked": (np.ma.masked_array(np.arange(4.0), mask=[0, 1, 0, 0]), lambda m: (m.tolist(), m.mask.tolist())),
+        "user": (collections.UserDict(a=1), dict),
+        "chain": (collections.ChainMap({"a": 1}), dict),
+        "normal": (torch.distributions.Normal(torch.zeros(2), torch.ones(2)), lambda d: d.loc.tolist()),
+        "strided": (np.ones((400, 400))[::2, ::2], lambda a: a.sum()),
+        "frame": (pandas.DataFrame({"a": [1.0, 2.0]}), lambda f: f.to_dict()),
+        "picture": (pictures.new("L", (4, 4)), lambda p: p.tobytes()),
+        "table": (collections.defaultdict(list), dict),
+    }
+
+
+CHANGES_OF_LIBRARIES = {
+    "masked.shape": True,
+    "masked.__setitem__(0, 9) or 1": True,
+    "masked.mask.fill(True) or 1": True,
+    "user.update(b=2) or 1": True,
+    "chain.update(b=2) or 1": True,
+    "normal.loc.data.add_(1).sum()": True,
+    "strided.__setitem__((3, 3), 7) or 1": True,
+    "len(table['new'])": True,
+    "frame.insert(0, 'b', 1) or 1": False,
+    "frame.loc.__setitem__((0, 'a'), 9) or 1": False,
+    "picture.putpixel((0, 0), 5) or 1": False,
+}
+
+
+@pytest.mark.parametrize("query", CHANGES_OF_LIBRARIES)
+def test_objects_of_libraries_are_restored_or_their_change_is_named(query):
+    things = objects()
+    before = {name: read(thing) for name, (thing, read) in things.items()}
+    stream = ask(query, **{name: thing for name, (thing, _) in things.items()})
+    changed = [name for name, (thing, read) in things.items() if read(thing) != before[name]]
+    assert changed == ([] if CHANGES_OF_LIBRARIES[query] else [query.partition(".")[0]])
+    assert bool(reported(stream)) == (query != "masked.shape")

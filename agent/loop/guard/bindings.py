@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from looptap.agent.loop.guard.reachable_walk import Undo, Walk
-from looptap.agent.loop.guard.references import MAX_TYPES, is_library, methods_of, references
+from looptap.agent.loop.guard.references import MAX_TYPES, is_library, is_own, methods_of, module_names, references
 from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 
 MAX_FUNCTIONS = 200
@@ -27,7 +27,7 @@ _globals_of: dict[type, list[tuple[dict[str, Any], str]]] = {}
 def record_class(walk: Walk, kind: type, path: ObjectPath, is_generator: Callable[[Any], bool]) -> None:
     """Record a class of the job, and what its methods bind and draw."""
     for base in kind.__mro__:
-        if base.__module__ != "builtins" and not is_library(base):
+        if base.__module__ != "builtins" and is_own(base.__module__):
             walk.undo(path, _class_undo(base, dict(vars(base)), path))
     for function in _reached(kind):
         for name, item in references(function):
@@ -57,7 +57,8 @@ def _reached(kind: type) -> list[types.FunctionType]:
         methods = methods_of(kind)
         found = list(called(methods))
         binding = [function for function in (*methods, *found) if _binds(function.__code__)]
-        _globals_of[kind] = [(f.__globals__, name) for f in binding for name in f.__code__.co_names]
+        own = [(f.__globals__, name) for f in binding for name in f.__code__.co_names]
+        _globals_of[kind] = [*own, *(pair for function in (*methods, *found) for pair in module_names(function))]
         _reached_by[kind] = found
     return found
 

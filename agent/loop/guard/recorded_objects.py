@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextvars
 import functools
 import io
 import random
@@ -23,26 +24,32 @@ from looptap.agent.loop.guard.iterators import (
     record_iterator,
     record_lock,
     record_queue,
-    refuse_writing,
+)
+from looptap.agent.loop.guard.leaf_objects import (
+    GENERATORS,
+    record_bit_generator,
+    record_bytes,
+    record_context,
+    record_file,
+    record_generator,
+    record_numpy_generator,
+    record_picture,
+    record_reference,
+    record_seeds,
+    record_table,
+    record_view,
 )
 from looptap.agent.loop.guard.reachable_walk import Undo, Walk
-from looptap.agent.loop.guard.references import MAX_TYPES, is_library, methods_of, references
-from looptap.agent.loop.guard.tensor_state import SMALL_BYTES, Change, ObjectPath
+from looptap.agent.loop.guard.references import MAX_TYPES, is_library, is_own, methods_of, references
+from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 from looptap.streams.errors import QueryError
-from looptap.streams.preserving.random_state import generator_state, seeds_state
 from looptap.streams.values.plain import attributes_of
 
 _TRAVERSED = (
-    "torch.optim",
-    "torch.utils.data",
-    "torch.ao",
-    "torch.amp",
-    "torch.cuda.amp",
-    "torch.quasirandom",
-    "argparse",
-    "types",
-    "weakref",
-)
+    "torch.optim", "torch.utils.data", "torch.ao", "torch.amp", "torch.cuda.amp", "torch.quasirandom",
+    "torch.distributions", "argparse", "types", "weakref", "collections", "configparser", "_thread",
+)  # fmt: skip
+"""Modules of libraries whose objects are searched."""
 
 PERSISTENT = (
     "this DataLoader keeps its workers (persistent_workers=True), and all its iterators are one: a query that goes "
@@ -71,7 +78,7 @@ def _choose_recorder(kind: type) -> Recorder:
         if issubclass(kind, torch.Tensor):
             return _tensor
         if issubclass(kind, torch.Generator):
-            return _generator
+            return record_generator
         if issubclass(kind, torch.jit.ScriptModule):
             return _script
         if issubclass(kind, torch.nn.Module):
@@ -81,23 +88,31 @@ def _choose_recorder(kind: type) -> Recorder:
     numpy = sys.modules.get("numpy.random")  # which is loaded on first use: not here
     if numpy is not None:
         if issubclass(kind, numpy.Generator):
-            return _numpy_generator
+            return record_numpy_generator
         if issubclass(kind, numpy.BitGenerator):
-            return _bit_generator
+            return record_bit_generator
         if issubclass(kind, numpy.RandomState):
-            return _generator
+            return record_generator
         if issubclass(kind, numpy.SeedSequence):
-            return _seeds
+            return record_seeds
     for bases, recorder in _BY_BASE:
         if issubclass(kind, bases):
             return recorder
+    if kind.__module__.partition(".")[0] == "pandas" and hasattr(kind, "equals"):
+        return record_table
+    if any(base.__module__.startswith("PIL.") and hasattr(base, "tobytes") for base in kind.__mro__):
+        return record_picture
     if is_queue(kind):
         return record_queue
     if is_lock(kind):
         return record_lock
     if hasattr(kind, "__next__"):
         return _iterator
-    if issubclass(kind, type | types.ModuleType) or (is_library(kind) and not kind.__module__.startswith(_TRAVERSED)):
+    if issubclass(kind, type):
+        return _type
+    if issubclass(kind, types.ModuleType):
+        return _namespace
+    if is_library(kind) and not kind.__module__.startswith(_TRAVERSED):
         return _nothing
     return _instance
 
@@ -118,7 +133,10 @@ def _tensor(walk: Walk, value: Any, path: ObjectPath) -> None:
 
 
 def _array(walk: Walk, value: Any, path: ObjectPath) -> None:
-    walk.tensors.add_array(value, path)
+    base = value if type(value) is np.ndarray else np.ndarray.view(value, np.ndarray)  # not by a mask, nor by methods
+    walk.tensors.add_array(base, path, walk.named)
+    if base is not value:
+        _attributes(walk, value, path)
     if value.dtype == object and value.size <= MAX_ITEMS:
         for place, item in enumerate(value.flat):
             walk.push(item, ObjectPath(path, "[", place))
@@ -145,82 +163,9 @@ def _sequence(walk: Walk, value: Any, path: ObjectPath) -> None:
         _instance(walk, value, path)
 
 
-def _generator(walk: Walk, value: Any, path: ObjectPath) -> None:
-    put_back = generator_state(value)
-
-    def undo() -> Iterable[Change]:
-        put_back()
-        return ()
-
-    walk.undo(path, undo)
-
-
-def _numpy_generator(walk: Walk, value: Any, path: ObjectPath) -> None:
-    walk.push(value.bit_generator, path)
-
-
-def _bit_generator(walk: Walk, value: Any, path: ObjectPath) -> None:
-    _generator(walk, value, path)
-    if (seeds := getattr(value, "seed_seq", None)) is not None:
-        walk.push(seeds, path)
-
-
-def _seeds(walk: Walk, value: Any, path: ObjectPath) -> None:
-    """Record how many generators have been spawned, on which depend the next ones."""
-    count = value.n_children_spawned
-    put_back = seeds_state(value)
-
-    def undo() -> Iterable[Change]:
-        if value.n_children_spawned != count:
-            put_back()
-        return () if value.n_children_spawned == count else (Change(path, False),)
-
-    walk.undo(path, undo)
-
-
-_GENERATORS = (_generator, _numpy_generator, _bit_generator, _seeds)
-
-
-def _file(walk: Walk, value: Any, path: ObjectPath) -> None:
-    refuse_writing(walk, path)
-    try:
-        if value.closed or not value.readable() or not value.seekable():
-            return
-        position = value.tell()
-    except Exception:  # while its lines are read, the position of a text file is unknown
-        return
-
-    def undo() -> Iterable[Change]:
-        if not value.closed and value.tell() != position:
-            value.seek(position)
-        return ()
-
-    walk.undo(path, undo)
-
-
 def _iterator(walk: Walk, value: Any, path: ObjectPath) -> None:
     if not record_iterator(walk, value, path):
         _instance(walk, value, path)
-
-
-def _bytes(walk: Walk, value: Any, path: ObjectPath) -> None:
-    before = value[:]
-    if len(before) <= SMALL_BYTES:
-        walk.undo(path, lambda: () if value == before else _rewritten(value, before, path))
-
-
-def _rewritten(value: Any, before: Any, path: ObjectPath) -> Iterable[Change]:
-    value[:] = before
-    return (Change(path, True),)
-
-
-def _view(walk: Walk, value: Any, path: ObjectPath) -> None:
-    walk.push(value.obj, path)
-
-
-def _reference(walk: Walk, value: Any, path: ObjectPath) -> None:
-    if (referent := weakref.ref.__call__(value)) is not None:
-        walk.push(referent, path)
 
 
 def _module(walk: Walk, value: Any, path: ObjectPath) -> None:
@@ -280,7 +225,8 @@ def record_root(walk: Walk, value: Any, path: ObjectPath) -> None:
 
     The other effects of such a function are intended.
     """
-    if not (isinstance(value, _FUNCTIONS) or (callable(value) and recorder_of(type(value)) is _nothing)):
+    is_function = isinstance(value, _FUNCTIONS) or (callable(value) and recorder_of(type(value)) is _nothing)
+    if not is_function or (isinstance(value, type) and is_own(value.__module__)):
         walk.push(value, path)
         return
     reached = Walk(())
@@ -360,15 +306,16 @@ _slots_of: dict[type, list[tuple[str, Any]]] = {}
 
 
 def _class_of(walk: Walk, value: Any, path: ObjectPath) -> None:
+    walk.push(type(value), path)
+
+
+def _type(walk: Walk, kind: Any, path: ObjectPath) -> None:
     """Visit a class of the job: its attributes, and what its methods refer to."""
-    kind = type(value)
-    if not walk.first(kind):
-        return
     for function in methods_of(kind):
         for name, item in references(function):
             if not isinstance(item, types.FunctionType):
                 walk.push(item, ObjectPath(None, name))
-    if is_library(kind):
+    if not is_own(kind.__module__):
         return
     record_class(walk, kind, path, _is_generator)
     for name, item in list(vars(kind).items()):
@@ -376,8 +323,17 @@ def _class_of(walk: Walk, value: Any, path: ObjectPath) -> None:
             walk.push(item, ObjectPath(path, name))
 
 
+def _namespace(walk: Walk, module: Any, path: ObjectPath) -> None:
+    """Visit a module of the job: its names, and what they stand for."""
+    if is_own(module.__name__):
+        walk.keep(vars(module), path, True)
+        for name, item in list(vars(module).items()):
+            if not name.startswith("__") and not isinstance(item, types.ModuleType | types.FunctionType):
+                walk.push(item, ObjectPath(path, name))
+
+
 def _is_generator(value: Any) -> bool:
-    return recorder_of(type(value)) in _GENERATORS
+    return recorder_of(type(value)) in GENERATORS
 
 
 _OF_CLASSES = (
@@ -387,8 +343,9 @@ _OF_CLASSES = (
 
 _BY_BASE: list[tuple[Any, Recorder]] = [
     (np.ndarray, _array), (dict, _mapping), ((list, tuple, set, frozenset, deque), _sequence),
-    (random.Random, _generator), (io.IOBase, _file), ((bytearray, array.array), _bytes), (memoryview, _view),
-    (weakref.ref, _reference), (functools.partial, _partial), (types.FunctionType, _function),
+    (random.Random, record_generator), (io.IOBase, record_file), ((bytearray, array.array), record_bytes),
+    (memoryview, record_view), (weakref.ref, record_reference), (contextvars.ContextVar, record_context),
+    (functools.partial, _partial), (types.FunctionType, _function),
     ((types.MethodType, types.BuiltinMethodType), _method),
     ((str, bytes, int, float, complex, types.CodeType, types.MappingProxyType), _nothing),
 ]  # fmt: skip

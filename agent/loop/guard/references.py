@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -26,12 +27,27 @@ def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:  # it is empty so far
             continue
-    space = function.__globals__
-    for name in function.__code__.co_names:
-        item = space.get(name)
-        if not isinstance(item, type | types.ModuleType):
+    space, names = function.__globals__, function.__code__.co_names
+    for name in names:
+        item = space[name] if name in space else sys.modules.get(name)  # which the function imports itself
+        if isinstance(item, types.ModuleType):
+            yield from ((f"{name}.{one}", vars(item)[one]) for one in _named_in(item, names))
+        elif not isinstance(item, type) or is_own(item.__module__):
             yield name, item
     yield from ((f"{function.__name__}()", item) for item in function.__defaults__ or ())
+
+
+def module_names(function: types.FunctionType) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the namespaces of other modules of the job, with names that it mentions."""
+    names = function.__code__.co_names
+    for name in names:
+        item = function.__globals__.get(name) or sys.modules.get(name)
+        if isinstance(item, types.ModuleType):
+            yield from ((vars(item), one) for one in _named_in(item, names))
+
+
+def _named_in(module: types.ModuleType, names: tuple[str, ...]) -> list[str]:
+    return [one for one in names if one in vars(module)] if is_own(module.__name__) else []
 
 
 def methods_of(kind: type) -> list[types.FunctionType]:
@@ -57,3 +73,13 @@ def is_library(thing: Any) -> bool:
     """Return True for a class or function of a library that is not searched."""
     module = str(getattr(thing, "__module__", "") or "").partition(".")[0]
     return module in _LIBRARIES or (module in sys.stdlib_module_names and module != "__main__")
+
+
+@functools.lru_cache(maxsize=MAX_TYPES)
+def is_own(name: str) -> bool:
+    """Return True if a module is the job's own, not an installed one."""
+    top = name.partition(".")[0]
+    if top in _LIBRARIES or (top in sys.stdlib_module_names and top != "__main__"):
+        return False
+    file = str(getattr(sys.modules.get(name), "__file__", None) or "")
+    return not any(folder in file for folder in ("site-packages", "dist-packages"))

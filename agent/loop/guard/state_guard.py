@@ -15,6 +15,7 @@ from typing import Any
 from looptap.agent.loop.guard import backward_guard
 from looptap.agent.loop.guard.backward_guard import Guarded
 from looptap.agent.loop.guard.reachable_state import ReachableState
+from looptap.agent.loop.guard.references import is_own
 from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 from looptap.streams.events import Event, Lazy
 from looptap.streams.operators.pipeline import Pipeline
@@ -27,6 +28,8 @@ from looptap.streams.values.snapshots import snapshot
 MAX_NAMED_CHANGES = 3
 """Changes that a sentence names."""
 MUTATION_ADVICE = "Query a copy (x.clone()); for what is meant to, there is run.call"
+_IMPORTS = frozenset({"__import__", "import_module", "sys"})
+"""Words by which a query gets at modules of the job that it has not been shown."""
 ENDINGS = {False: "the loop continues with it as it is now", True: "it was put back"}
 
 
@@ -63,6 +66,9 @@ class StateGuard:
         for pipeline in self._pipelines:
             if pipeline.function is not None:
                 roots[pipeline.text] = pipeline.function
+            if not _IMPORTS.isdisjoint(pipeline.mentions):
+                own = {name: sys.modules[name] for name in pipeline.mentions if name in sys.modules and is_own(name)}
+                roots = {**own, **roots}
         self._state.__enter__()
         self._process = ProcessState(named)
         self._observables = dict(self._shown[0]) if len(self._shown) > 1 else None  # else there is no event

@@ -25,6 +25,8 @@ MAX_SAMPLED_ELEMENTS = 1024
 """Elements of a large tensor that are compared."""
 MAX_NAMED_BYTES = 64 * 1024 * 1024
 """Bytes that are copied of large tensors, if the query names them and may write past the count of their changes."""
+MAX_NAMED_ARRAY_BYTES = 4 * 1024 * 1024
+"""Bytes of an array, which counts no changes, that is copied if the query names it."""
 _PAST_THE_COUNT = frozenset({"data", "numpy", "untyped_storage", "storage", "asarray", "from_dlpack", "__array__"})
 MAX_NON_LEAVES = 16
 """Results of the loop whose graph node is kept."""
@@ -107,16 +109,18 @@ class Tensors:
             return False
         return bool(not tensor.numel() or tensor.untyped_storage().nbytes())  # sharding frees it for a while
 
-    def add_array(self, array: Any, path: ObjectPath) -> None:
-        """Record an array."""
+    def add_array(self, array: Any, path: ObjectPath, named: Collection[str] = ()) -> None:
+        """Record an array; a large one wholly if the query has ``named`` it."""
         if array.dtype.hasobject or not array.size:
             return
-        if array.nbytes <= SMALL_BYTES and array.nbytes <= self._bytes:
-            self._bytes -= array.nbytes
+        whole = array.nbytes <= MAX_NAMED_ARRAY_BYTES and not _unnamed(path, named)
+        if whole or (array.nbytes <= SMALL_BYTES and array.nbytes <= self._bytes):
+            self._bytes -= 0 if whole else array.nbytes
             self._arrays.append((path, array, np.array(array, copy=True, subok=False)))
-        elif array.flags.c_contiguous:
-            flat = array.view(np.ndarray).reshape(-1)
-            self._samples.append((path, chosen := flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)], chosen.copy()))
+        else:
+            step = max(1, round((array.size / MAX_SAMPLED_ELEMENTS) ** (1 / array.ndim)))
+            chosen = array[(slice(None, None, step),) * array.ndim]
+            self._samples.append((path, chosen, chosen.copy()))
 
     def keep(self, named: Collection[str] = ()) -> None:
         """Copy small tensors, all of a kind at once, and keep results' graph nodes.
@@ -136,10 +140,11 @@ class Tensors:
             elif past and host and size <= whole and not _unnamed(one.path, named):
                 whole -= size
                 self._groups.setdefault((one.data.dtype, one.data.device), []).append(one)
-            elif host and samples > 0 and one.data.is_contiguous() and not one.data.is_quantized:
+            elif host and samples > 0 and one.data.ndim and not one.data.is_quantized:
                 samples -= 1
-                flat = one.data.view(-1)
-                chosen = flat[:: max(1, len(flat) // MAX_SAMPLED_ELEMENTS)]
+                flat = one.data.view(-1) if one.data.is_contiguous() else one.data
+                step = max(1, round((flat.numel() / MAX_SAMPLED_ELEMENTS) ** (1 / flat.ndim)))
+                chosen = flat[(slice(None, None, step),) * flat.ndim]
                 self._samples.append((one.path, chosen, chosen.clone()))
         for members in self._groups.values():
             self._kept.append((members, self._flat(members)))
