@@ -90,22 +90,23 @@ def _opened(browser, url, count):
 def measured(browser, seconds):
     """Yield rows: what, figure, promise."""
     with _running(str(HERE / "web_feed.py"), str(POINTS_PER_SECOND)) as server:
-        page, first = _opened(browser, server.stdout.readline().strip(), 1)
-        until(page, "[...document.querySelector('.looptap').looptap.columns.values()][0]?.view.length > 150000")
-        process, empty, drawn, ages, shares = psutil.Process(server.pid), [], [], [], []
-        for _ in range(TURNS_COUNT):
+        url, process = server.stdout.readline().strip(), psutil.Process(server.pid)
+        first, empty, drawn, ages, shares = [], [], [], [], []
+        for _ in range(TURNS_COUNT):  # one page at a time: a browser draws those behind others less often
             blank = browser.new_context().new_page()
             empty.append(blank.evaluate(EMPTY, seconds / TURNS_COUNT))
             blank.context.close()
-            page.bring_to_front()
+            page, painted = _opened(browser, url, 1)
+            until(page, "[...document.querySelector('.looptap').looptap.columns.values()][0]?.view.length > 150000")
             before, begun = sum(process.cpu_times()[:2]), time.monotonic()
             (rate,), lags = page.evaluate(DRAWS, seconds / TURNS_COUNT)
             shares.append((sum(process.cpu_times()[:2]) - before) / (time.monotonic() - begun))
+            page.context.close()
+            first.append(painted)
             drawn.append(rate)
             ages += lags
-        page.context.close()
     ages.sort()
-    yield "`looptap web`: first paint of a line", f"{first:.2f} s", "≤ 2 s"
+    yield "`looptap web`: first paint of a line", f"{statistics.median(first):.2f} s", "≤ 2 s"
     yield (
         f"`looptap web`, {POINTS_PER_SECOND:,} points/s into a line of 200,000: frames/s",
         f"{statistics.mean(drawn):.0f}",

@@ -2,13 +2,16 @@
 
 import math
 import re
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import warm
 from lab import FLAGS, INK, LAST, SHOTS, beside_a_job
 from playwright.sync_api import sync_playwright
 from programs import need
+from waiting import soon
 from web_pages import program, stripping_proxy, until
 
 import looptap
@@ -304,6 +307,36 @@ def test_stored_runs_are_compared_on_shared_axes_with_final_and_best_values(open
         assert len(re.findall("run=", page.url)) == 2
         page.go_back()
         until(page, "document.getElementById('name').textContent !== '2 runs compared'")
+
+
+def test_a_job_that_declares_nothing_opens_with_its_curves_from_the_first_event_on(opened, tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    code = (
+        "import looptap, time\nagent = looptap.Agent('plain')\n"
+        "for step in range(100000):\n    agent.emit('batch', step=step, loss=1 / (1 + step)); time.sleep(0.005)"
+    )
+    job = warm.Popen([sys.executable, "-c", code])
+    try:
+        soon(looptap.runs)
+        with looptap.attach("plain") as run:
+            soon(lambda: run.events().get("batch", 0) > 300)
+        with program("--operate") as web:
+            page = opened(web.url)
+            until(page, "document.querySelectorAll('.looptap').length >= 1")
+            until(
+                page, "[...document.querySelectorAll('.asked')].some((el) => el.textContent.startsWith('step, loss'))"
+            )
+            first = "[...document.querySelector('.looptap').looptap.columns.values()][0]?.view[0]"
+            until(page, f"{first} === 0")
+            grows(page)
+        with program() as web:
+            page = opened(web.url)
+            page.locator("#empty").get_by_text("--operate").wait_for()
+            assert page.locator(".looptap").count() == 0
+    finally:
+        job.kill()
+        job.wait()
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

@@ -39,15 +39,17 @@ def words_of(run: Any, on: str, *, operate: bool) -> list[dict[str, str]]:
 
 def observables(run: Any, on: str) -> list[str]:
     """Return the names that the next event of a type has; none if none comes soon."""
+    found = []
     with contextlib.suppress(LooptapError, TimeoutError):
+        found = [one.name for one in run.scalars if one.on == on]
         stream = run.stream(NAMES_QUERY, on=on)
         try:
             names = stream.wait(1, timeout=_NAMES_TIMEOUT_SECONDS)[0]
         finally:
             stream.detach()
         if isinstance(names, Iterable):
-            return [str(name) for name in names]
-    return []
+            found += [str(name) for name in names]
+    return list(dict.fromkeys(found))
 
 
 def _meaning(helper: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -9,15 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from looptap.client.estimates import Estimates, is_report, over_by_now, said
+from looptap.client.machine import described
 from looptap.client.session.vitals import moving
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import cut
+from looptap.visualizers.first_curves import first_curves
 from looptap.visualizers.surfaces.panels.run_controls import RunControls
 from looptap.visualizers.surfaces.web.knobs import plain_knob, value_for
 from looptap.visualizers.surfaces.web.run_shelf import close_stream, is_live
 from looptap.visualizers.surfaces.web.stream_requests import COMMANDS_STREAM, OPERATOR, shown_streams
+
+log = logging.getLogger("looptap")
 
 REFRESH_INTERVAL_SECONDS = 1.0
 """Seconds between two requests for the state of a run."""
@@ -48,7 +53,7 @@ class RunFacts:
         """Return the facts, at most a second old. Blocks for a few seconds at most."""
         with self._guard:
             if time.monotonic() - self._looked >= 0.9 * REFRESH_INTERVAL_SECONDS:
-                self._last = self._of_live() if self._live else self._of_stored()
+                self._last = self._read()
                 self._looked = time.monotonic()
             if self._controls is not None:  # outcomes arrive between two looks
                 self._last |= self._panel(self._controls)
@@ -75,6 +80,16 @@ class RunFacts:
         if self._progress is not None:
             close_stream(self._progress)
 
+    def _read(self) -> dict[str, Any]:
+        """Read the facts; a failure is one of them, so that the charts are still shown."""
+        try:
+            return self._of_live() if self._live else self._of_stored()
+        except Exception as error:
+            if not self._last.get("problems"):
+                log.exception("looptap: the facts of a run could not be read.")
+            text = str(error) if isinstance(error, LooptapError) else f"{type(error).__name__}: {error}"
+            return {"streams": [], "first": [], "name": "", "state": "", **self._last, "problems": [text]}
+
     # ------------------------------------------------------------ live runs
 
     def _of_live(self) -> dict[str, Any]:
@@ -88,13 +103,13 @@ class RunFacts:
         if not run.alive:
             return facts
         problems: list[str] = []
-        parts = [self._streams, self._activity, *([self._cost, self._commands] if self._operates else [])]
+        asked = [self._cost, self._commands] if self._operates else []
+        parts = [self._streams, self._activity, self._first, *asked]
         for part in parts:
             try:
                 facts |= part(facts)
             except (LooptapError, TimeoutError) as error:
                 problems.append(str(error))
-        facts["first"] = [{"q": one["name"]} for one in facts["streams"] if one["name"] != COMMANDS_STREAM]
         if (report := self._report(facts["streams"])) is not None:
             sure, perhaps = over_by_now(report)
             facts["progress"] = {"sure": _finite(sure), "perhaps": _finite(perhaps), "lines": said(report)}
@@ -113,6 +128,12 @@ class RunFacts:
                 for one in shown_streams(self._run, operate=self._operates)[: 10 * _MAX_ROWS]
             ]
         }  # fmt: skip
+
+    def _first(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a page opens with: declared streams, then curves of scalars."""
+        streams = [one for one in shown_streams(self._run, operate=self._operates) if one.name != COMMANDS_STREAM]
+        curves = first_curves(self._run.scalars, streams) if self._operates else []
+        return {"first": [*({"q": one.name} for one in streams), *({"q": one.query, "on": one.on} for one in curves)]}
 
     def _activity(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return how far the loop is; a reader learns of the events of what is shown."""
@@ -140,7 +161,7 @@ class RunFacts:
         return found
 
     def _cost(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        stats = self._run.agent_stats()
+        stats = self._run.agent_stats(machine=True)
         share = sum(one.share_of_time for one in (*stats.queries, *stats.streams))
         rows = [
             ["queries and declared streams", f"{share:.2%} of the loop's time"],
@@ -153,7 +174,7 @@ class RunFacts:
             [cut(one.name, 120), one.on, _time(one.nanoseconds_per_event), f"{one.share_of_time:.2%}", one.limitation]
             for one in stats.queries[:_MAX_ROWS]
         ]
-        return {"cost": rows, "queries": queries}
+        return {"cost": rows, "queries": queries, "machine": described(stats.machine)}
 
     def _commands(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -184,8 +205,9 @@ class RunFacts:
             "operates": False, "where": cut(where, _MAX_TEXT_CHARACTERS) + took, "started": run.started,
             "streams": [
                 {
-                    "name": one.name, "query": cut(one.text, _MAX_TEXT_CHARACTERS), "on": one.on, "unit": one.unit,
-                    "fields": list(one.fields or ()), "values": one.arrived, "rate": 0.0, "state": one.state,
+                    "name": one.name, "query": cut(one.text, _MAX_TEXT_CHARACTERS), "on": one.on,
+                    "unit": getattr(one, "unit", ""), "fields": list(one.fields or ()), "values": one.arrived,
+                    "rate": 0.0, "state": one.state,
                 }
                 for one in run.streams[: 10 * _MAX_ROWS]
             ],

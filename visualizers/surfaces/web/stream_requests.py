@@ -101,6 +101,7 @@ def opened(run: Any, request: StreamRequest, *, operate: bool) -> Stream:
         if request.plain and request.text in declared:
             return _named(run, request.text)
         how = {"on": request.on or None, "window": window_of(request.window), "every": request.every}
+        how["history"] = True if not request.window and request.every == 1 else None
         query: Stream = run.stream(request.text, **how)
         return query
     return _read(run, request, declared)

@@ -474,7 +474,7 @@ class Page {
     if (this.state.charts) return;
     for (const about of first ?? []) {
       if (this.cards.length >= MAX_FIRST_CHARTS) return;
-      if (!this.cards.some((card) => card.about.q === about.q && card.about.on === about.on)) this.add(about);
+      if (!this.cards.some((card) => card.about.q === about.q && (card.about.on ?? "") === (about.on ?? ""))) this.add(about);
     }
   }
   blank() {
@@ -557,6 +557,7 @@ class Page {
     const viewing = this.operate && facts.kind === "live" && !facts.operates;
     this.noted(viewing ? "You are a viewer of this run: it shows what was shared with you, and arithmetic over that." : this.note);
     this.section("commands", several ? [] : facts.commands, ["at", "what", "change", "by", "outcome"]);
+    $("machine").textContent = several ? "" : (facts.machine ?? []).join(" · ");
     this.section("cost", several ? [] : [...(facts.cost ?? []), ...(facts.queries ?? []).map(([query, on, time, share, limit]) => [`${query} on ${on}`, [time, share, limit].filter(Boolean).join(", ")])]);
     const streams = (facts.streams ?? []).map(({ name, on, values, rate, unit, state }) => {
       const button = make(null, "button", "", name);
