@@ -34,7 +34,8 @@ LEARNING_RATE = 0.05
 TARGET_LOSS, AVERAGED_LOOKS = 0.18, 3
 """Of a sample of the training data, in the mean of so many looks: after some four epochs."""
 MAX_STEPS, MAX_QUICK_STEPS, STEPS_BETWEEN_LOOKS, LOOK_SAMPLES = 1500, 30, 15, 800
-TIMED_STEPS, WARM_STEPS = 40, 5
+TIMED_STEPS, WARM_STEPS, ROUNDS = 12, 3, 5
+"""Of a block, before it, and blocks of each kind."""
 REDUCED_VALUES = (1_000, 10_000, 100_000, 400_000, 1_600_000)
 
 
@@ -146,7 +147,7 @@ def beside_plain(channels: int) -> dict[str, float]:
     """Time steps of plain DDP and of the method in turn, selection left out of both."""
     pair = [Training(0, dist.get_world_size(), channels, method=method) for method in (False, True)]
     seconds: tuple[list[float], list[float]] = ([], [])
-    for number in range(2 * (WARM_STEPS + 2 * TIMED_STEPS)):
+    for number in range(2 * (WARM_STEPS + ROUNDS * TIMED_STEPS)):
         which = (number + number // 2) % 2  # in both orders
         dist.barrier()
         begun = time.perf_counter()
@@ -162,25 +163,29 @@ def beside_plain(channels: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def computing(channels: int) -> list[list[float]]:
-    """Time steps of all ranks at once, each for itself; return them by step and rank."""
+def step_by_step(channels: int) -> dict[str, Any]:
+    """Time steps of all ranks together, of each for itself, and all-reduces, in turn.
+
+    Those for itself are returned by step and rank.
+    """
     world = dist.get_world_size()
-    alone = [dist.new_group([rank]) for rank in range(world)][dist.get_rank()]
-    mine = timed(Training(0, world, channels, apart=alone, batch=RANK_BATCH).step, together=True)
+    own = [dist.new_group([rank]) for rank in range(world)][dist.get_rank()]
+    apart = Training(0, world, channels, apart=own, batch=RANK_BATCH)
+    together = Training(0, world, channels, batch=RANK_BATCH)
+    tensors = {values: torch.zeros(values) for values in REDUCED_VALUES}
+    mine, ours = list[float](), list[float]()
+    reducing: dict[int, list[float]] = {values: [] for values in tensors}
+    for _ in range(ROUNDS):
+        mine += timed(apart.step, together=True)
+        ours += timed(together.step)
+        for values, tensor in tensors.items():
+            reducing[values] += timed(lambda tensor=tensor: dist.all_reduce(tensor), together=True)
     everywhere: list[Any] = [None] * world
     dist.all_gather_object(everywhere, mine)
-    return [list(step) for step in zip(*everywhere, strict=True)]
-
-
-def reducing(values: int) -> float:
-    """Return the median seconds of an all-reduce of so many floats."""
-    tensor = torch.zeros(values)
-    return statistics.median(timed(lambda: dist.all_reduce(tensor), together=True))
-
-
-def together(channels: int) -> list[float]:
-    """Time steps of all ranks with the batch of a rank, the method included."""
-    return timed(Training(0, dist.get_world_size(), channels, batch=RANK_BATCH).step)
+    return {
+        "computing": [list(step) for step in zip(*everywhere, strict=True)], "together": ours,
+        "reducing": {values: statistics.median(seconds) for values, seconds in reducing.items()},
+    }  # fmt: skip
 
 
 def alone(work: Callable[[], Any]) -> Any:
@@ -212,10 +217,7 @@ def main() -> None:
         found["beside"] = beside_plain(channels)
         found["alone"] = alone(lambda: timed(Training(0, 1, channels, batch=RANK_BATCH).step))
     dist.barrier()
-    found["computing"] = computing(channels)
-    found["reducing"] = {values: reducing(values) for values in REDUCED_VALUES}
-    dist.barrier()
-    found["together"] = together(channels)
+    found |= step_by_step(channels)
     dist.barrier()
     if dist.get_rank() == 0:
         options.file.write_text(json.dumps(found | {"world": world}))
