@@ -34,6 +34,7 @@ SHORTER = {
     "echo": {'"throttle": 0.1': '"throttle": 0.02'},
     "first-look": {"error.wait(25": "error.wait(5", "window=200": "window=50", "mean.arrived + 40": "mean.arrived + 5"},
     "many-jobs": {"range(80)": "range(20)"},
+    "prioritized": {"wait(5)": "wait(1)", "values=5)": "values=1)", "values=15": "values=3", ": 40": ": 10"},
     "vanishing-gradients": {"error.wait(20": "error.wait(5", "error.arrived + 20": "error.arrived + 5"},
 }
 """What tests replace in the cells of a notebook, so that it waits for fewer values: what it does is the same."""
