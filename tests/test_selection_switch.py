@@ -23,7 +23,7 @@ def switch(step=1.0, cost=0.0, on=False):
     return found
 
 
-def after(found, gain, steps=50):
+def after(found, gain, steps=25):
     for _ in range(steps):
         found.tested(gain, False, AUTO)
     return found.on
@@ -47,10 +47,10 @@ def test_it_is_on_from_a_net_gain_of_1_05_and_off_below_1_02(gain, step, cost, o
     assert ("no gain is known" if math.isnan(gain) else f"gain {gain:.2f}") in found.why
 
 
-def test_it_is_tested_every_50_steps():
+def test_it_is_tested_every_25_steps():
     found = switch()
-    assert [after(found, 2.0, 1) for _ in range(50)] == [False] * 49 + [True]
-    assert [after(found, 1.0, 1) for _ in range(50)] == [True] * 49 + [False]
+    assert [after(found, 2.0, 1) for _ in range(25)] == [False] * 24 + [True]
+    assert [after(found, 1.0, 1) for _ in range(25)] == [True] * 24 + [False]
 
 
 def test_the_first_epoch_is_plain_and_a_hand_decides_at_once():
@@ -63,11 +63,11 @@ def test_the_first_epoch_is_plain_and_a_hand_decides_at_once():
     assert found.why == "turned off by hand"
 
 
-def test_a_failure_turns_it_off_for_50_steps():
+def test_a_failure_turns_it_off_for_25_steps():
     found = switch(on=True)
-    after(found, 2.0, 49)
+    after(found, 2.0, 24)
     found.fail("NaN")
-    assert [after(found, 2.0, 1) for _ in range(51)] == [False] * 50 + [True]
+    assert [after(found, 2.0, 1) for _ in range(26)] == [False] * 25 + [True]
 
 
 @pytest.mark.parametrize(("step", "cost"), [(1.0, 0.2), (1.0, 3.0), (1.0, 0.004), (30.0, 0.2)])
@@ -216,7 +216,7 @@ def test_nan_turns_it_off_until_the_next_test_and_it_turns_on_again():
     assert not selection.selecting
     assert "not finite" in selection.why
     states = run(selection, clock, 2, uneven)
-    assert not any(states[:49])
+    assert not any(states[:24])
     assert states[-1]
 
 

@@ -14,7 +14,7 @@ SWITCH_POSITIONS = (AUTO, ON, OFF)
 """Positions of the switch: as measured, always, never."""
 ON_FROM_FACTOR, OFF_BELOW_FACTOR = 1.05, 1.02
 """Net gains at which it turns on, and below which it turns off."""
-_TEST_EVERY_STEPS = 50
+_TEST_EVERY_STEPS = 25
 _IDLE_COST_SHARE = 0.01  # of a step: what scores may cost while it is off
 _MAX_TIMES = 31  # of steps, of which the median is taken
 _MIN_COSTS = 5  # before the median is relied on: the first cost has the import of torch's parts in it
@@ -80,7 +80,7 @@ class Switch:
     def tested(self, gain: float, first_epoch: bool, position: str) -> bool:
         """Count a step; return whether it is on.
 
-        It decides every 50 steps, or at once if ``position`` says so.
+        It decides every 25 steps, or at once if ``position`` says so.
         """
         self._until_test -= 1 + self.idled
         if position != AUTO:
@@ -123,7 +123,7 @@ class Switch:
         self.on, self.why, self._until_test = state["on"], state["why"], state["until_test"]
 
     def fail(self, why: str) -> None:
-        """Turn it off for the 50 steps up to the next test."""
+        """Turn it off for the 25 steps up to the next test."""
         self._until_test, self.idle = _TEST_EVERY_STEPS + 1, 0  # the step that failed is counted yet
         self._turn(False, why)
 

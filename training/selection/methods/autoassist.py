@@ -75,7 +75,9 @@ class AutoAssist(Method):
     def acceptance(self, indices: Ints) -> Acceptance:
         """Return the probability with which each of ``indices`` is drawn."""
         gamma = self.gamma
-        rating = np.nan_to_num(self.predicted(indices), nan=0.5)
+        rating = self.predicted(indices)
+        if math.isnan(float(rating.sum())):  # some were never rated
+            rating = np.where(rating == rating, rating, np.float32(0.5))
         return Acceptance(np.float32(1 - gamma) + np.float32(gamma) * rating, 1 - gamma)
 
     def predicted(self, indices: Ints) -> Floats:
@@ -85,9 +87,11 @@ class AutoAssist(Method):
         """
         if self.beside or len(indices) > _MAX_FRESH_RATINGS:
             return self._rated[indices]
-        if not (self._rated_at[indices] == self.averages[3]).all():
-            self.rated(indices, self._rating(self._rows_of(indices)))
-        return self._rated[indices]
+        if (self._rated_at[indices] == self.averages[3]).all():
+            return self._rated[indices]
+        rating = self._rating(self._rows_of(indices))
+        self.rated(indices, rating)
+        return rating
 
     def rated(self, indices: Ints, rating: Floats) -> None:
         """Note g of ``indices``, as an assistant beside the loop found it."""
@@ -101,7 +105,7 @@ class AutoAssist(Method):
         important = losses > total / count
         rows = self._rows_of(indices)
         rating = self._rating(rows)
-        accuracy = float(((rating > self.cut) == important).mean())
+        accuracy = np.count_nonzero((rating > self.cut) == important) / len(losses)
         errors = (rating - important) * np.float32(self.settings.learning_rate / len(losses))
         phi = self.phi
         phi *= np.float32(1 - self.features.decay)
