@@ -20,6 +20,8 @@ MAKE_INTERVAL_SECONDS = 0.005
 class Fed(Stream):
     """A stream over the wall clock: a page knows the age of what it draws."""
 
+    unit = ""
+
     def run(self, rate):
         then, number = time.time(), 1
         while True:

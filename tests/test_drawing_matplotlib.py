@@ -354,3 +354,14 @@ def test_the_axes_of_a_grid_align():
         assert boxes[one].y1 == pytest.approx(boxes[other].y1)
     for one, other in ((0, 2), (1, 3)):
         assert boxes[one].x0 == pytest.approx(boxes[other].x0)
+
+
+@pytest.mark.parametrize("width", [2.0, 4.0, 9.0])
+def test_the_names_of_columns_of_a_heat_map_do_not_overlap(width):
+    cells = np.arange(600.0).reshape(10, 60)
+    figure = new_figure(width, 3)
+    draw(Picture((Grid(cells, columns=tuple(map(str, range(1000, 1060)))),), x=Axis("batch")), figure)
+    figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert len(boxes) > 1
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import namedtuple
 
 import numpy as np
@@ -271,3 +272,34 @@ def test_very_long_names_are_cut_where_they_are_drawn():
     box = legend.get_window_extent()
     assert box.x1 <= figure.bbox.x1 + 1
     assert box.height <= 0.3 * figure.bbox.height
+
+
+@dataclasses.dataclass
+class Measured:
+    loss: float
+    gradients: torch.Tensor
+
+
+@dataclasses.dataclass
+class Numbers:
+    loss: float
+    accuracy: float
+
+
+def test_a_dataclass_is_read_by_its_fields():
+    picture = drawn([Numbers(0.5, 0.1), Numbers(0.25, 0.2)])
+    assert {mark.name: mark.y.tolist() for mark in picture.marks} == {"loss": [0.5, 0.25], "accuracy": [0.1, 0.2]}
+    (table,) = drawn([Measured(0.5, torch.ones(300))]).marks
+    assert [row[0] for row in table.rows] == ["loss", "gradients"]
+
+
+def test_milliseconds_since_1970_are_dates_too():
+    picture = drawn([(1.76e12 + 1000 * place, 0.5) for place in range(3)], fields=("timestamp", "loss"))
+    assert picture.x.time
+    assert picture.marks[0].x.tolist() == [1.76e9, 1.76e9 + 1, 1.76e9 + 2]
+
+
+def test_an_image_says_how_many_of_its_numbers_are_none():
+    image = np.full((4, 4, 3), 0.5)
+    image[0, 0] = np.nan
+    assert "loss: 3 numbers are NaN or infinite" in drawn([image]).badges

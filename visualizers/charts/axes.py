@@ -58,8 +58,8 @@ def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: flo
 def _of_part(columns: Floats, names: Sequence[str], part: int) -> Over:
     """Return the axis that a part of the values is."""
     x, name = columns[MAX_LEADING_COLUMNS + part], names[part]
-    wide = spread(x) if schemas.count_of(name) == "epoch" else x
-    return Over(wide, name, part, schemas.is_clock(name, x), spread=wide is not x)
+    wide, unit = spread(x) if schemas.count_of(name) == "epoch" else x, schemas.clock_seconds(name, x)
+    return Over(wide if unit in (None, 1.0) else x * unit, name, part, unit is not None, spread=wide is not x)
 
 
 def spread(x: NDArray[np.float64]) -> NDArray[np.float64]:

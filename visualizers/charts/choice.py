@@ -10,7 +10,7 @@ import numpy as np
 
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
-from looptap.visualizers.charts.reading.flat import flattened, named_arrays
+from looptap.visualizers.charts.reading.flat import dataclass_fields, flattened, named_arrays
 from looptap.visualizers.charts.reading.pictured import axes_of, is_picture, sheet_of
 from looptap.visualizers.charts.reading.points import is_row, scattered
 from looptap.visualizers.charts.registry import KINDS, kind_named
@@ -63,6 +63,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     >>> choose((7, 0.1, 0.2, 0.3), fields=("step", "lo", "mid", "hi")).kind
     'band'
     """
+    if (own_fields := dataclass_fields(value)) is not None:
+        return replace(choose(own_fields, on=on, chart=chart), flat=True)
     names = schemas.names_of(value, fields, query)
     if (plain := flattened(value, names)) is not None and chart not in ("table", "text"):
         return replace(choose(plain, on=on, chart=chart), flat=True, schema=tuple(plain))

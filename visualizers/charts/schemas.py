@@ -79,16 +79,21 @@ def counts(name: str) -> bool:
     return bool(count_of(name)) or (0 < len(words) < 4 and all(map(count_of, words)))
 
 
-def is_clock(name: str, numbers: NDArray[Any]) -> bool:
-    """Return whether numbers are seconds since the epoch, by their name and size.
+def clock_seconds(name: str, numbers: NDArray[Any]) -> float | None:
+    """Return the unit of numbers that are times since the epoch, else None.
 
-    >>> is_clock("timestamp", np.array([1.76e9])), is_clock("time", np.array([12.5]))
-    (True, False)
+    They are by their name and size, in seconds or in milliseconds.
+
+    >>> clock_seconds("timestamp", np.array([1.76e9])), clock_seconds("ts", np.array([1.76e12]))
+    (1.0, 0.001)
+    >>> clock_seconds("time", np.array([12.5])) is None
+    True
     """
-    if name.lower() not in _CLOCKS:
-        return False
-    known = numbers[np.isfinite(numbers)]
-    return bool(known.size) and _CLOCK_SECONDS[0] <= float(known.min()) and float(known.max()) <= _CLOCK_SECONDS[1]
+    known = numbers[np.isfinite(numbers)] if name.lower() in _CLOCKS else numbers[:0]
+    for unit in (1.0, 1e-3) if known.size else ():
+        if _CLOCK_SECONDS[0] <= unit * float(known.min()) and unit * float(known.max()) <= _CLOCK_SECONDS[1]:
+            return unit
+    return None
 
 
 def unit_of(name: str) -> str:

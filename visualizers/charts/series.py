@@ -17,7 +17,7 @@ from looptap.visualizers.charts.base import FRAME, ChartKind
 from looptap.visualizers.charts.choice import Choice
 from looptap.visualizers.charts.frame_history import FrameHistory
 from looptap.visualizers.charts.legends import label_of_stream
-from looptap.visualizers.charts.reading.flat import flattened, named_arrays
+from looptap.visualizers.charts.reading.flat import dataclass_fields, flattened, named_arrays
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Across, Side
 
@@ -157,6 +157,8 @@ class Series:
         if not self.choice.flat:
             return value
         stream = self.stream
+        fields = dataclass_fields(value)
+        value = value if fields is None else fields
         names = schemas.names_of(value, stream.fields or (), stream.text)
         found = flattened(value, names) or named_arrays(value, names)
         return value if found is None else found

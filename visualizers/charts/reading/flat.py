@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from looptap.visualizers.charts.reading.pictured import is_picture
 from looptap.visualizers.data.numbers import has_numbers, is_array, is_number
 
 _MAX_DEPTH = 4
@@ -77,3 +79,10 @@ def _numbers(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     for name, part in items:
         for inner, number in _numbers(part, depth + 1):
             yield f"{name}.{inner}" if inner else str(name), number
+
+
+def dataclass_fields(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a dataclass; None for any other value, and for pictures."""
+    if isinstance(value, type) or not dataclasses.is_dataclass(value) or is_picture(value):
+        return None
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -41,13 +41,16 @@ def pictures(value: Any, *, many: bool, most: int, names: Sequence[str] = ()) ->
         raise TypeError(f"expected an image: height, width and 1, 3 or 4 channels, got {describe(value)}")
     shots = sheet.shots[:most]
     remarks = [f"each is the mean of {sheet.averaged} channels"] if sheet.averaged else []
-    columns = []
+    columns, bad = [], 0
     for place in range(max((len(shot.pictures) for shot in shots), default=0)):
         column = [_plain(shot.pictures[place]) for shot in shots]
+        bad += sum(int((~np.isfinite(one)).sum()) for one in column if one.dtype.kind == "f")
         limits = _limits([one for one in column if isinstance(one, np.ndarray) and one.dtype != np.uint8])
         columns.append([one if one.dtype == np.uint8 else _bytes(one, limits) for one in column])
         if limits is not None:
             remarks.append(f"black is {limits[0]:.3g}, white is {limits[1]:.3g}")
+    if bad:
+        remarks.append(f"{bad:,} number{'s are' if bad > 1 else ' is'} NaN or infinite")
     rows = zip(*columns, strict=True) if columns else ()
     images = [(_beside(list(map(_colored, row))), shot.caption) for row, shot in zip(rows, shots, strict=True)]
     return Shown(images, len(sheet.shots), "; ".join(dict.fromkeys(remarks)))

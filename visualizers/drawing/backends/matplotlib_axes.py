@@ -42,7 +42,7 @@ _TOP_AXIS_INCHES = 0.38  # of the ticks and the title of an axis above the plot
 _ROW_INCHES = 0.15  # of a row of names, or of words of commands, above the axes
 _MAX_RULE_ROWS = 2
 _LETTER_INCHES = 0.6 * SMALL_FONT_POINTS / 72
-_HANDLE_CHARACTERS = 4  # room for the patch of colour and the gaps beside a name
+_HANDLE_CHARACTERS = 5  # room for the patch of colour and the gaps beside a name
 
 
 class PlaneView:

@@ -19,6 +19,7 @@ from looptap.visualizers.drawing.picture import Grid, Images, Picture, Pie, Tabl
 _LETTER_POINTS_SHARE, _LINE_POINTS_SHARE = 0.62, 1.25  # of the size of the font: a character wide, a line high
 _MONO = "DejaVu Sans Mono"
 _MAX_WRITTEN_CELLS = 900  # cells whose numbers can be read
+_MAX_NAMED_ROWS, _MAX_LEVEL_CHARACTERS = 30, 8  # longer names of columns are turned
 
 
 @cache
@@ -40,15 +41,16 @@ class GridView:
         self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.set_ylabel(shown(picture.y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.tick_params(labelsize=SMALL_FONT_POINTS)
-        for put, labels, most in ((self.axes.set_yticks, grid.rows, 30), (self.axes.set_xticks, grid.columns, 20)):
-            if labels:
-                at = ticks(labels, most)
-                put([i for i, _ in at], [shown(text) for _, text in at], **PLAIN)
+        self.columns = grid.columns
+        if grid.rows:
+            at = ticks(grid.rows, _MAX_NAMED_ROWS)
+            self.axes.set_yticks([i for i, _ in at], [shown(text) for _, text in at], **PLAIN)
         longest = max(map(len, grid.columns), default=1)
-        if longest * min(len(grid.columns), 20) > 50:
+        self.turned = longest > _MAX_LEVEL_CHARACTERS
+        if self.turned:
             self.axes.tick_params(axis="x", labelrotation=60)
         self.margins = (
-            0.5 + 0.06 * max(map(len, grid.rows), default=3), 0.42 + 0.05 * (longest if longest > 2 else 0),
+            0.5 + 0.06 * max(map(len, grid.rows), default=3), 0.42 + 0.05 * (longest if self.turned else 0),
             0.15 if grid.written else 0.85, 0.25 if grid.name else 0.1,
         )  # fmt: skip
         self.axes.set_title(shown(grid.name), fontsize=SMALL_FONT_POINTS, **PLAIN)
@@ -72,6 +74,11 @@ class GridView:
         """Put the axes where ``place`` says."""
         left, bottom, width, height = place(*self.margins)
         self.axes.set_position((left, bottom, width, height))
+        if self.columns:  # as many names as there is room for
+            letters = 2 if self.turned else max(map(len, self.columns)) + 1
+            inches = width * self.axes.figure.bbox.width / self.axes.get_figure(root=True).dpi
+            at = ticks(self.columns, max(2, int(inches * 72 / (letters * _LETTER_POINTS_SHARE * SMALL_FONT_POINTS))))
+            self.axes.set_xticks([i for i, _ in at], [shown(text) for _, text in at], **PLAIN)
         if self.bar is not None:
             self.bar.set_position((left + 1.03 * width, bottom, 0.03 * width, height))
 

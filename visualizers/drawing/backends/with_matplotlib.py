@@ -194,7 +194,7 @@ class Drawing:
         """Show the title, guess, frame and badges, cut to what the width holds."""
         self._picture, self._panels = picture, panels(picture)
         width, height = self._inches()
-        letters = int(width * 72 / (0.55 * SMALL_FONT_POINTS))
+        letters = int(width * 72 / (0.6 * SMALL_FONT_POINTS))
         self._frame.set(position=(1 - 0.08 / width, 1 - 0.07 / height), text=frame_words(picture))
         room = int(letters * SMALL_FONT_POINTS / LARGE_FONT_POINTS * 0.95) - (
             len(frame_words(picture)) + 2 if picture.frame else 0

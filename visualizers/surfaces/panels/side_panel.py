@@ -31,7 +31,7 @@ from looptap.visualizers.surfaces.panels.run_controls import (
 
 _ROW_INCHES = 0.2  # of a line of small letters, or of a slider
 _MARGIN_INCHES = 0.12
-_MAX_LETTER_COUNT = 44  # letters of a line
+_MAX_LETTER_COUNT = 40  # letters of a line
 _MAX_SMOOTHING_SHARE = 0.99
 
 

@@ -31,7 +31,7 @@ class WindowView:
             ("log", lambda: f"log: {'on' if self.log else 'off'} (l)", self.toggle_log),
             ("clip", lambda: f"outliers: {'out' if self.clip else 'in'} (c)", self.toggle_clip),
             ("x", lambda: f"x: {self.x or 'auto'} (x)", self.next_x),
-            ("order", lambda: f"names: {self.order or 'as drawn'} (n)", self.next_order),
+            ("order", lambda: f"names: {self.order or 'drawn'} (n)", self.next_order),
             ("csv", lambda: "save CSV (d)", self._save_table),
             ("reset", lambda: "reset (r)", self.reset),
         ]
