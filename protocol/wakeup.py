@@ -9,6 +9,19 @@ import sys
 import weakref
 
 
+class SpentWakeup:
+    """The wakeup of a thread that has ended: no descriptor, and nothing to wake."""
+
+    fd = -1
+
+    def set(self) -> None:
+        """Do nothing."""
+
+    def clear(self) -> bool:
+        """Return False: it is never set."""
+        return False
+
+
 class SocketWakeup:
     """A wakeup that any thread sets in a few µs, without blocking or raising."""
 

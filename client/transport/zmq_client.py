@@ -24,7 +24,7 @@ from looptap.client.transport.zmq_context import Context, shared_context
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
 from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits
-from looptap.protocol.wakeup import Wakeup
+from looptap.protocol.wakeup import SpentWakeup, Wakeup
 from looptap.streams.waiting import wait_interruptibly
 
 TICK_INTERVAL_SECONDS = 1.0
@@ -66,7 +66,7 @@ class ZmqTransport:
         """Messages of more than one frame, which no agent sends."""
         self._outgoing: deque[bytes] = deque()
         self._stopping = False
-        self._wakeup = Wakeup()
+        self._wakeup: Wakeup | SpentWakeup = Wakeup()
         self._connected = threading.Event()
         self._error: LinkError | None = None
         self._last_error: LinkError | None = None  # what the newest attempt to connect came to
@@ -108,7 +108,9 @@ class ZmqTransport:
         if self._route is not None:
             self._route.cancel()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is None:
+            self._wakeup = SpentWakeup()
+        elif thread is not threading.current_thread():
             thread.join(timeout)
 
     # ------------------------------------------------------------ the thread
@@ -130,6 +132,7 @@ class ZmqTransport:
             self._connected.set()
             if was_connected and error is not None and not self._stopping:
                 self._dispatch(self._receiver.on_end, error)
+            self._wakeup = SpentWakeup()  # a run that is kept after its end keeps no descriptor
 
     def _reconnect_loop(self, context: Context) -> LinkError | None:
         """Connect and reconnect; return the error that ends it, None when asked to stop."""
