@@ -90,7 +90,7 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
             raise QueryError(f"{run.path} has no stream: this run kept none.")
         return list(stored)
     if queries:
-        return [run.stream(query, **how) for query in queries]
+        return [run.stream(query, **how, history=True) for query in queries]
     declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
     named = [run.stream(one.name, **how) for one in declared]
     found: list[Stream] = [

@@ -15,6 +15,8 @@ import warm
 from waiting import soon
 
 import looptap
+from looptap.cli.options import query_arguments
+from looptap.cli.sources import streams_of
 from looptap.testing import pair
 from looptap.visualizers.first_curves import GRADIENT_NORM, Curve, first_curves
 
@@ -89,6 +91,13 @@ def test_plot_without_a_query_draws_the_curves_from_the_first_event(job, here, t
     text = picture.read_text()
     for name in ("loss", "accuracy", "optimizer.lr"):
         assert name in text
+
+
+def test_a_query_of_plain_names_on_a_named_event_is_drawn_from_the_first_event_too(job):
+    with looptap.attach("plain") as run:
+        (loss,) = streams_of(run, ["step, loss"], query_arguments("batch", None, 1, None))
+        assert (loss.records[0].event, loss.records[0].history) == (1, True)
+        assert "live ones follow event" in loss.notes[0]
 
 
 def test_plot_of_a_job_that_has_raised_no_event_says_what_to_do(directory, here):

@@ -287,7 +287,7 @@ class Top(App[None]):
             query, on = answers
 
             def attach() -> LiveStream:
-                return self.job.stream(query, on=on or None, buffer=MAX_BUFFERED_VALUES)
+                return self.job.stream(query, on=on or None, history=True, buffer=MAX_BUFFERED_VALUES)
 
             def show(stream: LiveStream) -> None:
                 self._say(f"Added: {stream.name}", "bold green")

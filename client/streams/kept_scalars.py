@@ -97,12 +97,12 @@ def note_on(batch: Batch, pace: float) -> str:
     """Return a sentence that says what a stream begins with.
 
     >>> note_on(Batch(1, array("q", [1, 400]), array("d", [0.0, 9.0]), [2.3, 0.4]), 9.0)
-    'begins with 2 values kept since event 1, 9 s apart; after event 400 it has all of them'
+    'begins with 2 values kept since event 1, 9 s apart; live ones follow event 400'
     """
     count = len(batch.values)
     return (
         f"begins with {count:,} value{'s' * (count != 1)} kept since event {batch.events[0]:,}, {_spacing(pace)} "
-        f"apart; after event {batch.events[-1]:,} it has all of them"
+        f"apart; live ones follow event {batch.events[-1]:,}"
     )
 
 

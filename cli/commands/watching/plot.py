@@ -43,7 +43,11 @@ def main(
     ],
     queries: Annotated[
         list[str] | None,
-        Argument(metavar="QUERY", help="Queries, each in quotes, or names of streams. By default all streams."),
+        Argument(
+            metavar="QUERY",
+            help="Queries, each in quotes, or names of streams. By default all streams that the job declares or has "
+            "stored, and the curves of what its events carry, from the first event on.",
+        ),
     ] = None,
     on: On = None,
     window: WindowSize = None,

@@ -35,7 +35,8 @@ def main(
       looptap top digits-cnn "step, loss" "mean(e.loss for e in events)"
       looptap top digits-cnn --json | jq .events
 
-    The streams that the job declares are there from the start. Keys: a adds a query, d drops the stream that was
+    The streams that the job declares are there from the start; without a query, so are the curves of what its events
+    carry, from the first event on. Keys: a adds a query, g the norm of all gradients, d drops the stream that was
     chosen with Tab; e moves to the controls, where Enter asks for a new value; p pauses and resumes, s stops the job,
     both after a question; q or Ctrl-C leaves, and the job continues.
 
@@ -44,7 +45,7 @@ def main(
     """
     how = query_arguments(on, window, every, budget)
     with attached(run, follow, queries or (), wait=wait) as job:
-        streams = [job.stream(query, **how) for query in queries or ()]
+        streams = [job.stream(query, **how, history=True) for query in queries or ()]
         if as_json:
             print(json_of(report(measured(job))))
             return DONE
