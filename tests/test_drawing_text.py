@@ -114,3 +114,12 @@ def test_a_caption_has_two_lines_so_that_its_end_is_read():
     assert "target 6," in text
     assert "loss 2.85" in text
     assert "loss 0.01" in text
+
+
+def test_the_newest_notes_of_a_line_stand_below_it():
+    line = Line(np.arange(9.0), np.arange(9.0), notes=tuple((i, f"epoch {i}") for i in range(0, 9, 2)))
+    text = draw(Picture((line,), badges=("7 values are missing",)), 60, 20, color=False)
+    assert "• 8: epoch 8" in text
+    assert "• 4: epoch 4" in text
+    assert "epoch 2" not in text
+    assert "! 7 values" in text

@@ -51,6 +51,7 @@ STREAMS = {
     "table": ([{"a": 1, "b": "c"}], (), ""),
     "summary": (LOSSES, (), "summary"),
     "pie": ([{"a": 1, "b": 2}], (), "pie"),
+    "parallel": ([[{"lr": 0.1, "loss": 0.5}, {"lr": 0.2, "loss": 0.4}]], (), "parallel"),
 }
 PAIRS = list(itertools.combinations_with_replacement(STREAMS, 2))
 COUNTED = {"step", "epoch", "event", "batch", "tokens"}

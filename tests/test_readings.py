@@ -11,6 +11,7 @@ import torch
 
 from looptap.streams.stream.stream import stream_of
 from looptap.visualizers.charts.axes import spread
+from looptap.visualizers.charts.choice import choose
 from looptap.visualizers.charts.schemas import count_of
 from looptap.visualizers.data.colors import COLORS, DASHES, Palette
 from looptap.visualizers.data.numbers import as_array, floats, is_number, number
@@ -303,3 +304,17 @@ def test_an_image_says_how_many_of_its_numbers_are_none():
     image = np.full((4, 4, 3), 0.5)
     image[0, 0] = np.nan
     assert "loss: 3 numbers are NaN or infinite" in drawn([image]).badges
+
+
+def test_a_dataclass_that_asks_for_a_chart_gets_it():
+    @dataclasses.dataclass
+    class Own:
+        loss: float
+
+        def __looptap_chart__(self):
+            return "text"
+
+    assert choose(Own(0.5)).kind == "text"
+    assert not choose(Own(0.5)).flat
+    assert choose(Numbers(0.5, 0.1), chart="summary").kind == "summary"
+    assert choose(Numbers(0.5, 0.1), chart="text").kind == "text"

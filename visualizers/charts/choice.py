@@ -63,7 +63,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     >>> choose((7, 0.1, 0.2, 0.3), fields=("step", "lo", "mid", "hi")).kind
     'band'
     """
-    if (own_fields := dataclass_fields(value)) is not None:
+    own_fields = dataclass_fields(value)
+    if own_fields is not None and chart not in ("", "text"):
         return replace(choose(own_fields, on=on, chart=chart), flat=True)
     names = schemas.names_of(value, fields, query)
     if (plain := flattened(value, names)) is not None and chart not in ("table", "text"):
@@ -82,6 +83,8 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
         return _choice("band", schema=names)
     by_name = _of_points(value, names) or _of_names(value, names, query) or _of_images(value, names)
     found = by_name or _by_shape(value, names)
+    if own_fields is not None and found.kind == "text":
+        return replace(choose(own_fields, on=on), flat=True)
     if found.kind == "table" and (arrays := named_arrays(value, names)) is not None:
         return replace(_of_dict(arrays), flat=True, schema=tuple(arrays))
     return found if found.schema else replace(found, schema=names)

@@ -39,6 +39,8 @@ class Panel:
 CAPTION_SHARE = 0.55
 """Of the height of an image, the space below it for its caption."""
 
+_MAX_NOTES = 3  # beside a picture that cannot have them in it
+
 
 def caption_lines(caption: str, letters: int, lines: int) -> list[str]:
     """Return a caption in up to ``lines`` lines of ``letters``, broken at commas.
@@ -178,6 +180,15 @@ def written(cell: float) -> str:
 def frame_words(picture: Picture) -> str:
     """Return which of the kept frames is shown, counted from one."""
     return f"frame {picture.frame[0] + 1} of {picture.frame[1]}" if picture.frame and picture.frame[1] > 1 else ""
+
+
+def notes_of(picture: Picture) -> list[tuple[float | None, str]]:
+    """Return the newest notes of lines with their x; those of ridges are one."""
+    ridges = dict(picture.y.ticks)
+    lines = [mark for mark in picture.marks if isinstance(mark, Line) and mark.notes and mark.z is None]
+    layers = [f"{ridges[mark.filled]} {mark.notes[0][1]}" for mark in lines if mark.filled in ridges]
+    found = [(float(mark.x[i]), text) for mark in lines if mark.filled is None for i, text in mark.notes]
+    return [*([(None, ", ".join(layers))] if layers else []), *sorted(found)[-_MAX_NOTES:]]
 
 
 def time_words(seconds: float) -> str:

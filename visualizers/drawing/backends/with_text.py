@@ -28,6 +28,7 @@ from looptap.visualizers.drawing.layouts import (
     caption_lines,
     frame_words,
     named,
+    notes_of,
     panels,
     scale,
     shrunk,
@@ -92,14 +93,13 @@ def _lines(picture: Picture, width: int, height: int, color: bool) -> list[str]:
     head = [text for text in (picture.title, frame_words(picture), picture.guess) if text]
     if picture.title and picture.frame:
         head = [f"{picture.title}  ({frame_words(picture)})", *head[2:]]
-    words = [*(_cut(text, width) for text in head)]
-    notices = [_cut("! " + badge, width) for badge in picture.badges]
     rules = [f"| {_number(rule.x, picture.x)}: {rule.text}" for rule in picture.rules[-5:]]
-    notices = [*(_cut(text, width) for text in rules), *notices][: max(1, height // 4)]
-    found = panels(picture)
-    room = max(5, (height - len(words) - len(notices)) // len(found))
-    body = [line for panel in found for line in _panel(panel, picture, width, room, color)]
-    return [*words, *body, *notices]
+    notes = [text if x is None else f"• {_number(x, picture.x)}: {text}" for x, text in notes_of(picture)]
+    said = [*rules, *("! " + badge for badge in picture.badges), *notes][: max(1, height // 4)]
+    notices = [_cut(text, width) for text in said]
+    room = max(5, (height - len(head) - len(notices)) // len(found := panels(picture)))
+    body = (line for panel in found for line in _panel(panel, picture, width, room, color))
+    return [*(_cut(text, width) for text in head), *body, *notices]
 
 
 def _panel(panel: Panel, picture: Picture, width: int, height: int, color: bool) -> list[str]:
