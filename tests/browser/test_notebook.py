@@ -256,6 +256,9 @@ def test_mouse_and_keys_set_the_factor_of_a_job_that_waits_for_data(opened):
         book.page.mouse.down()
         book.page.mouse.move(x + whole["width"] * 0.2, y, steps=5)
         book.page.mouse.up()
+        book.wait("document.body.textContent.includes('by a factor of 1')")  # 12 to 15 times as much is asked about
+        assert run.controls["echo.factor"].value == 1
+        row.locator("button", has_text="yes").click()
         soon(lambda: run.controls["echo.factor"].value > 1)
         turned = run.controls["echo.factor"].value
         assert 11 < turned < 16  # a fifth of the way from 1 to 64
