@@ -42,16 +42,17 @@ _BY_CLASS = "group_by(((int(t), l) for e in events for t, l in zip(e.target, e.l
 _LABELLED = "{f'digit {k}': float(v) for k, v in sorted(" + _BY_CLASS + ".items())}"
 _SUMMED = "sum(confusion(e.target, e.output, 10) for e in events)"
 _FIRST = "model[0].weight"
+_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+
 WEB_QUERIES = (
-    "step, loss", "epoch, error", "layer_norms(model, 'grad')",
-    "quantile((l for e in events for l in e.losses.tolist()), [0.1, 0.5, 0.9])",
+    "step, loss", '{"q": "epoch, 1 - error", "on": "epoch"}', """{"q": "layer_norms(model, 'grad')", "every": 40}""",
+    _SUMMED,
 )  # fmt: skip
 WEB_SHOTS = (
     ("web", 1280, 800, False), ("web-dark", 1280, 800, True),
     ("web-phone", 390, 844, False), ("web-phone-dark", 390, 844, True),
 )  # fmt: skip
 """Pictures of the page: name, width, height, whether it is dark."""
-_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 
 LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("loss", "step, loss", {}, {}),
@@ -178,7 +179,7 @@ def _web() -> None:
     from web_pages import until
 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    job = subprocess.Popen([sys.executable, "-m", "looptap.examples.digits", "--epochs", "200"], env=environment,
+    job = subprocess.Popen([sys.executable, "-m", "looptap.examples.digits", "--epochs", "1500"], env=environment,
                            stdout=subprocess.DEVNULL)  # fmt: skip
     command = [sys.executable, "-m", "looptap.cli", "web", "--no-open", "--port", "0", "--operate"]
     try:

@@ -18,7 +18,7 @@ MAX_MESSAGE_BYTES = 64 * 1024
 """Bytes of one message of a page."""
 MAX_HEADER_BYTES = 32 * 1024
 """Bytes of the header of a request."""
-PING_INTERVAL_SECONDS = 10.0
+PING_INTERVAL_SECONDS = 20.0
 """Seconds between two pings, and to wait for their answer."""
 IDLE_TIMEOUT_SECONDS = 120.0
 """Seconds until a connection without a request is closed."""

@@ -124,6 +124,7 @@ class Card {
     this.wrong.textContent = error ?? "";
     if (error) return error;
     this.clear();
+    this.el.firstChild.className = value.canvases.length === 1 ? "one" : ""; // its buttons stand beside its query
     for (const canvas of value.canvases) {
       const store = new Store(new Model(this.link, canvas));
       this.views.push([canvas, store, new View(store, make(this.room, "div"))]);
