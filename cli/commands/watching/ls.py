@@ -292,4 +292,4 @@ def _query(query: SubscriptionStats) -> Text:
 
 
 def _fact(name: str, text: str | Text) -> Text:
-    return Text.assemble((f"  {name:<9}", "dim"), printable(text) if isinstance(text, str) else text)
+    return Text.assemble((f"  {name:<9} ", "dim"), printable(text) if isinstance(text, str) else text)
