@@ -56,7 +56,7 @@ def main(
         bool | None, Option("--open/--no-open", help="Open the page.", show_default="where there is a display")
     ] = None,
 ) -> int:
-    """Show runs in a browser: overview, charts, controls, comparison.
+    """Show runs in a browser: charts, controls, a comparison.
 
     \b
       looptap web
