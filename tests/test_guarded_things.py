@@ -360,6 +360,45 @@ def test_modes_that_decide_about_the_last_bit_are_restored(query):
     assert MODES[query]() == before
 
 
+def trained(query=None, inside=False):
+    """Return the weights of a few steps with autocast."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer, agent, run = torch.optim.SGD(model.parameters(), 0.5), *pair("guarded")
+    agent.expose(model=model)
+    stream = run.stream(query, budget=math.inf) if query else None
+    for _ in range(4):
+        x = torch.randn(8, 4)
+        if not inside:
+            agent.emit("batch", x=x)
+        with torch.autocast("cpu", torch.bfloat16):
+            if inside:
+                agent.emit("batch", x=x)
+            loss = (model(x).float() - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    agent.close()
+    assert stream is None or (len(stream) == 4 and not stream.error_count)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "torch.autocast('cpu', torch.bfloat16).__enter__() and 1",
+        "torch.clear_autocast_cache() or 1",
+        "probe(model, x).sum()",
+        "def q(e):\n    import torch\n    with torch.no_grad():\n        return e.model(e.x).sum()",
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_autocast_finds_no_weights_of_another_step_nor_without_a_graph(query, inside):
+    bare = trained()
+    assert torch.equal(trained(query, inside), bare)
+    assert torch.equal(trained(), bare)
+
+
 def test_a_container_of_the_job_is_still_seen():
     counts = collections.Counter(a=1)
     assert reported(ask("counts.update('ab') or 1", counts=counts))

@@ -44,6 +44,8 @@ class TorchStateGuard:
             self._random = RandomState()
         self._errors = np.geterr()
         self._modes = None if self._torch is None else _save(self._torch)
+        if self._modes is not None and self._modes["nesting"]:  # else the loop would find casts without a graph there
+            self._torch.set_autocast_cache_enabled(False)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -63,6 +65,7 @@ def _save(torch: Any) -> dict[str, Any]:
     devices = ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",)
     return {
         "settings": [read() for read, _ in _settings(torch)],
+        "nesting": _autocast_nesting(torch),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": [(each, torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in devices],
         "device": getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
@@ -86,11 +89,20 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
     for (read, write), before in zip(_settings(torch), saved["settings"], strict=True):
         if read() != before:
             write(before)
+    for _ in range(_autocast_nesting(torch) - saved["nesting"]):
+        if not torch.autocast_decrement_nesting():  # it would keep the weights of this step for all others
+            torch.clear_autocast_cache()
     for device, enabled, dtype in saved["autocast"]:
         if torch.is_autocast_enabled(device) != enabled:
             torch.set_autocast_enabled(device, enabled)
         if torch.get_autocast_dtype(device) != dtype:
             torch.set_autocast_dtype(device, dtype)
+
+
+def _autocast_nesting(torch: Any) -> int:
+    """Return the number of open autocast regions, which only a change reports."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
 
 
 _FLAGS = (
