@@ -306,6 +306,7 @@ def test_nothing_raises_into_the_loop_and_the_gradient_is_the_plain_one(data):
 
     for wrong in (batch[:-1], [10**9] * len(batch), "abc"):
         torch.testing.assert_close(*step(losses(), wrong))
+        assert ".." not in prioritized.note
     found, _ = step(losses() * torch.tensor(float("nan")), batch)
     assert found.isnan().all()  # as a plain step would
     assert all(one.isfinite().all() for one in prioritized.average.tensors)

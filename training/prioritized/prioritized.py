@@ -288,7 +288,7 @@ class Prioritized(PrioritizedObservables):
             if not bool(losses.isfinite().all()):
                 raise ValueError("losses that are not finite")
         except Exception as error:  # the loop has to train on something
-            self._say(f"backward: {error}. The plain mean is taken.")
+            self._say(f"backward: {str(error).rstrip('.')}. The plain mean is taken.")
             return None
         return ids, self.table.uniform[ids]
 

@@ -57,7 +57,7 @@ class SelectionLoss(SelectionState):
                 raise ValueError(f"losses of shape {tuple(losses.shape)} for {len(ids)} indices")
             weights = self._weights(ids, losses)
         except Exception as error:  # the loop has to train on something
-            self._fail(f"mean: {error}. The plain mean is taken.")
+            self._fail(f"mean: {str(error).rstrip('.')}. The plain mean is taken.")
             return losses.mean()
         import torch
 
