@@ -348,7 +348,7 @@ class Fed(Stream):
     """A stream that grows as fast as it is read, until it is closed."""
 
     def __init__(self, name, width=500):
-        super().__init__(name, fields=("step", name), buffer=100_000)
+        super().__init__(name, fields=("step", name), buffer=20_000)
         self.width = width
         self.ended = threading.Event()
         threading.Thread(target=self.run, daemon=True).start()
