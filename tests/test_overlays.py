@@ -239,3 +239,18 @@ def test_a_picture_without_an_axis_for_a_mark_gets_one():
     assert drawing.picture.right is not None
     assert text_of(picture, 80, 20, color=False)
     assert frame_of(picture).layout["top"] is not None
+
+
+def test_the_fields_of_a_query_need_no_further_name_unless_two_streams_have_one():
+    def unnamed(values, query):
+        found = stream_of(values, name=query, fields=query.split(", "))
+        found.text = query
+        return found
+
+    train = unnamed([(step, 0.5) for step in range(9)], "step, loss")
+    test = unnamed([(epoch, 0.5, 0.9) for epoch in range(1, 4)], "epoch, val_loss, val_acc")
+    plot = Plot((train, test))
+    plot.pull()
+    (picture,) = plot.pictures()
+    assert [mark.name for mark in picture.marks] == ["loss", "val_loss", "val_acc"]
+    assert picture.top.title == "epoch (val_loss, val_acc)"

@@ -189,7 +189,8 @@ class LineChart(Chart):
         own = series.label or series.stream.name not in ("", series.stream.text)
         name: str = series.name if len(drawn) == 1 and own else series.data["names"][part]
         if len(drawn) > 1 and len(self.series) > 1:
-            name = f"{series.name} {name}"
+            elsewhere = {other for one in self.series if one is not series for other in one.data.get("names", ())}
+            name = f"{series.name} {name}" if own or name in elsewhere else name
         name = name if rank is None else f"{name} rank {rank}"
         known = series.lines.get((part, rank))
         if known is None or known[0] != name:
