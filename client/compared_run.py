@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from looptap.client.directory.listing import RunListing
-from looptap.client.line_figures import Figures, NumberLines, largest_is_best, lines_of
+from looptap.client.line_figures import Figures, NumberLines, counts, largest_is_best, lines_of
 from looptap.client.run import Run
 from looptap.client.run_expressions import UNKNOWN
 from looptap.protocol.errors import NotAllowed
@@ -31,6 +32,7 @@ FACTS = ("name", "id", "state", "started", "duration", "host", "commit")
 ATTACH_TIMEOUT_SECONDS = 3.0
 """Seconds to wait for a run that is attached for a comparison."""
 _MAX_READERS = 8  # runs that are read at once
+_MAX_SCALARS = 24  # of a live run whose history is read, besides its declared streams
 
 
 @dataclass(frozen=True)
@@ -163,18 +165,27 @@ def _of_live(run: Run, ways: Mapping[str, str]) -> ComparedRun:
         problems.append(str(error))
 
     def opened() -> Iterator[Stream]:
+        known: set[str] = set()
         for one in run.streams:
-            if one.name == COMMANDS:
-                continue
-            try:
-                stream = run.stream(one.name)
-            except LooptapError as error:
-                problems.append(str(error))
-                continue
-            try:
-                yield stream
-            finally:
-                stream.close()
+            if one.name != COMMANDS:
+                known.update((one.name, *(one.fields or ())))
+                yield from reading(lambda name=one.name: run.stream(name))  # type: ignore[misc]
+        with contextlib.suppress(NotAllowed):  # a viewer reads what is exported
+            for scalar in [one for one in run.scalars if one.name not in known and not counts(one.name)][:_MAX_SCALARS]:
+                how = {"on": scalar.on, "history": True, "name": scalar.name}
+                yield from reading(lambda query=scalar.query, how=how: run.stream(query, **how))  # type: ignore[misc]
+
+    def reading(open_it: Callable[[], Stream]) -> Iterator[Stream]:
+        """Yield a stream with its history, and close it; or note why there is none."""
+        try:
+            stream = open_it()
+        except LooptapError as error:
+            problems.append(str(error))
+            return
+        try:
+            yield stream
+        finally:
+            stream.close()
 
     lines = NumberLines({}, {})
     try:

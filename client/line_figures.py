@@ -31,6 +31,11 @@ def largest_is_best(name: str) -> bool:
     return any(map(_LARGEST.fullmatch, words)) and not any(map(_SMALLEST.fullmatch, words))
 
 
+def counts(name: str) -> bool:
+    """Return whether numbers of this name only count: steps, epochs, time."""
+    return _COUNTERS.fullmatch(name.lower()) is not None
+
+
 @dataclass
 class Figures:
     """The figures of one line; numbers that are not finite are left out, but counted."""
@@ -94,12 +99,12 @@ def figures_of(stream: Stream) -> dict[str, Figures]:
 def _parts(value: Any, stream: Stream) -> tuple[list[tuple[Any, str]], Any]:
     """Return key and name of each part that is a line, and the key of what counts."""
     if isinstance(value, Mapping):
-        return [(key, str(key)) for key in value if not _COUNTERS.fullmatch(str(key).lower())], None
+        return [(key, str(key)) for key in value if not counts(str(key))], None
     if isinstance(value, tuple | list):
         names = list(getattr(value, "_fields", ()) or stream.fields or ())
         if len(names) != len(value):
             return [], None
-        counters = [place for place, name in enumerate(names) if _COUNTERS.fullmatch(name.lower())]
+        counters = [place for place, name in enumerate(names) if counts(name)]
         lines = [(place, name) for place, name in enumerate(names) if place not in counters]
         return lines, counters[0] if counters else None
     return [(None, stream.name)] if math.isfinite(_number(value, None)) else [], None

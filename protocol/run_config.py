@@ -9,6 +9,8 @@ import msgspec
 
 from looptap.protocol.replies import MAX_ENTRIES, ByName, Reply
 
+BEING_READ = "being read"
+"""The note on a diff that is not there yet."""
 _Texts = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from looptap.protocol.process_identity import Process
-from looptap.protocol.run_config import RunConfig
+from looptap.protocol.run_config import BEING_READ, RunConfig
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import fact_of
 from looptap.store.layout.database import Database
@@ -78,11 +78,14 @@ class StoredRun:
     @property
     def config(self) -> RunConfig:
         """What the run was started with; of a file without that, what it has of it."""
-        found = self.metadata.get("config")
+        stored = self.metadata.get("config")
         try:
-            return msgspec.convert(found, RunConfig) if isinstance(found, dict) else self._former_config()
+            found = msgspec.convert(stored, RunConfig) if isinstance(stored, dict) else self._former_config()
         except (msgspec.ValidationError, RecursionError):
             return self._former_config()
+        if self.state != LIVE and found.diff_note == BEING_READ:
+            found = msgspec.structs.replace(found, diff_note="the run ended before it was read")
+        return found if found.commit else msgspec.structs.replace(found, commit=self._former_config().commit)
 
     def _former_config(self) -> RunConfig:
         host, directory, commit = (str(self.metadata.get(name, "")) for name in ("host", "directory", "commit"))

@@ -237,3 +237,15 @@ def test_the_shell_compares_sorts_and_filters(sweep, here, tmp_path):
     picture = tmp_path / "p.txt"
     assert here("compare", sweep, "--columns", "lr,best(acc)", "--parallel", "--save", picture)[0] == 0
     assert "lr (log)" in picture.read_text()
+
+
+def test_a_live_run_that_declares_nothing_is_compared_by_the_history_of_its_scalars(directory, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    bare = looptap.Agent("bare", config={"lr": 0.1})
+    with bare as agent, training(agent, loss=0.25, acc=0.5), looptap.attach("bare") as run:
+        soon(lambda: {one.name for one in run.scalars} >= {"loss", "acc"})
+        table = looptap.compare([run])
+        assert {"loss", "acc"} <= set(table.lines)
+        assert table.values("best(loss)") == [0.25]
+        assert table.values("final(acc)") == [0.5]
+        soon(lambda: not run.stats()["queries"])  # nothing stays behind in the job

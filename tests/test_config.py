@@ -277,6 +277,21 @@ def test_settings_alone_are_stored(directory, monkeypatch, tmp_path):
         assert stored.config["lr"] == 0.1
 
 
+def test_the_shortest_run_has_its_settings_in_its_file(directory, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOOPTAP_STORE")
+    never = threading.Event()
+    monkeypatch.setattr("looptap.agent.run.configuration._repository", lambda: never.wait(60) and (None, ""))
+    try:
+        for n in range(20):
+            looptap.Agent(f"short-{n}", config={"lr": n}).close()
+        table = looptap.compare(["looptap-runs"])
+        assert sorted(table.values("lr")) == list(range(20))
+        assert {row.config.diff_note for row in table} == {"the run ended before it was read"}
+    finally:
+        never.set()
+
+
 @pytest.mark.parametrize("what", ["endless", "silent", "missing", "failing"])
 def test_git_is_given_up_in_bounded_time_and_bytes(what, monkeypatch, tmp_path):
     script = {

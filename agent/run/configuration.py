@@ -16,7 +16,7 @@ import msgspec
 from looptap.agent.run.flat_settings import FlatSettings, flat, without_secrets
 from looptap.agent.run.working_tree import Diff, uncommitted
 from looptap.protocol.messages import RunInfo
-from looptap.protocol.run_config import RunConfig
+from looptap.protocol.run_config import BEING_READ, RunConfig
 from looptap.store.environment import git_commit
 
 SHOWN_VARIABLES = (
@@ -60,15 +60,17 @@ class Configuration:
                 name: os.environ[name][:_MAX_VARIABLE_CHARACTERS] for name in SHOWN_VARIABLES if os.environ.get(name)
             },
             host=run.host,
-            diff_note="being read" if self._given and not run.rank else "",
+            diff_note=BEING_READ if self._given and not run.rank else "",
         )
 
     def start(self, store: Callable[[dict[str, Any]], object]) -> None:
         """Read commit and diff on a thread of its own, if the host gave settings.
 
-        ``store`` takes the facts twice: before and after the diff is read.
+        ``store`` takes the facts at once, so that the shortest run has its settings, and again when more is known. It
+        must not block.
         """
         if self._given:
+            store(msgspec.to_builtins(self.report()))
             read = threading.Thread(target=self._collect, args=(store,), name="looptap-config", daemon=True)
             read.start()
 
