@@ -236,7 +236,8 @@ def _figure_8b(paper: Paper) -> list[str]:
     return ["\n### Fig. 8b: a CNN\n",
             f"The small CNN on the easy-heavy images, {CNN_BUDGET} gradients for each, all counted, r = 1 %, no "
             "momentum, each with its best rate; batches of (k + r) N for both. Means over "
-            f"{len(paper.grid_seeds)} seeds: the least loss on the way → that at the end, and its range.\n",
+            f"{len(paper.grid_seeds)} seeds: the least loss on the way → that at the end, and its range. Rates from "
+            f"{min(paper.cnn_rates):.3g} to {max(paper.cnn_rates):g} were tried.\n",
             *_table(["", "k", "rate", "loss", "from, to"], made)]  # fmt: skip
 
 
