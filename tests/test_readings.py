@@ -34,7 +34,7 @@ def drawn(values, chart="", *, name="loss", fields=(), query="", **how):
 @pytest.mark.parametrize(
     "name",
     ["it", "iter", "global_step", "trainer/global_step", "self.state.global_step", "batchIdx", "train_step", "n_iter",
-     "tokens_seen", "samples", "num_batches", "current_epoch", "epoch_id", "timestamp", "t", "episode"],
+     "tokens_seen", "samples", "num_batches", "current_epoch", "epoch_id", "timestamp", "t", "clock", "episode"],
 )  # fmt: skip
 def test_a_name_that_counts_is_x(name):
     assert count_of(name)

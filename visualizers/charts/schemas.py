@@ -27,7 +27,7 @@ _QUALIFIERS = frozenset((
 """Words beside them, as in global_step or batch_idx."""
 _OVER = frozenset((
     "x", "t", "time", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts", "unix_time",
-    "elapsed", "elapsed_time", "elapsed_seconds", "seconds", "minutes", "hours",
+    "elapsed", "elapsed_time", "elapsed_seconds", "seconds", "minutes", "hours", "clock",
 ))  # fmt: skip
 _CLOCKS = frozenset(
     ("time", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts", "unix_time")
