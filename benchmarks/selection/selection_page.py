@@ -71,9 +71,10 @@ sampling.
   0.25 ms for selection as given times, it then takes 0.92 and 0.84 times uniform sampling to the two targets (geometric
   means; 0.93 and 0.92 if it is tested every 50 steps). Selecting in every step from the second epoch on takes 0.89 and
   0.82, from the third 0.90 and 0.79: that is the most that any switch can gain there.
-- **Two orders of draws**: by the present sampler a seed draws other batches than by that of before. `norm` and the
-  oracle were counted with the present one, with rates tuned on it for `norm` on easy-heavy, imbalanced and noisy data;
-  all other methods, the runs with a decaying rate and the other rates are from before.
+- **Two orders of draws**: by the present sampler a seed draws other batches than by that of before. `norm`,
+  `infobatch`, `loss` and the oracle were counted with the present one, with rates tuned on it for `norm` on
+  easy-heavy, imbalanced and noisy data. `autoassist` on easy-heavy and the runs with a decaying rate are from before;
+  the other methods were not counted again.
 
 The images: {_DIGITS}. The seed of a run makes the model and the order of the data.
 """, *rows]  # fmt: skip
