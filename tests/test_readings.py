@@ -84,7 +84,11 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64, torch.complex128], ids=str)
-@pytest.mark.parametrize("wrap", [lambda one: [one], lambda one: [one, one], lambda one: (one, one)], ids=["a list of one", "a list", "a tuple"])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda one: [one], lambda one: [one, one], lambda one: (one, one)],
+    ids=["a list of one", "a list", "a tuple"],
+)
 def test_tensors_in_lists_are_numbers_of_any_dtype(dtype, wrap):
     one = torch.ones(()).to(dtype)
     picture = drawn([wrap(one), wrap(one)])
