@@ -85,10 +85,11 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
         given = [name for name, value in how.items() if value not in (None, 1)]
         if given:
             raise QueryError(f"--{given[0]}: {run.path} is a stored run; its streams are read by their names only.")
-        stored = [run.stream(name) for name in queries] or run.streams[:MAX_DEFAULT_STREAMS]
+        stored: list[Stream | None] = [run.stream(name) for name in queries] or [*run.streams[:MAX_DEFAULT_STREAMS]]
+        stored = stored or [run.history(one.query, one.on) for one in first_curves(run.scalars)]
         if not stored:
             raise QueryError(f"{run.path} has no stream: this run kept none.")
-        return list(stored)
+        return [one for one in stored if one is not None]
     if queries:
         return [run.stream(query, **how, history=True) for query in queries]
     declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]

@@ -18,6 +18,7 @@ from looptap.client.run import Run
 from looptap.client.run_expressions import UNKNOWN
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.run_config import RunConfig
+from looptap.store.kept_scalars import ScalarInfo, Scalars
 from looptap.store.layout.run_path import SUFFIX
 from looptap.store.queue import COMMANDS
 from looptap.store.reader import open as open_stored
@@ -32,7 +33,7 @@ FACTS = ("name", "id", "state", "started", "duration", "host", "commit")
 ATTACH_TIMEOUT_SECONDS = 3.0
 """Seconds to wait for a run that is attached for a comparison."""
 _MAX_READERS = 8  # runs that are read at once
-_MAX_SCALARS = 24  # of a live run whose history is read, besides its declared streams
+_MAX_SCALARS = 24  # of a run whose history is read, besides its declared or kept streams
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _of_live(run: Run, ways: Mapping[str, str]) -> ComparedRun:
                 known.update((one.name, *(one.fields or ())))
                 yield from reading(lambda name=one.name: run.stream(name))  # type: ignore[misc]
         with contextlib.suppress(NotAllowed):  # a viewer reads what is exported
-            for scalar in [one for one in run.scalars if one.name not in known and not counts(one.name)][:_MAX_SCALARS]:
+            for scalar in _compared(run.scalars, known):
                 how = {"on": scalar.on, "history": True, "name": scalar.name}
                 yield from reading(lambda query=scalar.query, how=how: run.stream(query, **how))  # type: ignore[misc]
 
@@ -199,8 +200,15 @@ def _of_live(run: Run, ways: Mapping[str, str]) -> ComparedRun:
     )  # fmt: skip
 
 
+def _compared(scalars: Scalars, known: set[str]) -> list[ScalarInfo]:
+    """Return the scalars that are compared besides streams with ``known`` names."""
+    return [one for one in scalars if one.name not in known and not counts(one.name)][:_MAX_SCALARS]
+
+
 def _of_stored(run: StoredRun, ways: Mapping[str, str]) -> ComparedRun:
-    lines = lines_of(run.streams)
+    known = {name for one in run.streams for name in (one.name, one.text, *(one.fields or ()))}
+    kept = (run.history(one.name, one.on) for one in _compared(run.scalars, known))
+    lines = lines_of([*run.streams, *filter(None, kept)])
     started, ended = run.started, run.ended if not run.alive else time.time()
     if ended is None and run.path.is_file():  # it was killed: when it last wrote
         ended = run.path.stat().st_mtime

@@ -22,13 +22,13 @@ from looptap.client.ranks import over_ranks
 from looptap.client.ranks.ranks import NoRankDirectory, RankDirectory, Ranks
 from looptap.client.session.session import OPEN, Session
 from looptap.client.session.vitals import QUIET_SECONDS
-from looptap.client.streams.kept_scalars import Scalars
 from looptap.client.streams.live import LiveStream
 from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
 from looptap.protocol.replies import CommandRecord, StreamInfo
 from looptap.protocol.run_config import RunConfig
 from looptap.protocol.statistics import AgentStats, StackReport
+from looptap.store.kept_scalars import Scalars
 from looptap.streams.forwarding import forwarded
 from looptap.streams.stream.feed import LIVE
 

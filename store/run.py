@@ -13,12 +13,15 @@ from typing import Any
 import msgspec
 
 from looptap.protocol.process_identity import Process
+from looptap.protocol.replies import MAX_VALUE_NUMBER, ScalarReport
 from looptap.protocol.run_config import BEING_READ, RunConfig
 from looptap.store.errors import StoreError
+from looptap.store.kept_scalars import Scalars
 from looptap.store.layout.columns import fact_of
 from looptap.store.layout.database import Database
 from looptap.store.queue import COMMANDS
 from looptap.store.recorded_commands import RecordedCommands
+from looptap.store.stored_scalars import StoredScalars, stored_scalars, tables_of
 from looptap.store.stream import StoredCommands, StoredStream, command_of, declared_of
 from looptap.streams.stream.feed import ENDED, LIVE
 from looptap.streams.text import did_you_mean
@@ -51,9 +54,11 @@ class StoredRun:
         self._lock = threading.RLock()
         self._streams: dict[int, StoredStream] = {}
         self._commands: StoredCommands | None = None
+        self._histories: dict[tuple[str, str | None], StoredScalars] = {}
         self._data_version: object = None
         self._first_column = self._column("streams", "first", "1")
         self._asked_column = self._column("commands", "asked", "NULL")
+        self._has_scalars = self._column("scalars", "event", "") != ""
         self._last_change = time.monotonic()
         self.metadata: dict[str, Any] = {}
         """Facts about the run: id, name, host, pid, started, ended, commit, versions, ..."""
@@ -147,10 +152,40 @@ class StoredRun:
                         stream.feed.finish(ENDED, self.reason)
             return [self._streams[row[0]] for row in rows]
 
-    def stream(self, name: str) -> StoredStream | StoredCommands:
+    @property
+    def scalars(self) -> Scalars:
+        """The numbers whose history is stored, as `Run.scalars` lists them.
+
+        `stream` reads them where no kept stream has that name, and `history` those of one type of events. They are
+        written at the end and every 30 s before: that is what a killed process loses.
+        """
+        tables = tables_of(self._select, self._rank) if self._has_scalars else []
+        left_out = self.metadata.get("scalars_left_out")
+        infos = [one for table in tables for one in table.infos()]
+        return Scalars.of(ScalarReport(scalars=tuple(infos), left_out=left_out if isinstance(left_out, int) else 0))
+
+    def history(self, text: str, on: str | None = None) -> StoredScalars | None:
+        """Return the history of a name, or of several with commas; None without one."""
+        with self._lock:
+            if (text, on) not in self._histories and self._has_scalars:
+                found = stored_scalars(self._select, self._rank, text, on)
+                if found is None:
+                    return None
+                if self.state != LIVE:
+                    found.feed.finish(ENDED, self.reason)
+                self._histories[text, on] = found
+            return self._histories.get((text, on))
+
+    @property
+    def _rank(self) -> int:
+        rank = self.metadata.get("rank")
+        return rank if isinstance(rank, int) and 0 <= rank <= MAX_VALUE_NUMBER else 0
+
+    def stream(self, name: str) -> StoredStream | StoredCommands | StoredScalars:
         """Return a stream by name or query, the last of several. Raises StoreError.
 
-        ``"commands"`` is the stream of all commands.
+        ``"commands"`` is the stream of all commands. A name, or several with commas, that no stream has is read from
+        the history of scalars.
         """
         streams = self.streams
         if name == COMMANDS:
@@ -163,7 +198,9 @@ class StoredRun:
         for stream in reversed(streams):
             if name in (stream.name, stream.text):
                 return stream
-        names = [stream.name for stream in streams]
+        if (history := self.history(name)) is not None:
+            return history
+        names = [*(stream.name for stream in streams), *(one.name for one in self.scalars)]
         if not names:
             raise StoreError(f"There is no stream {name!r:.80} in {self.path}: this run kept none.")
         hint = did_you_mean(name, names)
@@ -178,9 +215,9 @@ class StoredRun:
         if isinstance(withheld, dict) and isinstance(count := withheld.get(str(stream.id)), int):
             stream.withheld = max(0, count)
 
-    def _opened_streams(self) -> list[StoredStream | StoredCommands]:
+    def _opened_streams(self) -> list[StoredStream | StoredCommands | StoredScalars]:
         """Return the streams that have been requested."""
-        return [*self._streams.values(), *filter(None, [self._commands])]
+        return [*self._streams.values(), *filter(None, [self._commands]), *self._histories.values()]
 
     @property
     def commands(self) -> RecordedCommands:

@@ -28,6 +28,7 @@ from looptap.store.environment import about
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import COLUMN_COUNT, fact, parameters
 from looptap.store.layout.run_path import is_local
+from looptap.store.layout.scalar_columns import ScalarRow
 from looptap.store.layout.schema import check, create
 from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, insert, size
 from looptap.streams.stream.buffer import Batch
@@ -81,6 +82,11 @@ class Writer:
         self._pid = os.getpid()
         self._created, self._complete = False, True
 
+    @property
+    def has_file(self) -> bool:
+        """True once something is stored, or waits to be."""
+        return self._thread is not None
+
     # ------------------------------------------------------------ input
 
     def stream(
@@ -121,6 +127,16 @@ class Writer:
         self._close_after_fork()
         row = (*command[:7], fact(command.old), fact(command.new), command.outcome, fact(command.asked))
         self._put(QueuedStatement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
+
+    def scalars(self, table: ScalarRow) -> bool:
+        """Store a table of scalars, replacing the one of the same events.
+
+        Return False for a run without a file, or whose queue is long: a later table has what this one had.
+        """
+        self._close_after_fork()
+        if self._thread is None or self._bytes > self.limit // 4:
+            return False
+        return self._put(QueuedStatement("INSERT OR REPLACE INTO scalars VALUES (?, ?, ?, ?, ?, ?, ?)", table))
 
     def create(self) -> None:
         """Create the file even if nothing but facts is stored."""

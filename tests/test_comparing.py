@@ -27,7 +27,7 @@ def sweep(directory, monkeypatch, tmp_path):
     monkeypatch.delenv("LOOPTAP_STORE")
     for n in range(COUNT):
         config = {"lr": 10.0 ** -(n % 5), "optimizer": {"name": "adam" if n % 2 else "sgd"}, "seed": n, "epochs": 3}
-        with looptap.Agent(f"sweep-{n:02d}", config=config) as agent:
+        with looptap.Agent(f"sweep-{n:02d}", config=config, history=False) as agent:
             agent.stream("loss", "step, loss", keep=True)
             if n != 8:
                 agent.stream("valid", "step, loss, acc", keep=True)
@@ -68,6 +68,22 @@ def test_a_sweep_is_a_table_that_is_sorted_and_filtered(sweep):
     assert table._repr_html_().count("<tr>") == COUNT + 1
     assert list(table.to_pandas()["lr"]) == table.values("lr")
     assert json.dumps(table.records()[0])
+
+
+def test_ended_runs_that_kept_no_stream_have_the_figures_of_their_scalars(directory, monkeypatch, tmp_path, here):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOOPTAP_STORE")
+    for n in range(COUNT):
+        lr = 10.0 ** -(n % 5)
+        with looptap.Agent(f"bare-{n:02d}", config={"lr": lr}) as agent:
+            agent.emit("batch", step=0, loss=lr + n, acc=0.99 - 0.1 * lr - 0.001 * n)
+    where = "lr < 0.01 and best(acc) > .9"
+    good = looptap.compare(["looptap-runs"]).where(where).sort("best(acc)", descending=True)
+    assert [row.name for row in good] == [f"bare-{n:02d}" for n in (3, 4, 8, 9, 13, 14, 18, 19)]
+    assert good[0].figure("final", "loss") == pytest.approx(3.001)
+    out = here("compare", "looptap-runs", "--where", where, "--sort", "best(acc)")[1]
+    assert out.index("bare-03") < out.index("bare-18")  # the best first
+    assert "bare-00" not in out
 
 
 def test_the_best_is_as_the_name_says_or_as_one_says(sweep):

@@ -24,9 +24,9 @@ from waiting import soon
 import looptap
 from looptap.agent.loop.plain_numbers import exposed_numbers, plain_numbers
 from looptap.agent.scalars.scalar_table import MAX_ROWS, ScalarTable
-from looptap.client.streams.kept_scalars import kept_batch
 from looptap.protocol.errors import MessageError, NotAllowed
 from looptap.protocol.replies import KeptScalars
+from looptap.store.kept_scalars import kept_batch
 from looptap.streams.values import device_transfer
 from looptap.testing import Clock, pair, parts_of
 

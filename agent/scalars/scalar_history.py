@@ -21,6 +21,7 @@ from looptap.agent.loop.plain_numbers import query_of
 from looptap.agent.scalars.scalar_table import ScalarColumn, ScalarTable
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import KeptScalars, ScalarInfo, ScalarReport
+from looptap.store.kept_scalars import SPEED, chosen
 from looptap.streams.values.device_transfer import DeviceCopy
 
 MIN_LOOK_INTERVAL_SECONDS = 0.1
@@ -33,8 +34,6 @@ MAX_WAITING_COUNT = 64
 """Looks that wait for copies from a device; older ones do without."""
 MAX_COUNTED_NAMES_COUNT = 1000
 """Names beyond the bound that are counted."""
-SPEED = "events_per_second"
-"""The name of the speed of a type of events, which is kept like a number that they carry."""
 SPEED_QUERY = "(1 / dt for dt in ema((e.event_dt for e in events if e.event_dt), 0.1))"
 
 
@@ -129,10 +128,17 @@ class ScalarHistory:
         self.collect()
         found = tuple(_info(table, name, column) for table in self._tables.values()
                       for name, column in table.columns.items() if column.points)  # fmt: skip
-        unread = 0 if self._looks is None else self._looks.left_out
-        return ScalarReport(
-            scalars=found, enabled=self._looks is not None, left_out=len(self._left_out) + unread, limit=self._limit
-        )
+        return ScalarReport(scalars=found, enabled=self._looks is not None, left_out=self.left_out, limit=self._limit)
+
+    @property
+    def left_out(self) -> int:
+        """The number of names that are not kept, since there are too many."""
+        return len(self._left_out) + (0 if self._looks is None else self._looks.left_out)
+
+    def tables(self) -> list[ScalarTable]:
+        """Return the tables as they are now."""
+        self.collect()
+        return list(self._tables.values())
 
     def kept(self, text: str, on: str, fixed: bool) -> KeptScalars | None:
         """Return the history of the names in ``text``; None if some have none.
@@ -142,12 +148,8 @@ class ScalarHistory:
         self.collect()
         others = [] if fixed else sorted(self._tables.values(), key=lambda table: -len(table.events))
         tables = [table for table in (self._tables.get(on), *others) if table is not None]
-        for names in ([text.strip()], [part.strip() for part in text.split(",")]):
-            for table in tables:
-                known = len(names) <= len(table.columns) and all(name in table.columns for name in names)
-                if known and (SPEED not in names or len(names) == 1):  # its query is no part of a tuple
-                    return self._rows(table, names)
-        return None
+        found = chosen(text, tables)
+        return None if found is None else self._rows(*found)
 
     def _rows(self, table: ScalarTable, names: Sequence[str]) -> KeptScalars:
         """Return the rows of these names, as bytes."""

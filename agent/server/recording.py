@@ -17,6 +17,8 @@ from typing import Any
 from looptap.agent.handoff.history import Cursor
 from looptap.agent.handoff.value_queue import ValueSink
 from looptap.agent.run.resume_lineage import RunHistory
+from looptap.agent.scalars.scalar_history import ScalarHistory
+from looptap.agent.scalars.scalar_table import ScalarTable
 from looptap.agent.server.declared_streams import DeclaredStream
 from looptap.agent.server.subscription import finished
 from looptap.protocol.errors import LinkError
@@ -24,12 +26,16 @@ from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.replies import CommandRecord
 from looptap.store.layout.run_path import store_path
+from looptap.store.layout.scalar_columns import ScalarRow, row_of
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 
 CLOSE_TIMEOUT_SECONDS = 1.0
 """Seconds that the end of a run waits for the file."""
+SCALARS_INTERVAL_SECONDS = 30.0
+"""Seconds after which the history of scalars is written again, if it has changed; less in the first minute."""
+_FIRST_SCALARS_INTERVAL_SECONDS = 0.5  # doubles each time
 _MAX_BATCH_VALUES, _MAX_BATCH_BYTES = 1000, 4_000_000  # of one batch
 _ERROR_COUNT_INTERVAL_SECONDS = 1.0  # seconds between two counts of errors in the file
 _MAX_ERROR_CHARACTERS = 2000  # characters of an error there
@@ -49,6 +55,9 @@ class RunRecorder:
         self._errors: dict[str, tuple[int, str, str]] = {}
         self._withheld: dict[str, int] = {}
         self._last_error_count = -math.inf
+        self._scalars_interval, self._scalars_due = _FIRST_SCALARS_INTERVAL_SECONDS, -math.inf
+        self._stored_scalars: dict[str, tuple[int, float]] = {}  # columns and newest time of each table
+        self._left_out_scalars = 0
         self._before: weakref.WeakKeyDictionary[DeclaredStream, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def start_recording(self, declared: DeclaredStream) -> None:
@@ -140,6 +149,25 @@ class RunRecorder:
             self._errors = {**self._errors, **fresh}
             self.writer.describe(errors=self._errors)
 
+    def store_scalars(self, history: ScalarHistory, *, end: bool = False) -> None:
+        """Write the tables of scalars that have changed, if it is time or the ``end``.
+
+        A run without a file gets none for that.
+        """
+        now = time.monotonic()
+        if not self.writer.has_file or (now < self._scalars_due and not end):
+            return
+        self._scalars_due = now + self._scalars_interval
+        self._scalars_interval = min(2 * self._scalars_interval, SCALARS_INTERVAL_SECONDS)
+        for table in history.tables():
+            state = len(table.columns), table.times[-1]
+            if self._stored_scalars.get(table.on) != state and self.writer.scalars(_row(table)):
+                self._stored_scalars[table.on] = state
+        left_out = history.left_out
+        if left_out != self._left_out_scalars:
+            self._left_out_scalars = left_out
+            self.writer.describe(scalars_left_out=left_out)
+
     def store_config(self, config: dict[str, Any]) -> None:
         """Put what the run was started with into its file, which begins with that."""
         self.writer.describe(config=config)
@@ -152,6 +180,15 @@ class RunRecorder:
         if not self.writer.close(CLOSE_TIMEOUT_SECONDS, farewell=reason):
             slow = f"the disk took longer than {CLOSE_TIMEOUT_SECONDS:g} s at the end of the run"
             log.warning("looptap: %s is not complete: %s.", self.writer.path, self.writer.reason or slow)
+
+
+def _row(table: ScalarTable) -> ScalarRow:
+    columns = table.columns
+    return row_of(
+        table.on, time.time() - time.monotonic(), table.events, table.times,
+        [(name, one.query, one.kind.__name__, one.exposed) for name, one in columns.items()],
+        [one.values for one in columns.values()], [one.present for one in columns.values()],
+    )  # fmt: skip
 
 
 def command_of(record: CommandRecord) -> QueuedCommand:

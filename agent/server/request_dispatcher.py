@@ -194,7 +194,10 @@ class RequestDispatcher:
 
     def mark_scalars(self, now: float) -> float:
         """Mark events for the history of scalars; return when to do so again."""
-        return self.scalars.mark(now)
+        due = self.scalars.mark(now)
+        if self.recorder is not None:
+            self.recorder.store_scalars(self.scalars)
+        return due
 
     def _owner(self, query: object) -> str:
         """Return the name of a query's client; empty if the job declared it."""
@@ -215,6 +218,8 @@ class RequestDispatcher:
     def goodbye(self) -> None:
         """Send pending values, end every stream, and say goodbye with a reason."""
         self.sources.drain()
+        if self.recorder is not None:
+            self.recorder.store_scalars(self.scalars, end=True)
         self.declared_streams.finish(self.end_reason)
         for stream in self.exporter.streams:
             if stream.state == "live":

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from looptap.client.session.run_handle import RunHandle
-from looptap.client.streams.kept_scalars import HistorySpan, kept_batch, note_on
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionInfo
 from looptap.protocol.values.unpacking import unpack_values
+from looptap.store.kept_scalars import HistorySpan, kept_batch, note_on
 from looptap.streams.panel_hint import PanelChart
 from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber

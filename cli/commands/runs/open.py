@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
@@ -18,12 +19,14 @@ from looptap.store.errors import StoreError
 from looptap.store.layout.run_path import kept, store_path
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
-from looptap.store.stream import StoredCommands, StoredStream
+from looptap.store.stream import StoredStream
 from looptap.streams.durations import duration
 from looptap.streams.stream.feed import LIVE
+from looptap.streams.stream.stream import Stream
 
 _INNER = {"process", "id", "name", "started", "ended", "farewell", "errors", "withheld"}
 _OF_RANKS = {"rank", "ranks", "attempt"}
+_MAX_SCALARS = 20  # names of them
 _MAX_COMMANDS = 20  # commands that people are shown
 
 
@@ -101,6 +104,7 @@ def _report(run: StoredRun) -> dict[str, Any]:
         "path": str(run.path), "id": run.id, "name": run.name, "state": run.state, "reason": run.reason,
         "started": run.started, "ended": run.ended, "facts": facts,
         "streams": [_described(stream) for stream in run.streams],
+        "scalars": [msgspec.to_builtins(one) for one in run.scalars],
         "commands": [command._asdict() for command in run.commands],
     }  # fmt: skip
 
@@ -113,7 +117,7 @@ def _described(stream: StoredStream) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def failures(stream: StoredStream | StoredCommands) -> str:
+def failures(stream: Stream) -> str:
     """Return how often the query of a stream failed, and how; "" if it did not."""
     if not stream.error_count:
         return ""
@@ -149,6 +153,10 @@ def _lines(run: StoredRun) -> Iterator[Text]:
         on = f" on {stream.on}" if stream.on else ""
         about = printable(f"{query}{on}: {', '.join(facts)}")
         yield _fact("stream", Text.assemble((printable(stream.name), "cyan"), about))
+    if scalars := run.scalars:
+        names = ", ".join(f"{one.name} {text_of(one.value, 20)}" for one in scalars[:_MAX_SCALARS])
+        more = f" and {len(scalars) - _MAX_SCALARS:,} more" if len(scalars) > _MAX_SCALARS else ""
+        yield _fact("scalars", f"{names}{more}; up to {several(max(one.points for one in scalars), 'value')} of each")
     commands = run.commands
     for command in commands[-_MAX_COMMANDS:]:
         old, new = (text_of(value, 60) for value in (command.old, command.new))

@@ -1,11 +1,11 @@
-"""The history of scalars as a client sees it: names, and rows of some."""
+"""The history of scalars of a live or a stored run: names, and rows of some."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER, KeptScalars, ScalarInfo, ScalarReport
@@ -13,10 +13,34 @@ from looptap.streams.durations import duration
 from looptap.streams.flags import HISTORY
 from looptap.streams.stream.buffer import Batch
 
-__all__ = ["HistorySpan", "ScalarInfo", "Scalars", "kept_batch", "note_on"]
+__all__ = ["SPEED", "HistorySpan", "ScalarInfo", "Scalars", "chosen", "kept_batch", "note_on"]
+
+SPEED = "events_per_second"
+"""The name of the speed of a type of events, which is kept like a number that they carry."""
 
 _MAX_NUMBERS = 1_000_000  # of one stream; an agent keeps 2,000 of each name
 _AS_KEPT: dict[str, Callable[[float], Any]] = {"int": int, "bool": bool}
+
+
+class NamedColumns(Protocol):
+    """A table of kept numbers, as far as their names go."""
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """What is kept of each name."""
+
+
+T = TypeVar("T", bound=NamedColumns)
+
+
+def chosen(text: str, tables: Sequence[T]) -> tuple[T, list[str]] | None:
+    """Return the first table with the name ``text``, or all of several with commas."""
+    for names in ([text.strip()], [part.strip() for part in text.split(",")]):
+        for table in tables:
+            known = len(names) <= len(table.columns) and all(name in table.columns for name in names)
+            if known and (SPEED not in names or len(names) == 1):  # its query is no part of a tuple
+                return table, names
+    return None
 
 
 class HistorySpan(NamedTuple):
@@ -93,17 +117,17 @@ def kept_batch(kept: KeptScalars, first: int, rank: int) -> Batch:
     )  # fmt: skip
 
 
-def note_on(batch: Batch, pace: float) -> str:
-    """Return a sentence that says what a stream begins with.
+def note_on(batch: Batch, pace: float, *, stored: bool = False) -> str:
+    """Return a sentence that says what a stream begins with, or has if it is stored.
 
     >>> note_on(Batch(1, array("q", [1, 400]), array("d", [0.0, 9.0]), [2.3, 0.4]), 9.0)
     'begins with 2 values kept since event 1, 9 s apart; live ones follow event 400'
     """
     count = len(batch.values)
-    return (
-        f"begins with {count:,} value{'s' * (count != 1)} kept since event {batch.events[0]:,}, {_spacing(pace)} "
-        f"apart; live ones follow event {batch.events[-1]:,}"
-    )
+    kept = f"{count:,} value{'s' * (count != 1)} kept since event {batch.events[0]:,}, {_spacing(pace)} apart"
+    if stored:
+        return f"has {kept}, up to event {batch.events[-1]:,}"
+    return f"begins with {kept}; live ones follow event {batch.events[-1]:,}"
 
 
 def _spacing(seconds: float) -> str:
