@@ -58,7 +58,7 @@ def test_a_stream_holds_what_was_pushed():
 def test_a_record_carries_number_event_rank_and_both_times():
     stream = fed(batch([7], first=1, clock=100.0, rank=2))
     (record,) = stream.records
-    assert record == (1, 1, 2, 0.5, 100.5, 7, None, False, False, False)
+    assert record == (1, 1, 2, 0.5, 100.5, 7, None, False, False, False, False)
 
 
 def test_an_error_is_a_record_and_no_value():
