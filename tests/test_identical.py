@@ -123,7 +123,10 @@ class Marks:
         self.count = 0
 
     def function(self):
-        """Return a function that counts its calls: what a callable object changes in itself would be put back."""
+        """Return a function that counts its calls.
+
+        Changes that a callable object makes to itself are put back.
+        """
 
         def mark():
             self.count += 1

@@ -18,7 +18,7 @@ _ONLY_OURS_COUNT = 3
 """References to a tensor that only this module holds: of the queue, of a variable and of an argument."""
 
 _newest: deque[Any] = deque(maxlen=8)
-"""Other names of the tensors of the last calls: nobody but this module and the backend has them."""
+"""Aliases of the tensors of the last calls, which only this module and the backend hold."""
 
 
 def all_reduce(value: Any, op: str = "SUM") -> Any:
