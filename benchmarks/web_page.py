@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.parse import quote_plus
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -121,7 +122,7 @@ def measured(browser, seconds):
     )
     yield "— server, the stream that is fed included", f"{statistics.mean(shares):.0%} of a core", ""
     with tempfile.TemporaryDirectory() as runs:
-        charts = "&".join(f"c={query.replace(' ', '+').replace('+ error', '%2B+error')}" for query in QUERIES)
+        charts = "&".join(f"c={quote_plus(query)}" for query in QUERIES)
         command = ("-m", "looptap.cli", "web", "--no-open", "--port", "0", "--operate")
         with _running("-c", JOB, LOOPTAP_DIR=runs), _running(*command, LOOPTAP_DIR=runs) as server:
             url = server.stdout.readline().split(" at ")[1].strip()
