@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 import functools
 import io
-import math
 import random
 import threading
 
 import numpy as np
 import pytest
 import torch
+from guarded_jobs import ask, reported
 from torch import nn
 from waiting import soon
 
@@ -77,21 +77,6 @@ class Stream(torch.utils.data.IterableDataset):
 
     def __iter__(self):
         return self.numbers
-
-
-def ask(query, event=None, /, **exposed):
-    """Return the stream of ``query`` at one event of a job that exposes ``exposed``."""
-    agent, run = pair("guarded")
-    agent.expose(**exposed)
-    stream = run.stream(query, on="batch", budget=math.inf)
-    agent.emit("batch", **(event or {"step": 1}))
-    agent.close()
-    assert stream.arrived or stream.error_count
-    return stream
-
-
-def reported(stream):
-    return [note for note in stream.notes if "in place" in note]
 
 
 @pytest.mark.parametrize(

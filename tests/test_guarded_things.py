@@ -24,6 +24,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from guarded_jobs import ask, reported
 from torch import nn
 
 from looptap.testing import pair
@@ -103,21 +104,6 @@ class Scripted(nn.Module):
 
     def forward(self, x):
         return self.norm(self.fc(x))
-
-
-def ask(query, event=None, /, **exposed):
-    """Return the stream of ``query`` at one event of a job that exposes ``exposed``."""
-    agent, run = pair("guarded")
-    agent.expose(**exposed)
-    stream = run.stream(query, on="batch", budget=math.inf)
-    agent.emit("batch", **(event or {"step": 1}))
-    agent.close()
-    assert stream.arrived or stream.error_count
-    return stream
-
-
-def reported(stream):
-    return [note for note in stream.notes if "in place" in note]
 
 
 DRAWS = (
