@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 from typer import Option
 
-from looptap.cli.commands.control import (
-    call,
-    cancel,
-    checkpoint,
-    commands,
-    controls,
-    pause,
-    resume,
-    set,
-    stop,
-    trigger,
-    undo,
-)
-from looptap.cli.commands.runs import bridge, compare, demo, export, keep, open, relay, replay, share
-from looptap.cli.commands.watching import guard, ls, plot, progress, stacks, streams, top, watch, web
+from looptap.cli.output import version_line
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+COMMANDS = {
+    **dict.fromkeys(["ls", "watch", "streams"], "watching"),
+    **dict.fromkeys(["call"], "control"),
+    **dict.fromkeys(["plot", "top", "web", "progress", "stacks"], "watching"),
+    **dict.fromkeys(
+        ["controls", "set", "undo", "trigger", "checkpoint", "pause", "resume", "stop", "cancel", "commands"], "control"
+    ),
+    **dict.fromkeys(["replay"], "runs"),
+    **dict.fromkeys(["guard"], "watching"),
+    **dict.fromkeys(["share", "keep", "open", "compare", "export", "bridge", "relay", "demo"], "runs"),
+}
+"""Each command and its folder in looptap.cli.commands."""
 
 
-@app.callback(invoke_without_command=True)
+def command_line(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the command line; if ``words`` begin with a command, with that one only.
+
+    A command's module loads what the command needs, so that a command does not wait for the others.
+    """
+    app = typer.Typer(
+        callback=looptap,
+        invoke_without_command=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        module = import_module(f"looptap.cli.commands.{COMMANDS[name]}.{name}")
+        app.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.main)
+    return app
+
+
 def looptap(
     context: typer.Context,
     version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
@@ -50,17 +62,6 @@ def looptap(
       looptap watch digits-cnn "step, loss"
     """
     if version:
-        from importlib.metadata import version as version_of
-
-        typer.echo(f"looptap {version_of('looptap')}")
+        typer.echo(version_line())
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-for module in (
-    *(ls, watch, streams, call, plot, top, web, progress, stacks),
-    *(controls, set, undo, trigger, checkpoint, pause, resume, stop, cancel, commands, replay, guard),
-    *(share, keep, open, compare, export, bridge, relay, demo),
-):
-    name = module.__name__.rpartition(".")[2]
-    app.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.main)

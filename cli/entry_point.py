@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.cli.output import DONE, INTERRUPTED, MISTYPED, complain
+from looptap.cli.output import DONE, INTERRUPTED, MISTYPED, complain, version_line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,10 +23,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run ``looptap`` with ``arguments``; return its exit code."""
+    if arguments == ["--version"]:  # without typer, which takes ten times as long
+        print(version_line())
+        return DONE
     # Not at the top: importing looptap.cli must not load what only a command needs.
     import typer
 
-    from looptap.cli.app import app
+    from looptap.cli.app import command_line
     from looptap.cli.shell_names import in_shell
     from looptap.streams.errors import LooptapError
 
@@ -36,7 +39,7 @@ def run(arguments: list[str]) -> int:
     logging.getLogger("looptap").addHandler(logging.NullHandler())  # its warnings are shown beside their query
     usage_error: Any = typer.BadParameter.__bases__[0]  # of click, or of typer's own copy of it in newer versions
     try:
-        return int(app(arguments, prog_name="looptap", standalone_mode=False) or DONE)
+        return int(command_line(arguments)(arguments, prog_name="looptap", standalone_mode=False) or DONE)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except LooptapError as error:

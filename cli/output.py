@@ -1,4 +1,4 @@
-"""Exit codes, and error messages on stderr."""
+"""Exit codes, the version, and error messages on stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import sys
 
 DONE, FAILED, MISTYPED, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
+
+
+def version_line() -> str:
+    """Return what `looptap --version` prints."""
+    from importlib.metadata import version
+
+    return f"looptap {version('looptap')}"
 
 
 def complain(text: str) -> int:

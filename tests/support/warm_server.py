@@ -15,7 +15,9 @@ import warnings
 import looptap.agent.agent
 import looptap.cli.app
 import looptap.client.run
-import looptap.testing  # noqa: F401 - loaded here, so that it need not be in each program
+import looptap.testing
+
+looptap.cli.app.command_line()  # with all commands
 
 if sys.argv[2] == "torch":
     with warnings.catch_warnings():
