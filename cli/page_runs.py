@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from looptap.cli.sources import is_stored_path
 from looptap.client.attach import attach, resolve, runs
 from looptap.client.directory.listing import RunListing
-from looptap.client.directory.select import one_role_each, path_of
+from looptap.client.directory.select import matching, one_role_each, path_of
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import NoDirectory
 from looptap.store.layout.run_path import kept
@@ -32,7 +31,7 @@ class PageRuns:
             self._add(name)
         every = self._every() if self._patterns else []
         for name in self._patterns:
-            if not matching(every, name):
+            if not _meant(every, name):
                 resolve(name)  # says why not
 
     def _add(self, name: str) -> None:
@@ -53,7 +52,7 @@ class PageRuns:
         found = [entry() for entry in self._fixed]
         if self._patterns:
             every = self._every()
-            found += [entry for name in self._patterns for entry in matching(every, name)]
+            found += [entry for name in self._patterns for entry in _meant(every, name)]
         elif not found:
             found = self._every()
         return list({entry.key: entry for entry in found}.values())
@@ -100,14 +99,6 @@ def _live(listed: RunListing) -> ShelfEntry:
     )  # fmt: skip
 
 
-def matching(entries: Sequence[ShelfEntry], name: str) -> list[ShelfEntry]:
-    """Return the runs that match best: by id, name, pattern, or beginning of one."""
-    for fits in (
-        lambda run: run.key == name,
-        lambda run: run.name == name,
-        lambda run: fnmatch.fnmatchcase(run.key, name) or fnmatch.fnmatchcase(run.name, name),
-        lambda run: run.key.startswith(name),
-    ):
-        if found := [run for run in entries if fits(run)]:
-            return found
-    return []
+def _meant(entries: Sequence[ShelfEntry], name: str) -> list[ShelfEntry]:
+    """Return the runs that ``name`` means."""
+    return matching(entries, name, lambda run: [(run.key, run.name)], lambda run: not run.problem)

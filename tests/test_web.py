@@ -296,7 +296,7 @@ def test_a_viewers_file_shows_what_was_shared_also_with_operate(tmp_path, monkey
             assert [event["name"] for event in facts["events"]] == ["batch"]
             assert "secret" not in json.dumps(facts)
             reader.close()
-            shared = run.share(streams=["loss"])
+            shared = run.share(streams=["loss"], path=tmp_path)
             with looptap.attach(shared.path) as viewed_run:
                 viewer = viewed(viewed_run, operate=True)
                 facts = ask(viewer, "watch", run="job")["value"]
@@ -489,21 +489,25 @@ def test_the_command_prints_its_address_and_ends_on_a_signal(tmp_path, monkeypat
     assert web.process.returncode == 0
 
 
-def test_runs_are_listed_by_what_their_names_match():
-    from looptap.cli.page_runs import matching
+def test_a_name_of_the_page_means_what_it_means_elsewhere_and_ended_runs_hide_none(monkeypatch):
+    from looptap.cli import page_runs
 
     entries = [
-        ShelfEntry(key, name, "live", "live", lambda: None)
-        for key, name in (("a-1", "a"), ("a-2", "a"), ("ab-3", "ab"))
+        ShelfEntry(key, name, "live", "live", lambda: None, problem=problem)
+        for key, name, problem in (("a-1", "a", ""), ("a-2", "a", ""), ("ab-3", "ab", ""), ("ab", "c", "it has ended"))
     ]
+    monkeypatch.setattr(page_runs.PageRuns, "_every", lambda self: entries)
     for name, keys in (
         ("a", ["a-1", "a-2"]),
         ("a-1", ["a-1"]),
-        ("a*", ["a-1", "a-2", "ab-3"]),
+        ("a*", ["a-1", "a-2", "ab-3", "ab"]),
         ("ab-", ["ab-3"]),
-        ("c", []),
+        ("ab", ["ab-3"]),
+        ("c", ["ab"]),
     ):
-        assert [one.key for one in matching(entries, name)] == keys
+        assert [one.key for one in page_runs.PageRuns([name])()] == keys
+    with pytest.raises(looptap.NoSuchRun):
+        page_runs.PageRuns(["nothing"])
 
 
 def test_a_shelf_counts_changes_and_names_what_is_not_there():

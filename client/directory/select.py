@@ -8,8 +8,9 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered
@@ -22,14 +23,16 @@ from looptap.store.reader import open as open_stored
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import nearest
 
+Found = TypeVar("Found")
+
 
 def select(listed: Sequence[RunListing], name: str | None, rank: int | None, directory: Path) -> RunListing:
     """Return the one run of ``listed`` that ``name`` means."""
     usable = one_role_each([run for run in listed if not run.problem])
-    matching = usable if name is None else _matching(usable, name)
-    living = [run for run in matching if run.alive is not False]
+    meant = usable if name is None else matching(usable, name, _known_as, lambda run: run.alive is not False)
+    living = [run for run in meant if run.alive is not False]
     if not living:
-        raise _nothing(listed, usable, matching, name, directory)
+        raise _nothing(listed, usable, meant, name, directory)
     if name is not None and len(living) > 1:
         raise SeveralRuns(
             f"{len(living)} runs match {name!r}; name one by its id:\n" + "\n".join(f"  {run}" for run in living)
@@ -78,28 +81,37 @@ def one_role_each(listed: Sequence[RunListing]) -> list[RunListing]:
     return list(best.values())
 
 
-def _matching(listed: Sequence[RunListing], name: str) -> list[RunListing]:
-    """Return the runs that match best: by id, name, pattern, or beginning of one."""
-    for fits in (
-        lambda run: run.id == name,
-        lambda run: run.name == name,
-        lambda run: fnmatch.fnmatchcase(run.id, name) or fnmatch.fnmatchcase(run.name, name),
-        lambda run: run.id.startswith(name),
-    ):
-        found = [run for run in listed if any(map(fits, ranks_of(run).values()))]
-        if any(run.alive is not False for run in found):  # an ended run must not hide a living one
-            return found
-    return [run for run in listed if run.id.startswith(name) or run.name == name]
+def matching(
+    runs: Sequence[Found], name: str, known_as: Callable[[Found], Iterable[tuple[str, str]]],
+    usable: Callable[[Found], bool],
+) -> list[Found]:  # fmt: skip
+    """Return the runs that match best: by id, name, pattern, or beginning of an id.
+
+    ``known_as`` gives the ids and names of a run, one for each of its ranks. A run that is not ``usable``, such as an
+    ended one, does not hide others.
+    """
+    ways: tuple[Callable[[str, str], bool], ...] = (
+        lambda id, title: id == name,
+        lambda id, title: title == name,
+        lambda id, title: fnmatch.fnmatchcase(id, name) or fnmatch.fnmatchcase(title, name),
+        lambda id, title: id.startswith(name),
+    )
+    found = [[run for run in runs if any(fits(*known) for known in known_as(run))] for fits in ways]
+    return next((some for some in found if any(map(usable, some))), next(filter(None, found), []))
+
+
+def _known_as(run: RunListing) -> list[tuple[str, str]]:
+    return [(rank.id, rank.name) for rank in ranks_of(run).values()]
 
 
 def _nothing(
-    listed: Sequence[RunListing], usable: Sequence[RunListing], matching: Sequence[RunListing], name: str | None,
+    listed: Sequence[RunListing], usable: Sequence[RunListing], meant: Sequence[RunListing], name: str | None,
     directory: Path,
 ) -> LinkError:  # fmt: skip
     living = [run for run in usable if run.alive is not False]
     problems = [run for run in listed if run.problem]
     others = f" Alive: {_names(living)}." if living else ""
-    gone = max(matching, key=lambda run: run.started, default=None)
+    gone = max(meant, key=lambda run: run.started, default=None)
     over = next((run for run in ended(directory) if _fits(run, name)), None)
     if over is not None and (gone is None or over.started >= gone.started):
         return _past(over.started, f"{_ran(over)}{others}{_stored(over.id, over.store)}")

@@ -7,9 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from lab import FLAGS, INK
-from playwright.sync_api import sync_playwright
-from programs import need
+from lab import INK
 
 import looptap
 from looptap.visualizers.data.colors import DARK, LIGHT
@@ -26,15 +24,6 @@ LOSS = 2.0 * np.exp(-STEPS / 40) + 1e-4
 NOISE = 1 + 0.2 * np.random.default_rng(0).normal(size=COUNT)
 BUSY = 120_000
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = need("chromium", "PAGES ARE")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

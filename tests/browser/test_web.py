@@ -8,9 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import warm
-from lab import FLAGS, INK, LAST, SHOTS, beside_a_job
-from playwright.sync_api import sync_playwright
-from programs import need
+from lab import INK, LAST, SHOTS, beside_a_job
 from waiting import soon
 from web_pages import program, stripping_proxy, until
 
@@ -24,15 +22,6 @@ TOO_WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
   [...document.querySelectorAll('body *')].filter((el) => el.getBoundingClientRect().right > innerWidth + 1)
   .map((el) => `${el.tagName} ${el.id} ${el.className} ${Math.round(el.getBoundingClientRect().right)}`).slice(0, 8)"""
 DRAWN = "(count) => [...document.querySelectorAll('.looptap')].filter((el) => el.looptap.draws).length === count"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = need("chromium", "PAGES ARE")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

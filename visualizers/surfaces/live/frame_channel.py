@@ -20,6 +20,10 @@ Asked = Callable[[dict[str, Any]], None]
 class LiveCanvas(Protocol):
     """A place where a chart is shown: a widget of a notebook, or a part of a page."""
 
+    @property
+    def channel(self) -> FrameChannel:
+        """What its pages have drawn, and what they lack."""
+
     def watched(self, now: float) -> bool:
         """Return whether a page draws what is sent."""
 
@@ -28,17 +32,6 @@ class LiveCanvas(Protocol):
 
     def ready(self) -> bool:
         """Return whether the pages can take another frame."""
-
-    @property
-    def hidden(self) -> bool:
-        """True if the canvas is out of sight on all pages."""
-
-    @property
-    def behind(self) -> bool:
-        """True if a page needs the whole frame again."""
-
-    def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
-        """Return what pages lack of ``frame``, for `send`."""
 
     def send(self, content: dict[str, Any], buffers: list[memoryview]) -> None:
         """Send a frame. Does not block."""

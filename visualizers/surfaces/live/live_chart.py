@@ -57,12 +57,12 @@ class Live:
         self._tries = 0
         if not canvas.ready():
             return 0.01
-        if not (self._pull() or canvas.behind):
+        if not (self._pull() or canvas.channel.behind):
             self._pause = min(_MAX_POLL_SECONDS, self._pause * 1.5)
             return self._pause
         self._show()
         self._pause = _FIRST_POLL_SECONDS
-        return _HIDDEN_FRAME_SECONDS if canvas.hidden else MIN_FRAME_SECONDS
+        return _HIDDEN_FRAME_SECONDS if canvas.channel.hidden else MIN_FRAME_SECONDS
 
     def _blindly(self, now: float) -> float:
         """Send frames blindly: a page may be opening, or unable to answer during a cell."""
@@ -89,7 +89,7 @@ class Live:
                 frame = frame_of(picture, {} if chart is None else growing(chart, picture))
                 frame.layout["playing"] = not self.cell.paused
                 frame.layout["kinds"] = self.cell.kinds
-                message = self.canvas.made(frame, blind=blind, made=self._made)
+                message = self.canvas.channel.made(frame, blind=blind, made=self._made)
         self.canvas.send(*message)
 
     def _asked(self, message: dict[str, Any]) -> None:

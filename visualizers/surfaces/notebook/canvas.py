@@ -14,7 +14,6 @@ import traitlets
 
 from looptap.visualizers.surfaces.live.frame_channel import Asked, FrameChannel
 from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere, pulse, quietly
-from looptap.visualizers.surfaces.pages.frames import CanvasFrame
 from looptap.visualizers.surfaces.pages.script import STATIC, script
 
 
@@ -47,19 +46,19 @@ class Canvas(anywidget.AnyWidget):
     def __init__(self, on_ask: Asked = lambda message: None, *, height: int = 300, still: str = "") -> None:
         code = f"IPY_MODEL_{library().model_id}"
         super().__init__(library=code, identity=uuid.uuid4().hex, still=still, height=height)
-        self._channel = FrameChannel(on_ask)
+        self.channel = FrameChannel(on_ask)
         self.on_msg(self._message)
         answer_anywhere(self)
         quietly(self)
 
     def _message(self, widget: Any, message: Any, buffers: Any) -> None:
         pulse.hear()
-        self._channel.take(message)
+        self.channel.take(message)
 
     def watched(self, now: float) -> bool:
         """Return whether a page draws what is sent."""
         pulse.beat(now)
-        return self._channel.watched(now, deaf=pulse.deaf(now))
+        return self.channel.watched(now, deaf=pulse.deaf(now))
 
     def deaf(self, now: float) -> bool:
         """Return whether the kernel holds up all messages until the running cell ends."""
@@ -67,18 +66,4 @@ class Canvas(anywidget.AnyWidget):
 
     def ready(self) -> bool:
         """Return whether the pages can take another frame."""
-        return self._channel.ready()
-
-    @property
-    def hidden(self) -> bool:
-        """True if the canvas is out of sight on all pages."""
-        return self._channel.hidden
-
-    @property
-    def behind(self) -> bool:
-        """True if a page needs the whole frame again."""
-        return self._channel.behind
-
-    def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
-        """Return what pages lack of ``frame``, for `send`."""
-        return self._channel.made(frame, blind=blind, made=made)
+        return self.channel.ready()

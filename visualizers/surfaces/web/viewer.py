@@ -21,7 +21,6 @@ from looptap.visualizers.data.words import shown as short_number
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.live.frame_channel import Asked, FrameChannel
 from looptap.visualizers.surfaces.live.live_chart import Live
-from looptap.visualizers.surfaces.pages.frames import CanvasFrame
 from looptap.visualizers.surfaces.web.completion import words_of
 from looptap.visualizers.surfaces.web.run_facts import RunFacts
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf, is_live
@@ -49,15 +48,11 @@ class PageCanvas:
 
     def __init__(self, asked: Asked, name: str, link: ViewerLink) -> None:
         self.name, self._link = name, link
-        self._channel = FrameChannel(asked, coarse_start=True)
-
-    def take(self, message: dict[str, Any]) -> None:
-        """Take a message of the page."""
-        self._channel.take(message)
+        self.channel = FrameChannel(asked, coarse_start=True)
 
     def watched(self, now: float) -> bool:
         """Return whether the page draws what is sent."""
-        return self._link.connected and self._channel.watched(now)
+        return self._link.connected and self.channel.watched(now)
 
     def deaf(self, now: float) -> bool:
         """Return False: a page is always heard."""
@@ -65,21 +60,7 @@ class PageCanvas:
 
     def ready(self) -> bool:
         """Return whether the page can take another frame."""
-        return self._link.ready() and self._channel.ready()
-
-    @property
-    def hidden(self) -> bool:
-        """True if the chart is out of sight."""
-        return self._channel.hidden
-
-    @property
-    def behind(self) -> bool:
-        """True if the page needs the whole frame again."""
-        return self._channel.behind
-
-    def made(self, frame: CanvasFrame, *, blind: bool = False, made: float) -> tuple[dict[str, Any], list[memoryview]]:
-        """Return what the page lacks of ``frame``, for `send`."""
-        return self._channel.made(frame, blind=blind, made=made)
+        return self._link.ready() and self.channel.ready()
 
     def send(self, content: dict[str, Any], buffers: list[memoryview]) -> None:
         """Send a frame. Does not block."""
@@ -145,7 +126,7 @@ class Viewer:
         """Pass a message of the page to one of its charts."""
         canvas = self._canvases.get(name)
         if canvas is not None:
-            canvas.take(dict(message))
+            canvas.channel.take(dict(message))
 
     def _chart(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Draw a chart: a text, of one run or several."""
