@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -285,6 +286,7 @@ def test_a_trigger_and_a_checkpoint_run_once_in_the_loop(job):
     agent, run = job
     calls = []
     agent.trigger("evaluate", lambda: calls.append(threading.current_thread().name), at="epoch")
+    agent.emit("batch")
     with pytest.raises(ControlError, match=r"no trigger 'evaluat'; there are: evaluate\. Did you mean 'evaluate'"):
         run.trigger("evaluat")
     with pytest.raises(ControlError, match="cannot save a checkpoint"):
@@ -293,6 +295,37 @@ def test_a_trigger_and_a_checkpoint_run_once_in_the_loop(job):
         run.set("echo.factor", 3, checkpoint=True)
     assert done(agent, run, run.trigger, "evaluate", event="epoch").event == "epoch"
     assert calls == ["MainThread"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "declare"),
+    [
+        (lambda run: run.set("scale", 2.0), lambda agent: agent.control("scale", lambda: 1.0, lambda value: None)),
+        (lambda run: run.set("settings.clip", 2.0), lambda agent: agent.expose(settings=SimpleNamespace(clip=1.0))),
+        (lambda run: run.trigger("evaluate"), lambda agent: agent.trigger("evaluate", lambda: 0.5)),
+        (lambda run: run.checkpoint(), lambda agent: agent.checkpoint(lambda: "1.pt")),
+    ],
+    ids=["control", "path", "trigger", "checkpoint"],
+)
+def test_a_command_waits_for_what_a_job_that_has_just_started_declares(ask, declare, directory, monkeypatch):
+    monkeypatch.setattr("looptap.client.control.coming_declarations.DECLARATION_TIMEOUT_SECONDS", 60.0)
+    with looptap.Agent("young") as agent, looptap.attach("young") as run, ThreadPoolExecutor(1) as pool:
+        link = parts_of(agent).connection.link
+        before = link.frames_in
+        asked = pool.submit(ask, run)
+        soon(lambda: asked.done() or link.frames_in > before + 4)
+        declare(agent)
+        soon(lambda: agent.emit("batch") or asked.done())
+        assert asked.result().outcome == "done"
+
+
+def test_a_name_that_is_still_unknown_at_the_first_event_is_refused(directory, monkeypatch):
+    monkeypatch.setattr("looptap.client.control.coming_declarations.DECLARATION_TIMEOUT_SECONDS", 1e6)
+    with looptap.Agent("young") as agent, looptap.attach("young") as run, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(run.set, "scale", 2.0, timeout=1e6)
+        agent.emit("batch")
+        with pytest.raises(ControlError, match="there is no control 'scale'"):
+            asked.result(60)
 
 
 def test_a_change_is_not_made_if_the_checkpoint_before_it_fails(job):
@@ -485,7 +518,8 @@ def test_the_declaration_needs_neither_an_agent_nor_torch_nor_numpy():
 
 
 def test_names_and_values_beyond_their_bounds_are_refused_and_keep_no_memory(job):
-    _, run = job
+    agent, run = job
+    agent.emit("batch")
     for ask, sentence in (
         (lambda: run.set("n" * 201, 1), "names and ids have up to 200"),
         (lambda: run.set("echo.factor", "v" * 10_001), "a text of up to 10,000 characters"),

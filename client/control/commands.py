@@ -10,6 +10,7 @@ from typing import Any, Never, TypeAlias
 
 import msgspec
 
+from looptap.client.control.coming_declarations import await_declaration
 from looptap.client.control.controls import ControlInfo, Controls, Outcome, Records
 from looptap.client.control.two_phase import agreed, judged, meant
 from looptap.client.control.undoing import NewestChange, newest_change
@@ -95,10 +96,11 @@ class ControlClient:
         since the version ``expected``; None sets it regardless. Raises ControlError for an invalid name, type, value or
         event, ControlConflict, RemoteError if it fails there, CommandPending after ``timeout`` seconds (while the loop
         pauses, too): asking again with its ``id``, or `outcome`, never executes it twice. A change by more than a
-        factor of 10 has a ``warning``, and `undo` takes it back.
+        factor of 10 has a ``warning``, and `undo` takes it back. A job without events is given 5 s to declare it.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
+        >>> agent.emit("batch", loss=2.5)
         >>> run.set("model.p", 0.5)
         Traceback (most recent call last):
             ...
@@ -256,6 +258,9 @@ class ControlClient:
 
         def message(session: Session, count: int) -> m.Command:
             return m.Command(session.requests.number(), id, what, name, packed, on, ranks=count, **how)
+
+        for session in meant(self._session, self._ranks, ranks).values():
+            await_declaration(session, what, name, timeout)
 
         return self._seen(self._wait_for(message, id, timeout, on, f"{what} {name}".strip(), ranks))
 
