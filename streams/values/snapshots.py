@@ -7,11 +7,17 @@ and copied to the host while the computation runs (`Pending`); the training thre
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 import io
+import math
+import os
 import sys
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -85,9 +91,10 @@ def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any,
     """Return a detached copy of ``value`` and its size in bytes.
 
     Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
-    dataclasses (as dicts), named tuples (with their names), pictures (PIL, matplotlib). 0-dimensional arrays and
-    tensors become numbers. The copy is `Pending` if a device has to deliver first. Raises SnapshotError, with type
-    and path, for anything else and above ``max_bytes``.
+    dataclasses (as dicts), named tuples (with their names), pictures (PIL, matplotlib), dates, times and durations.
+    0-dimensional arrays and tensors, Decimal and Fraction become numbers; paths, dtypes and devices become text. The
+    copy is `Pending` if a device has to deliver first. Raises SnapshotError, with type and path, for anything else and
+    above ``max_bytes``.
 
     >>> snapshot((1, 2.5))
     ((1, 2.5), 128)
@@ -194,6 +201,9 @@ def _dataclass(value: Any, walk: _Walk, depth: int) -> Any:
 
 
 def _scalar(value: Any, walk: _Walk, depth: int) -> Any:
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        unit = "us" if np.datetime_data(value.dtype)[0] != "generic" else "generic"
+        return _copy(value.astype(f"{value.dtype.kind}8[{unit}]").item(), walk, depth)
     if isinstance(value, np.longdouble | np.clongdouble) or value.dtype.kind not in "biufcSU":
         return _array(np.asarray(value), walk, depth)
     return _copy(value.item(), walk, depth)
@@ -207,6 +217,8 @@ def _array(value: Any, walk: _Walk, depth: int) -> Any:
         )
     if value.ndim == 0 and value.dtype.kind in "biufcSU" and value.dtype.itemsize <= 16:
         return _copy(value.item(), walk, depth)
+    if value.ndim == 0 and value.dtype.kind in "mM":
+        return _scalar(value[()], walk, depth)
     walk.charge(value.nbytes, value)
     return np.array(value, copy=True, order="C", subok=False)
 
@@ -264,6 +276,44 @@ def _number_subclass(value: Any, walk: _Walk, depth: int) -> Any:
     return next(kind for kind in (bool, int, float, complex) if isinstance(value, kind))(value)
 
 
+def _exact_number(value: Any, walk: _Walk, depth: int) -> Any:
+    walk.bytes += _NUMBER_BYTES
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except ValueError:  # a signalling NaN
+        return math.nan
+
+
+def _moment(value: Any, walk: _Walk, depth: int) -> Any:
+    """Return a date or time of the standard library; its zone is only an offset."""
+    walk.bytes += _NUMBER_BYTES
+    if value != value:  # NaT of pandas, which says that it is a datetime
+        return None
+    offset = value.utcoffset()
+    zone = None if offset is None else datetime.timezone(offset)
+    if not isinstance(value, datetime.datetime):
+        return datetime.time(value.hour, value.minute, value.second, value.microsecond, zone)
+    return datetime.datetime(
+        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, zone
+    )
+
+
+def _duration(value: Any, walk: _Walk, depth: int) -> Any:
+    walk.bytes += _NUMBER_BYTES
+    return datetime.timedelta(value.days, value.seconds, value.microseconds)
+
+
+def _day(value: Any, walk: _Walk, depth: int) -> Any:
+    walk.bytes += _NUMBER_BYTES
+    return datetime.date(value.year, value.month, value.day)
+
+
+def _path(value: Any, walk: _Walk, depth: int) -> Any:
+    return _copy(os.fspath(value), walk, depth + 1)
+
+
 def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
     if hasattr(value, "__looptap_names__"):
         raise _Refusal(f"an event, which is not a value: say what of it, as in {parts_of(value)}.")
@@ -297,11 +347,13 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
         if isinstance(value, torch.Tensor):
             _Tensor = torch.Tensor
             return _tensor
-        if isinstance(value, torch.dtype | torch.device):
+        if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
             return _string_of
     bases: list[tuple[type | tuple[type, ...], _Copier]] = [
         (enum.Enum, _enum), ((int, float, complex), _number_subclass), (str, _string_of), (np.generic, _scalar),
         (np.ndarray, _array), (tuple, _tuple), (list, _items), ((set, frozenset), _set), (Mapping, _dict),
+        ((datetime.datetime, datetime.time), _moment), (datetime.date, _day), (datetime.timedelta, _duration),
+        ((Decimal, Fraction), _exact_number), (os.PathLike, _path), ((uuid.UUID, np.dtype), _string_of),
     ]  # fmt: skip
     if (describe := described(kind)) is not None:
         return lambda value, walk, depth: _copy(describe(value), walk, depth + 1)

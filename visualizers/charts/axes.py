@@ -30,16 +30,24 @@ class Over(NamedTuple):
     """True if values of the same epoch stand one after the other within it."""
 
 
-def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: float, part: int | None) -> Over:
+def over(
+    columns: Floats,
+    names: Sequence[str],
+    wanted: str,
+    on: str,
+    start: float,
+    part: int | None,
+    clock: int | None = None,
+) -> Over:
     """Return the x axis ``wanted``; "" is the ``part`` that counts, or the event.
 
-    ``start`` is the monotonic time at which relative time begins. If the values lack what is wanted, x is the event
-    number, and a badge says so.
+    ``start`` is the monotonic time at which relative time begins; ``clock`` is a part of dates. If the values lack what
+    is wanted, x is the event number, and a badge says so.
     """
     event = Over(columns[EVENT], on or "event")
     match wanted:
         case "":
-            return event if part is None else _of_part(columns, names, part)
+            return event if part is None else _of_part(columns, names, part, clock)
         case "event":
             return event
         case "time":
@@ -49,16 +57,17 @@ def over(columns: Floats, names: Sequence[str], wanted: str, on: str, start: flo
     exact = [place for place, name in enumerate(names) if name.lower() == wanted.lower()]
     alike = [place for place, name in enumerate(names) if schemas.count_of(name) == wanted]
     if exact or alike:
-        return _of_part(columns, names, (exact or alike)[0])
+        return _of_part(columns, names, (exact or alike)[0], clock)
     if wanted in ("step", on):
         return event
     return event._replace(remark=f"has no {wanted!r}: it is drawn over the number of its {on or 'event'}")
 
 
-def _of_part(columns: Floats, names: Sequence[str], part: int) -> Over:
+def _of_part(columns: Floats, names: Sequence[str], part: int, clock: int | None) -> Over:
     """Return the axis that a part of the values is."""
     x, name = columns[MAX_LEADING_COLUMNS + part], names[part]
     wide, unit = spread(x) if schemas.count_of(name) == "epoch" else x, schemas.clock_seconds(name, x)
+    unit = 1.0 if unit is None and part == clock else unit
     return Over(wide if unit in (None, 1.0) else x * unit, name, part, unit is not None, spread=wide is not x)
 
 

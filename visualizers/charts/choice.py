@@ -10,6 +10,7 @@ import numpy as np
 
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
+from looptap.visualizers.charts.reading.dates import dated, moment
 from looptap.visualizers.charts.reading.flat import dataclass_fields, flattened, named_arrays
 from looptap.visualizers.charts.reading.pictured import axes_of, is_picture, sheet_of
 from looptap.visualizers.charts.reading.points import is_row, scattered
@@ -23,6 +24,7 @@ MAX_CONFUSION_CLASSES = 200
 MAX_LINES = 8
 """The most numbers of a dict that are lines; more are a heat map of names over time."""
 _MIN_SCATTER_ROWS = 8  # a matrix of two or three columns with more rows is a scatter
+_OVER_DATES = frozenset(("line", "annotated", "band", "layers"))  # kinds whose x may be a date
 _AXES = {"n": "number", "h": "height", "w": "width", "c": "channels"}
 
 
@@ -46,6 +48,8 @@ class Choice:
     """True if the values are drawn as dicts of the numbers in them."""
     part: int | None = None
     """The part of the values that is drawn, where the others only count, as in `step, image`."""
+    clock: int | None = None
+    """The part of the values that is a date; it is x where no first part counts."""
 
 
 def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = "", *, chart: str = "") -> Choice:
@@ -62,7 +66,25 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     'line'
     >>> choose((7, 0.1, 0.2, 0.3), fields=("step", "lo", "mid", "hi")).kind
     'band'
+    >>> choose(("2026-01-01T10:00", 0.5)).kind, choose(("cat", 0.5)).kind
+    ('line', 'bars')
     """
+    found = None if chart in ("table", "text") else dated(value, schemas.names_of(value, fields, query))
+    if found is None:
+        return _choose(value, fields, on, query, chart)
+    choice = _choose(found.value, fields, on, query, chart)
+    if choice.kind == "line3d" and not chart:
+        choice = _choice("line", schema=choice.schema)
+    numbers = len(value) - 1 - any(schemas.count_of(name) in ("step", "epoch") for name in choice.schema)
+    if choice.kind in _OVER_DATES and not choice.flat and numbers > 0:
+        return replace(choice, clock=found.place)
+    if found.place == 0 and isinstance(value, tuple) and len(value) == 2 and _is_large(value[1]):
+        return replace(choose(value[1], on=on, chart=chart), part=1)
+    return _choose(value, fields, on, query, chart)
+
+
+def _choose(value: Any, fields: Sequence[str], on: str, query: str, chart: str) -> Choice:
+    """Return the chart for a value, whose dates are numbers or are not for x."""
     own_fields = dataclass_fields(value)
     if own_fields is not None and chart not in ("", "text"):
         return replace(choose(own_fields, on=on, chart=chart), flat=True)
@@ -103,11 +125,12 @@ def _counted(value: Any, names: Sequence[str]) -> bool:
     """Return whether a value is (number that counts, something of several numbers)."""
     if not isinstance(value, tuple) or len(value) != 2 or not names or not schemas.counts(names[0]):
         return False
-    return is_number(value[0]) and (is_picture(value[1]) or isinstance(value[1], list | Mapping) or _has_axes(value[1]))
+    return is_number(value[0]) and _is_large(value[1])
 
 
-def _has_axes(value: Any) -> bool:
-    return is_array(value) and len(value.shape) > 0
+def _is_large(value: Any) -> bool:
+    """Return whether a value has a chart of its own beside a number that counts."""
+    return is_picture(value) or isinstance(value, list | Mapping) or (is_array(value) and len(value.shape) > 0)
 
 
 def _of_points(value: Any, names: tuple[str, ...]) -> Choice | None:
@@ -187,7 +210,7 @@ def _by_shape(value: Any, names: tuple[str, ...] = ()) -> Choice:
     if is_number(value):
         guess = "Complex numbers are drawn by their magnitude." if isinstance(value, complex) else ""
         return _choice("line", guess=guess)
-    if isinstance(value, str):
+    if isinstance(value, str) or moment(value) is not None:
         return _choice("text")
     if is_picture(value):
         return _choice("image")
@@ -264,7 +287,7 @@ def _size(value: Any) -> int:
 def _of_array(value: Any) -> Choice:
     shape = tuple(value.shape)
     if not has_numbers(value):
-        return _choice("table" if value.ndim in (1, 2) and value.dtype.kind in "SUO" else "text")
+        return _choice("table" if value.ndim in (1, 2) and value.dtype.kind in "SUOM" else "text")
     guess = "Complex numbers are drawn by their magnitude." if "complex" in str(value.dtype) else ""
     if len(shape) == 1:
         return _choice("curve" if shape[0] <= MAX_CURVE_NUMBERS else "histogram", guess=guess)

@@ -26,11 +26,11 @@ _QUALIFIERS = frozenset((
 ))  # fmt: skip
 """Words beside them, as in global_step or batch_idx."""
 _OVER = frozenset((
-    "x", "t", "time", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts", "unix_time",
-    "elapsed", "elapsed_time", "elapsed_seconds", "seconds", "minutes", "hours", "clock",
+    "x", "t", "time", "time_ns", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts",
+    "unix_time", "elapsed", "elapsed_time", "elapsed_seconds", "seconds", "minutes", "hours", "clock",
 ))  # fmt: skip
 _CLOCKS = frozenset(
-    ("time", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts", "unix_time")
+    ("time", "time_ns", "event_time", "wall", "wall_time", "walltime", "timestamp", "timestamps", "ts", "unix_time")
 )
 _CLOCK_SECONDS = (1e9, 4.1e9)  # the years 2001 to 2099
 _PLACEHOLDER = re.compile(r"v\d+$")  # the field of an element that has no plain name
@@ -82,7 +82,7 @@ def counts(name: str) -> bool:
 def clock_seconds(name: str, numbers: NDArray[Any]) -> float | None:
     """Return the unit of numbers that are times since the epoch, else None.
 
-    They are by their name and size, in seconds or in milliseconds.
+    They are by their name and size: in seconds, milliseconds, microseconds or nanoseconds.
 
     >>> clock_seconds("timestamp", np.array([1.76e9])), clock_seconds("ts", np.array([1.76e12]))
     (1.0, 0.001)
@@ -90,7 +90,7 @@ def clock_seconds(name: str, numbers: NDArray[Any]) -> float | None:
     True
     """
     known = numbers[np.isfinite(numbers)] if name.lower() in _CLOCKS else numbers[:0]
-    for unit in (1.0, 1e-3) if known.size else ():
+    for unit in (1.0, 1e-3, 1e-6, 1e-9) if known.size else ():
         if _CLOCK_SECONDS[0] <= unit * float(known.min()) and unit * float(known.max()) <= _CLOCK_SECONDS[1]:
             return unit
     return None

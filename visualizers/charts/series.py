@@ -17,6 +17,7 @@ from looptap.visualizers.charts.base import FRAME, ChartKind
 from looptap.visualizers.charts.choice import Choice
 from looptap.visualizers.charts.frame_history import FrameHistory
 from looptap.visualizers.charts.legends import label_of_stream
+from looptap.visualizers.charts.reading.dates import dated
 from looptap.visualizers.charts.reading.flat import dataclass_fields, flattened, named_arrays
 from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Across, Side
@@ -146,7 +147,7 @@ class Series:
             new = Columns._make([*(column[there] for column in new[:-1]), list(compress(new.values, there))])
         if not new.values:
             return
-        if self.choice.flat or self.choice.part is not None:
+        if self.choice.flat or self.choice.part is not None or self.choice.clock is not None:
             new = new._replace(values=[self.plain(value) for value in new.values])
         self._add(new)
 
@@ -154,14 +155,17 @@ class Series:
         """Return a value as the chart takes it: of nested numbers one dict."""
         if self.choice.part is not None and isinstance(value, tuple) and len(value) > self.choice.part:
             return value[self.choice.part]
+        if self.choice.clock is not None:
+            found = dated(value)
+            return value if found is None else found.value
         if not self.choice.flat:
             return value
         stream = self.stream
         fields = dataclass_fields(value)
         value = value if fields is None else fields
         names = schemas.names_of(value, stream.fields or (), stream.text)
-        found = flattened(value, names) or named_arrays(value, names)
-        return value if found is None else found
+        flat = flattened(value, names) or named_arrays(value, names)
+        return value if flat is None else flat
 
     def _add(self, new: Columns) -> None:
         try:

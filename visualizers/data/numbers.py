@@ -1,13 +1,17 @@
 """Values of a stream as float64: of Python, numpy and torch, of any dtype.
 
-A complex number counts as its magnitude; None is NaN. Nothing here imports torch: the sender of a tensor has.
+A complex number counts as its magnitude, a duration as its seconds; None is NaN. Nothing here imports torch: the sender
+of a tensor has.
 """
 
 from __future__ import annotations
 
+import datetime
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -18,7 +22,7 @@ from looptap.streams.values.torch_interop import is_tensor
 
 Floats: TypeAlias = NDArray[np.float64]
 _PLAIN = frozenset({float, int, bool})
-_NUMERIC = "biufc"
+_NUMERIC = "biufcm"
 _WIDENED = {"torch.complex32": "complex64"}  # what numpy lacks, and what becomes of it
 
 
@@ -38,7 +42,7 @@ def is_number(value: Any) -> bool:
     >>> is_number(True), is_number(np.float32(1)), is_number("1"), is_number(np.zeros(1))
     (True, True, False, False)
     """
-    if isinstance(value, bool | int | float | complex):
+    if isinstance(value, bool | int | float | complex | datetime.timedelta | Decimal | Fraction):
         return True
     if isinstance(value, np.generic | np.ndarray):
         return value.ndim == 0 and has_numbers(value)
@@ -48,20 +52,24 @@ def is_number(value: Any) -> bool:
 def number(value: Any) -> float:
     """Return a value as a float. Raises TypeError if it is not a number.
 
-    >>> number(3 + 4j), number(10**400)
-    (5.0, inf)
+    >>> number(3 + 4j), number(10**400), number(Fraction(1, 2)), number(datetime.timedelta(minutes=1))
+    (5.0, inf, 0.5, 60.0)
     """
     if value is None:
         return math.nan
     if not is_number(value):
         raise TypeError(f"expected number, got {describe(value)}")
-    if not isinstance(value, bool | int | float | complex):
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if not isinstance(value, bool | int | float | complex | Decimal | Fraction):
         value = as_array(value)
         value = abs(value) if value.dtype.kind == "c" else value
     try:
         return abs(value) if isinstance(value, complex) else float(value)
     except OverflowError:
-        return math.inf if not isinstance(value, int) or value > 0 else -math.inf
+        return -math.inf if not isinstance(value, complex) and value < 0 else math.inf
+    except ValueError:  # a signalling NaN of Decimal
+        return math.nan
 
 
 def as_array(value: Any) -> NDArray[Any]:
@@ -76,6 +84,8 @@ def as_array(value: Any) -> NDArray[Any]:
         array = np.empty(0, object)
     if _is_small_float(array.dtype):
         array = array.astype(np.float32)
+    if array.dtype.kind == "m":
+        array = _seconds(array)
     if array.dtype.kind == "O" and isinstance(value, list | tuple) and value and all(map(is_number, value)):
         return scalars(value)  # integers beyond 64 bits, numbers of torch
     if array.dtype.kind not in _NUMERIC:
@@ -110,6 +120,14 @@ def _of_tensor(tensor: Any) -> Any:
         return tensor.numpy()
     except (RuntimeError, NotImplementedError) as error:  # of dtypes that only hold bits, and tensors without data
         raise TypeError(f"the numbers of {describe(tensor)} cannot be read: {error}") from None
+
+
+def _seconds(durations: NDArray[Any]) -> Floats:
+    """Return durations in seconds, NaN for those that are not a time."""
+    unit = np.datetime_data(durations.dtype)[0]
+    if unit in ("generic", "Y", "M"):  # a plain number, or months of different lengths
+        return np.where(np.isnat(durations), np.nan, durations.astype(np.int64).astype(np.float64))
+    return durations / np.timedelta64(1, "s")
 
 
 def _is_small_float(dtype: np.dtype[Any]) -> bool:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import reprlib
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from looptap.visualizers.data.numbers import describe, is_array, is_number, number
 
@@ -30,6 +35,8 @@ def shown(value: Any, letters: int = 200) -> str:
 def _text(value: Any, letters: int) -> str:
     if isinstance(value, str):
         return value[: letters + 1]
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta | Decimal | Fraction | np.datetime64):
+        return str(value)
     if is_number(value):
         plain = value if isinstance(value, bool | int | float | complex) else value.item()
         if isinstance(plain, float):

@@ -14,7 +14,9 @@ from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.numbers import Floats, describe, floats, is_number, number
+from looptap.visualizers.drawing.layouts import time_words
 from looptap.visualizers.drawing.picture import Axis, Bars, Grid, Line, Mark
+from looptap.visualizers.drawing.sanitize import local
 
 MAX_TIMES = 240
 """Columns of a heat map over time; of more values each column is the mean of several."""
@@ -48,7 +50,8 @@ class LayersChart(LineChart):
         else:
             series.remarks.pop("log", None)
         names = series.data["names"]
-        yield Grid(cells, tuple(names[part] for part in drawn), tuple(f"{at:.6g}" for at in x), name=name)
+        columns = tuple(map(time_words, local(x)) if axis.clock else (f"{at:.6g}" for at in x))
+        yield Grid(cells, tuple(names[part] for part in drawn), columns, name=name)
         self.remark_length(series)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:

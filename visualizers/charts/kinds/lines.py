@@ -55,7 +55,8 @@ class LineChart(Chart):
             data["start"], data["ranks"] = float(new.times[0]), set()
             named = data["form"] == "dict" or not data.get("bare")
             named = named and len(data["names"]) > 1 and schemas.tells(data["names"], series.stream.text)
-            data["counting"] = XWatch(schemas.x_of(data["names"]) if named else None, named=named)
+            named = named or series.choice.clock is not None
+            data["counting"] = XWatch(self.counted(series) if named else None, named=named)
         parts = self.numbers(series, new.values)
         data["counting"].add(parts, new.numbers, new.ranks, [seam.after for seam in series.stream.seams])
         data["ring"].append(np.vstack([new.numbers, new.events, new.times, new.walls, new.ranks, parts]))
@@ -72,6 +73,8 @@ class LineChart(Chart):
             width = len(value)
             bare = ("x", "y", "z")[:width] if 1 < width < 4 else tuple(f"v{place}" for place in range(width))
             series.data["bare"] = len(schema) != width
+            clock = series.choice.clock
+            bare = bare if clock is None else tuple("time" if i == clock else name for i, name in enumerate(bare))
             return list(bare if series.data["bare"] else schema), "row"
         raise TypeError(f"expected number, got {describe(value)}")
 
@@ -86,6 +89,11 @@ class LineChart(Chart):
         found: Floats = _of_dicts(series, values)
         return found
 
+    def counted(self, series: Series) -> int | None:
+        """Return the part of the values that is x by its name or as a date."""
+        clock, names = series.choice.clock, series.data["names"]
+        return clock if clock == 0 or (found := schemas.x_of(names)) is None else found
+
     # ------------------------------------------------------------ drawing
 
     def over(self, series: Series, columns: Floats) -> Over:
@@ -94,11 +102,12 @@ class LineChart(Chart):
         run = run_of(series.stream)
         starts = [one.data["start"] for one in self.series if "start" in one.data and run_of(one.stream) is run]
         start = min([*starts, data["start"]]) if run is not None else data["start"]
-        found = over(columns, data["names"], self.x, series.stream.on, start, self.x_part(series))
+        part, clock = self.x_part(series), series.choice.clock
+        found = over(columns, data["names"], self.x, series.stream.on, start, part, clock)
         remark = found.remark or (
             f"{found.title} repeats: its values are drawn one after the other" if found.spread else ""
         )
-        if data["counting"].starts_again and not self.x and (again := schemas.x_of(data["names"])) is not None:
+        if data["counting"].starts_again and not self.x and (again := self.counted(series)) is not None:
             remark = f"{data['names'][again]} starts again, so it is not x; x={data['names'][again]!r} makes it x"
         _remark(series, "x", remark)
         return found
@@ -167,14 +176,15 @@ class LineChart(Chart):
             there = f"has no {', '.join(map(repr, missing))}; there are {', '.join(names)}"
             _remark(series, "y", there if missing else "")
             return wanted
-        x = schemas.x_of(names) if len(names) > 1 else None
-        counted = {i for i, name in enumerate(names) if i == x or schemas.count_of(name) in ("step", "epoch")}
+        x = self.counted(series) if len(names) > 1 else None
+        clock = series.choice.clock
+        counted = {clock} | {i for i, name in enumerate(names) if i == x or schemas.count_of(name) in ("step", "epoch")}
         return [i for i in range(len(names)) if i != axis.part and i not in counted] or [len(names) - 1]
 
     def pair(self, series: Series) -> bool:
         """Return whether the values are pairs without names, of which the first is x."""
         data, kind = series.data, series.choice.kind
-        if data["form"] != "row" or len(data["names"]) != 2 or kind == "band":
+        if data["form"] != "row" or len(data["names"]) != 2 or kind == "band" or series.choice.clock == 1:
             return False
         return kind != "line" or data.get("bare", False) or not schemas.tells(data["names"], series.stream.text)
 
