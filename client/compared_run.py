@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from looptap.client.directory.listing import RunListing
-from looptap.client.line_figures import Figures, NumberLines, counts, largest_is_best, lines_of
+from looptap.client.line_figures import Figures, NumberLines, largest_is_best, lines_of
 from looptap.client.run import Run
 from looptap.client.run_expressions import UNKNOWN
 from looptap.protocol.errors import NotAllowed
@@ -23,6 +23,7 @@ from looptap.store.layout.run_path import SUFFIX
 from looptap.store.queue import COMMANDS
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
+from looptap.streams.counts import counts
 from looptap.streams.errors import LooptapError
 from looptap.streams.stream.stream import Stream
 

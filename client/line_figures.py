@@ -8,13 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from looptap.streams.counts import counts
 from looptap.streams.stream.stream import Stream
 
 _PAGE_ITEMS = 4096  # of a stream that are read at once
-_COUNTERS = re.compile(
-    r"(global_|current_|train_|num_)?(step|epoch|batch|iteration|iter|update)s?(_idx|_index)?|it|event_number|x|t"
-    r"|time|event_time|wall|wall_time|timestamp|elapsed|seconds|tokens|samples|examples"
-)
 _LARGEST = re.compile(
     r"acc|accuracy|auc|auroc|ap|map|f1|score|precision|recall|reward|return|r2|bleu|rouge|psnr|ssim|iou|dice|throughput"
 )
@@ -29,11 +26,6 @@ def largest_is_best(name: str) -> bool:
     """
     words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
     return any(map(_LARGEST.fullmatch, words)) and not any(map(_SMALLEST.fullmatch, words))
-
-
-def counts(name: str) -> bool:
-    """Return whether numbers of this name only count: steps, epochs, time."""
-    return _COUNTERS.fullmatch(name.lower()) is not None
 
 
 @dataclass

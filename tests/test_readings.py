@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from looptap.client.line_figures import figures_of
+from looptap.streams.counts import count_of
 from looptap.streams.stream.stream import stream_of
 from looptap.visualizers.charts.axes import spread
 from looptap.visualizers.charts.choice import choose
-from looptap.visualizers.charts.schemas import count_of
 from looptap.visualizers.data.colors import COLORS, DASHES, Palette
 from looptap.visualizers.data.numbers import as_array, floats, is_number, number
 from looptap.visualizers.drawing.picture import Images, Line, Pie
@@ -322,3 +323,9 @@ def test_a_dataclass_that_asks_for_a_chart_gets_it():
     assert not choose(Own(0.5)).flat
     assert choose(Numbers(0.5, 0.1), chart="summary").kind == "summary"
     assert choose(Numbers(0.5, 0.1), chart="text").kind == "text"
+
+
+@pytest.mark.parametrize("name", ["trainer/global_step", "batchIdx", "tokens_seen", "timestamp", "episode"])
+def test_the_figures_of_a_run_have_no_line_for_what_only_counts(name):
+    stream = stream_of([{name: 1.0, "loss": 0.5}, {name: 2.0, "loss": 0.25}], name="train")
+    assert set(figures_of(stream)) == {"loss"}

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from looptap.visualizers.charts.schemas import counts, x_of
+from looptap.streams.counts import counts
+from looptap.visualizers.charts.schemas import x_of
 
 SPEED = "events_per_second"
 """The name of the speed of a type of events in `Run.scalars`."""

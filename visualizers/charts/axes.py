@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.visualizers.charts import schemas
+from looptap.streams.counts import clock_seconds, count_of
 from looptap.visualizers.data.numbers import Floats
 
 NUMBER, EVENT, TIME, WALL, RANK = range(5)
@@ -55,7 +55,7 @@ def over(
         case "wall":
             return Over(columns[WALL], "time", clock=True)
     exact = [place for place, name in enumerate(names) if name.lower() == wanted.lower()]
-    alike = [place for place, name in enumerate(names) if schemas.count_of(name) == wanted]
+    alike = [place for place, name in enumerate(names) if count_of(name) == wanted]
     if exact or alike:
         return _of_part(columns, names, (exact or alike)[0], clock)
     if wanted in ("step", on):
@@ -66,7 +66,7 @@ def over(
 def _of_part(columns: Floats, names: Sequence[str], part: int, clock: int | None) -> Over:
     """Return the axis that a part of the values is."""
     x, name = columns[MAX_LEADING_COLUMNS + part], names[part]
-    wide, unit = spread(x) if schemas.count_of(name) == "epoch" else x, schemas.clock_seconds(name, x)
+    wide, unit = spread(x) if count_of(name) == "epoch" else x, clock_seconds(name, x)
     unit = 1.0 if unit is None and part == clock else unit
     return Over(wide if unit in (None, 1.0) else x * unit, name, part, unit is not None, spread=wide is not x)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from looptap.streams.counts import count_of, counts
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
 from looptap.visualizers.charts.reading.dates import dated, moment
@@ -75,7 +76,7 @@ def choose(value: Any, fields: Sequence[str] = (), on: str = "", query: str = ""
     choice = _choose(found.value, fields, on, query, chart)
     if choice.kind == "line3d" and not chart:
         choice = _choice("line", schema=choice.schema)
-    numbers = len(value) - 1 - any(schemas.count_of(name) in ("step", "epoch") for name in choice.schema)
+    numbers = len(value) - 1 - any(count_of(name) in ("step", "epoch") for name in choice.schema)
     if choice.kind in _OVER_DATES and not choice.flat and numbers > 0:
         return replace(choice, clock=found.place)
     if found.place == 0 and isinstance(value, tuple) and len(value) == 2 and _is_large(value[1]):
@@ -123,7 +124,7 @@ def _of_names(value: Any, names: tuple[str, ...], query: str) -> Choice | None:
 
 def _counted(value: Any, names: Sequence[str]) -> bool:
     """Return whether a value is (number that counts, something of several numbers)."""
-    if not isinstance(value, tuple) or len(value) != 2 or not names or not schemas.counts(names[0]):
+    if not isinstance(value, tuple) or len(value) != 2 or not names or not counts(names[0]):
         return False
     return is_number(value[0]) and _is_large(value[1])
 
@@ -151,7 +152,7 @@ def _of_images(value: Any, names: tuple[str, ...]) -> Choice | None:
 
 def _lines(names: Sequence[str]) -> Choice:
     """Return lines for numbers with names, a heat map of names over time for many."""
-    drawn = [name for name in names if schemas.count_of(name) not in ("step", "epoch")]
+    drawn = [name for name in names if count_of(name) not in ("step", "epoch")]
     if len(drawn) > MAX_LINES:
         return replace(_choice("layers", schema=names), others=("line", "flow"))
     return replace(_choice("line", schema=names), others=("layers", "flow") if len(drawn) > 2 else ())

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from looptap.streams.counts import counts
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.reading.labels import labels_of
-from looptap.visualizers.charts.schemas import counts
 from looptap.visualizers.data.colors import DASHES
 
 

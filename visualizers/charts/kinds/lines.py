@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from looptap.streams.counts import count_of, unit_of
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.axes import EVENT, MAX_LEADING_COLUMNS, NUMBER, RANK, TIME, WALL, Over, over
@@ -115,9 +116,9 @@ class LineChart(Chart):
     def units(self, series: Series) -> tuple[str, str]:
         """Return what x counts, and that y is a value."""
         if "ring" not in series.data:
-            return schemas.unit_of(self.x or series.stream.on or "event"), VALUE
+            return unit_of(self.x or series.stream.on or "event"), VALUE
         newest, names = series.data["ring"].columns[:, -1:], series.data["names"]
-        return schemas.unit_of(over(newest, names, self.x, series.stream.on, 0.0, self.x_part(series)).title), VALUE
+        return unit_of(over(newest, names, self.x, series.stream.on, 0.0, self.x_part(series)).title), VALUE
 
     def x_part(self, series: Series) -> int | None:
         """Return the part of the values that is x unless another is requested."""
@@ -178,7 +179,7 @@ class LineChart(Chart):
             return wanted
         x = self.counted(series) if len(names) > 1 else None
         clock = series.choice.clock
-        counted = {clock} | {i for i, name in enumerate(names) if i == x or schemas.count_of(name) in ("step", "epoch")}
+        counted = {clock} | {i for i, name in enumerate(names) if i == x or count_of(name) in ("step", "epoch")}
         return [i for i in range(len(names)) if i != axis.part and i not in counted] or [len(names) - 1]
 
     def pair(self, series: Series) -> bool:
@@ -228,7 +229,7 @@ class LineChart(Chart):
         """What ``x`` may be set to: counts that the values have, their number, times."""
         if not any("ring" in one.data for one in self.series):
             return ()
-        found = {schemas.count_of(name) for one in self.series for name in one.data.get("names", ())}
+        found = {count_of(name) for one in self.series for name in one.data.get("names", ())}
         counts = [what for what in ("step", "epoch") if what in found]
         return *counts, "event", "time", "wall"
 

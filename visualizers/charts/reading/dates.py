@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from looptap.streams.counts import clock_seconds
 from looptap.streams.values.rows import row_like
-from looptap.visualizers.charts.schemas import clock_seconds
 from looptap.visualizers.data.numbers import is_number, number
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?")
