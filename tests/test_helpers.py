@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 import math
 import random
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -69,6 +71,44 @@ def test_layer_norms_show_a_nan_in_a_small_and_in_a_large_layer(model, kind):
         model[layer].weight.grad.view(-1)[1] = math.nan
     norms = layer_norms(model, kind=kind)
     assert [name for name, value in norms.items() if math.isnan(value)] == ["0.weight", "5.weight"]
+
+
+CHANGES = {
+    "a layer more": lambda model: model.append(nn.Linear(2, 2)),
+    "a layer less": lambda model: model.pop(5),
+    "another layer": lambda model: setattr(model, "3", nn.Linear(3, 3)),
+    "another parameter": lambda model: setattr(model[0], "weight", nn.Parameter(torch.ones(3, 4))),
+    "a parameter removed": lambda model: setattr(model[0], "bias", None),
+    "a shared parameter": lambda model: setattr(model[3], "bias", model[0].bias),
+    "another name": lambda model: model[0].register_parameter("scale", model[0]._parameters.pop("bias")),
+    "a layer deep inside": lambda model: model[2].add_module("inner", nn.Linear(1, 1)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_layer_norms_follow_a_model_that_changes(model, change):
+    layer_norms(model, "weight")
+    CHANGES[change](model)
+    expected = {name: p.detach().norm().item() for name, p in model.named_parameters()}
+    assert layer_norms(model, "weight") == pytest.approx(expected, rel=1e-6)
+
+
+def test_layer_norms_keep_no_model_alive():
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(40)))
+    layer_norms(model, "weight")
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None
+
+
+@pytest.mark.parametrize("layers", [1, 5, 20])
+def test_layer_norms_of_few_and_of_many_layers_agree_with_a_loop(layers):
+    model = nn.Sequential(*(nn.Linear(width, width) for width in [3, 40] * layers))
+    expected = {name: p.detach().norm().item() for name, p in model.named_parameters()}
+    found = layer_norms(model, "weight")
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert list(found) == list(expected)
 
 
 def test_layer_norms_say_when_there_is_no_gradient(model):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
+from collections.abc import Iterator
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -14,31 +17,57 @@ What = Literal["grad", "weight"]
 
 _MAX_INLINE_ELEMENTS = 256
 """Elements up to which calling torch costs more than computing."""
+_MAX_SINGLE_TENSORS = 32
+"""Tensors up to which sorting them by kind costs more than a call for each."""
+
+
+class _ParameterNames:
+    """Names of a model's parameters, kept while it holds the same objects.
+
+    A walk over a model takes as long as half its norms.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._modules = [weakref.ref(module) for module in model.modules()]
+        keys, objects = self._held()
+        self._keys, self._identities = keys, list(map(id, objects))
+        place_of = {identity: place for place, identity in enumerate(self._identities)}
+        named = dict(model.named_parameters())
+        self.names = list(named)
+        self._places = [place_of[id(parameter)] for parameter in named.values()]
+
+    def parameters(self) -> list[Any] | None:
+        """Return the parameters, or None if the model has changed."""
+        keys, objects = self._held()
+        if keys != self._keys or list(map(id, objects)) != self._identities:
+            return None
+        return [objects[place] for place in self._places]
+
+    def _held(self) -> tuple[list[str], list[Any]]:
+        """Return the names and objects that the modules hold, in their order."""
+        keys: list[str] = []
+        objects: list[Any] = []
+        for reference in self._modules:
+            module = reference()
+            for held in (module._parameters, module._modules) if module is not None else ():
+                keys += held
+                objects += held.values()
+        return keys, objects
+
+
+_NAMES_OF: weakref.WeakKeyDictionary[Any, _ParameterNames] = weakref.WeakKeyDictionary()
 
 
 def _parameters(model: Any) -> tuple[list[str], list[Any]]:
-    """Return names and parameters like ``named_parameters()``, in half its time."""
-    names: list[str] = []
-    parameters: list[Any] = []
-    seen: set[int] = set()
-
-    def walk(module: Any, prefix: str) -> None:
-        if id(module) in seen:
-            return
-        seen.add(id(module))
-        for name, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in seen:
-                seen.add(id(parameter))
-                names.append(prefix + name)
-                parameters.append(parameter)
-        for name, child in module._modules.items():
-            if child is not None:
-                walk(child, f"{prefix}{name}.")
-
+    """Return names and parameters like ``named_parameters()``, at less cost."""
     if not hasattr(model, "_parameters"):
         raise TypeError(f"A model is a torch.nn.Module, and this one is a {type(model).__name__}.")
-    walk(model, "")
-    return names, parameters
+    known = _NAMES_OF.get(model)
+    parameters = known.parameters() if known else None
+    if known is None or parameters is None:
+        known = _NAMES_OF[model] = _ParameterNames(model)
+        parameters = known.parameters() or []
+    return known.names, parameters
 
 
 def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
@@ -61,22 +90,28 @@ def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
     return names, tensors
 
 
-def _alike(names: list[str], tensors: list[Any]) -> list[tuple[list[str], list[Any]]]:
-    """Group non-empty tensors and their names by device and dtype."""
-    one = len({tensor.dtype for tensor in tensors}) == 1 and len({tensor.device for tensor in tensors}) == 1
-    if one and all([tensor.numel() for tensor in tensors]):
-        return [(names, tensors)]
-    groups: dict[Any, tuple[list[str], list[Any]]] = {}
-    for name, tensor in zip(names, tensors, strict=True):
-        if tensor.numel():
-            group = groups.setdefault((tensor.device, tensor.dtype), ([], []))
-            group[0].append(name)
-            group[1].append(tensor)
-    return list(groups.values())
+def _usual(tensor: Any) -> bool:
+    """Return True for a tensor of single precision in memory, with elements."""
+    return tensor.is_cpu and tensor.dtype is sys.modules["torch"].float32 and tensor.numel() > 0
+
+
+def _alike(names: list[str], tensors: list[Any]) -> Iterator[tuple[list[str], list[Any]]]:
+    """Group non-empty tensors and their names by device, dtype and smallness."""
+    sizes = [tensor.numel() for tensor in tensors]
+    if len({tensor.dtype for tensor in tensors}) == 1 and len({tensor.device for tensor in tensors}) == 1:
+        kinds: list[Any] = [size and (1 if size <= _MAX_INLINE_ELEMENTS else 2) for size in sizes]
+    else:
+        kinds = [
+            size and (tensor.device, tensor.dtype, size <= _MAX_INLINE_ELEMENTS)
+            for tensor, size in zip(tensors, sizes, strict=True)
+        ]
+    for kind in set(kinds) - {0}:
+        members = [one == kind for one in kinds]
+        yield list(compress(names, members)), list(compress(tensors, members))
 
 
 def _norms(tensors: list[Any], kind: str) -> list[Any]:
-    """Return a number per tensor; all are of one device and dtype and have elements."""
+    """Return a number per tensor; all are of one device, dtype and smallness."""
     if tensors[0].is_complex():
         tensors = [tensor.abs() for tensor in tensors]
     elif tensors[0].itemsize < 4:
@@ -84,12 +119,9 @@ def _norms(tensors: list[Any], kind: str) -> list[Any]:
     if not tensors[0].is_cpu:
         return list(_fused(tensors, kind).unbind())
     # For small tensors a call of torch costs more than its work: process them all at once.
-    small = [tensor for tensor in tensors if tensor.numel() <= _MAX_INLINE_ELEMENTS]
-    if not small:
-        return _fused(tensors, kind).tolist()  # type: ignore[no-any-return]
-    large = [tensor for tensor in tensors if tensor.numel() > _MAX_INLINE_ELEMENTS]
-    at_once, fused = iter(_norms_at_once(small, kind)), iter(_fused(large, kind).tolist() if large else ())
-    return [next(at_once if tensor.numel() <= _MAX_INLINE_ELEMENTS else fused) for tensor in tensors]
+    if tensors[0].numel() <= _MAX_INLINE_ELEMENTS:
+        return _norms_at_once(tensors, kind)
+    return _fused(tensors, kind).tolist()  # type: ignore[no-any-return]
 
 
 def _fused(tensors: list[Any], kind: str) -> Any:
@@ -133,8 +165,11 @@ def layer_norms(
     """
     if kind not in ("l2", "mean_abs", "max", "std"):
         raise ValueError(f"kind is 'l2', 'mean_abs', 'max' or 'std', not {kind!r}.")
+    names, tensors = _layers(model, what)
+    if kind == "l2" and len(tensors) <= _MAX_SINGLE_TENSORS and all(map(_usual, tensors)):
+        norm = sys.modules["torch"].linalg.vector_norm
+        return dict(zip(names, [norm(tensor).item() for tensor in tensors], strict=True))
     with no_grad():
-        names, tensors = _layers(model, what)
         found: dict[str, Any] = dict.fromkeys(names, math.nan)
         for group, members in _alike(names, tensors):
             found.update(zip(group, _norms(members, kind), strict=True))
