@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from looptap.protocol.run_config import RunConfig
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf, ShelfEntry
@@ -48,6 +49,11 @@ class FedRun:
     ended: float | None = None
     metadata: dict = field(default_factory=dict)
     commands: list = field(default_factory=list)
+    scalars: list = field(default_factory=list)
+    config: RunConfig = field(default_factory=RunConfig)
+
+    def history(self, text, on=None):
+        pass
 
     def stream(self, name):
         return self.streams[0]

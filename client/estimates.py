@@ -40,6 +40,11 @@ class Estimates:
         value = self._stream.latest
         return value if is_report(value) else None
 
+    def close(self) -> None:
+        """End the stream of reports, if it was opened."""
+        if self._stream is not None:
+            self._stream.detach()
+
     def describe(self) -> Mapping[str, Any] | None:
         """Return the newest report; None if the run is over, does not answer or has none."""
         try:

@@ -22,6 +22,16 @@ def last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
+def public_line(text: str) -> str:
+    """Return the last line of a traceback without the list of all names there are.
+
+    >>> public_line("MissingObservable: no observable 'x'; there are: loss, secret.")
+    "MissingObservable: no observable 'x'."
+    """
+    said, listed, _ = last_line(text).partition("; there are: ")
+    return f"{said}." if listed else said
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a sentence suggesting the nearest of ``names``; empty if none is near.
 

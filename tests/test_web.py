@@ -168,7 +168,7 @@ def test_a_proxy_that_strips_a_prefix_needs_no_setting(stored):
 # ---------------------------------------------------------------- what is shown
 
 
-def viewed(*runs, operate=False):
+def viewed(*runs, operate=False, config=False):
     """Return a viewer without a connection."""
 
     class NoLink:
@@ -177,7 +177,7 @@ def viewed(*runs, operate=False):
         def send_frame(self, *_):
             pass
 
-    return Viewer(shelf_of(*runs), NoLink(), operate=operate)
+    return Viewer(shelf_of(*runs, operate=operate, config=config), NoLink())
 
 
 def ask(viewer, kind, **about):
@@ -189,9 +189,11 @@ def declared_job():
     settings = {"lr": 0.1}
     job.agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr), minimum=0.001, maximum=1)
     job.agent.stream("loss", "step, loss", on="batch")
+    job.agent.stream("hidden", "step, key", on="secret")
+    job.run.export("loss")
     for step in range(20):
         job.agent.emit("batch", step=step, loss=1 / (1 + step))
-        job.agent.emit("secret", key=step)
+        job.agent.emit("secret", step=step, key=step)
     return job, settings
 
 
@@ -207,6 +209,8 @@ def test_without_operate_no_text_becomes_a_query_of_the_job():
         "lambda e: e.loss",
         "optimizer",
         "__import__('os')",
+        "hidden",
+        "2 * key",
     ):
         assert "error" in ask(viewer, "chart", chart="c", q=query, runs=[name]), query
     assert "error" in ask(viewer, "chart", chart="c", q="loss", on="secret", runs=[name])
@@ -228,11 +232,13 @@ def test_without_operate_a_page_learns_of_what_is_shown_and_nothing_else():
     facts = ask(viewer, "watch", run=job.run.name)["value"]
     assert [stream["name"] for stream in facts["streams"]] == ["loss"]
     assert {event["name"] for event in facts["events"]} <= {"batch"}
-    assert not {"cost", "queries", "commands", "knobs", "config", "scalars"} & set(facts)
+    assert facts["first"] == [{"q": "loss"}]
+    assert not {"cost", "queries", "commands", "knobs", "config", "scalars", "gradient", "machine"} & set(facts)
     words = {word["word"] for word in ask(viewer, "words", run=job.run.name)["value"]}
     assert "loss" in words
-    assert not {"secret", "key", "lr"} & words
+    assert not {"secret", "key", "lr", "hidden"} & words
     assert "secret" not in json.dumps(facts)
+    assert "hidden" not in json.dumps(facts)
     viewer.close()
     job.agent.close()
 
@@ -245,11 +251,49 @@ def test_who_changed_what_is_no_stream_of_a_reader():
     reader, operator = viewed(job.run), viewed(job.run, operate=True)
     assert "error" in ask(reader, "chart", chart="c", q="commands", runs=[job.run.name])
     assert "value" in ask(operator, "chart", chart="c", q="commands", runs=[job.run.name])
-    for viewer, shown in ((reader, {"loss"}), (operator, {"loss", "commands"})):
+    for viewer, shown in ((reader, {"loss"}), (operator, {"loss", "hidden", "commands"})):
         facts = ask(viewer, "watch", run=job.run.name)["value"]
         assert {one["name"] for one in facts["streams"]} == shown
-        assert facts["first"] == [{"q": "loss"}]
+        assert facts["first"][0] == {"q": "loss"}
+        assert "commands" not in [one["q"] for one in facts["first"]]
         viewer.close()
+    job.agent.close()
+
+
+def test_what_a_reader_waits_for_and_what_fails_names_nothing_else():
+    job, _ = declared_job()
+    for name, query, on in (("waits", "step", "rare"), ("fails", "step, lss", "batch")):
+        job.agent.stream(name, query, on=on)
+        job.run.export(name)
+    job.agent.emit("batch", step=20, loss=0.5, other=1)
+    viewer = viewed(job.run)
+    shown = []
+    for name in ("waits", "fails", "loss"):
+        assert "value" in ask(viewer, "chart", chart=name, q=name, runs=[job.run.name])
+    for stream in job.run.attached:
+        soon(lambda stream=stream: stream.error_count or stream.name != "fails")
+        shown += [stream.outlook(), stream.traceback, *stream.notes, *map(str, stream.values)]
+    for chart in viewer._charts.values():
+        chart.plot.pull()
+        shown += [repr(picture) for picture in chart.plot.pictures()]
+    text = "\n".join(shown)
+    assert "waiting for the first value of 'waits'" in text
+    assert "no observable 'lss'" in text
+    assert not [word for word in ("secret", "hidden", "other", "key") if word in text]
+    viewer.close()
+    job.agent.close()
+
+
+def test_a_stream_that_is_no_longer_exported_ends_on_the_pages_of_readers():
+    job, _ = declared_job()
+    viewer = viewed(job.run)
+    assert "value" in ask(viewer, "chart", chart="c", q="loss", runs=[job.run.name])
+    (stream,) = job.run.attached
+    job.run.export("loss", False)
+    viewer._shelf.refresh()
+    assert (stream.state, stream.reason) == ("ended", "it is no longer exported")
+    assert "error" in ask(viewer, "chart", chart="d", q="loss", runs=[job.run.name])
+    viewer.close()
     job.agent.close()
 
 
@@ -291,6 +335,7 @@ def test_a_viewers_file_shows_what_was_shared_also_with_operate(tmp_path, monkey
         with looptap.attach("job") as run:
             soon(lambda: len(run.streams) == 2)
             soon(lambda: set(run.events()) >= {"batch", "secret"})
+            run.export("loss")
             reader = viewed(run)
             facts = ask(reader, "watch", run="job")["value"]
             assert [event["name"] for event in facts["events"]] == ["batch"]

@@ -25,7 +25,7 @@ from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, TRIGGER
-from looptap.streams.text import last_line
+from looptap.streams.text import last_line, public_line
 from looptap.streams.values.device_transfer import Pending
 
 RETRY_DELAY_SECONDS, VIEWER_RETRY_DELAY_SECONDS, VIEWER_STALL_TIMEOUT_SECONDS = 0.01, 0.25, 4.0
@@ -181,8 +181,8 @@ class Subscription:
         if columns is None:
             return None
         values, flags = finished(columns)
-        if flags and self.client.viewer:  # not where in the job's code it failed
-            values = [last_line(v) if f & ERROR else v for v, f in zip(values, flags, strict=True)]
+        if flags and self.client.viewer:  # not where in the job's code it failed, nor what else there is
+            values = [public_line(v) if f & ERROR else v for v, f in zip(values, flags, strict=True)]
         return columns, values, flags
 
     def take(self, columns: ValueBatch) -> None:
@@ -237,7 +237,7 @@ class Subscription:
         elapsed = time.monotonic() - query.started if query.started else 0.0
         traceback, remarks = query.traceback, tuple(query.warnings())
         if self.client.viewer:
-            traceback, remarks = last_line(traceback), ()
+            traceback, remarks = public_line(traceback), ()
         return m.Status(
             self.number, self.state, self._ended or query.reason, self.last, self.source.dropped,
             query.pipeline.skipped, query.errors, traceback, remarks,

@@ -6,24 +6,20 @@ import functools
 import logging
 import re
 import weakref
-from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import msgspec
 
 from looptap.client.session.run_handle import RunHandle
+from looptap.client.streams.received import received
 from looptap.protocol import messages as m
-from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionInfo
-from looptap.protocol.values.unpacking import unpack_values
 from looptap.store.kept_scalars import HistorySpan, kept_batch, note_on
 from looptap.streams.panel_hint import PanelChart
 from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
-from looptap.streams.text import last_line
-from looptap.streams.values.sizing import size_of
+from looptap.streams.text import last_line, public_line
 
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
 _PANEL_BUDGET_SHARE = 0.01  # of the loop's time, for each chart of a panel
@@ -67,14 +63,16 @@ class LiveStream(Stream):
     gap of exact size. After that it is attached again: what the query had yielded and is lost is a gap of exact size;
     what it would have yielded since is one too where each event yields a value, else a further gap of unknown size
     (``missing`` is None). A run that ends without a goodbye, such as a killed one, leaves one, too. A run that was
-    attached with ``follow=True`` continues with the next of its name: so do the numbers, and `seams` says where.
+    attached with ``follow=True`` continues with the next of its name: so do the numbers, and `seams` says where. With
+    ``discreet`` its texts say no more than a viewer may know: nothing of the rest of the run.
     """
 
     feed_type: type[LiveFeed] = LiveFeed
 
     def __init__(
-        self, run: RunHandle, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int
-    ) -> None:
+        self, run: RunHandle, attach: m.Attach, *, name: str, text: str, buffer: int, buffer_bytes: int,
+        discreet: bool = False,
+    ) -> None:  # fmt: skip
         feed = self.feed_type(buffer, buffer_bytes, run.session.callbacks.schedule)
         super().__init__(name, text=text, on=attach.on, feed=feed)
         self.run = run
@@ -98,6 +96,7 @@ class LiveStream(Stream):
         """The items at the beginning that come from the history of scalars, if some do."""
         self._wished = attach  # with the names that have a history
         self._own_query: m.Attach | None = None  # the query that was handed over to the job
+        self._discreet = discreet
         self._explanation = ""
         self._panel_charts: tuple[PanelChart, ...] = ()
         self._panel: list[tuple[Stream, str]] = []
@@ -223,7 +222,7 @@ class LiveStream(Stream):
 
     def receive(self, message: m.Values) -> None:
         """Handle a message of values. Raises MessageError if it is inconsistent."""
-        batch = _batch(message)
+        batch = received(message, discreet=self._discreet)
         if self._attached_again:  # what was known at the attach may be off by the event of that moment
             self._continue_numbers(batch.first, batch.events[0])
             self._attached_again, self._first_position = False, None  # the next cut goes by what comes from here
@@ -307,7 +306,8 @@ class LiveStream(Stream):
             self._earlier_counts[0] + status.withheld,
             self._earlier_counts[1] + status.filtered,
         )
-        self.feed.traceback = self.traceback or status.traceback[:_MAX_NOTE_CHARACTERS]
+        traceback = public_line(status.traceback) if self._discreet else status.traceback
+        self.feed.traceback = self.traceback or traceback[:_MAX_NOTE_CHARACTERS]
         self._limit(status.notes)
         self._mark_stretch(self.withheld > before)
         if self.traceback and not self._warned:
@@ -327,7 +327,7 @@ class LiveStream(Stream):
             self.run.session.streams.forget(self.attach.stream)
 
     def _note(self, notes: Iterable[str]) -> None:
-        for note in notes:
+        for note in () if self._discreet else notes:
             if note[:_MAX_NOTE_CHARACTERS] not in self.notes and len(self.notes) < _MAX_NOTES:
                 self.notes.append(note[:_MAX_NOTE_CHARACTERS])
 
@@ -359,35 +359,10 @@ class LiveStream(Stream):
         self.limited = (*earlier, LimitedStretch(first, last))[-_MAX_STRETCHES:]
 
     def _outlook(self) -> str:
+        if self._discreet:
+            return self._failures()
         return self._failures() + self._limitations() + (self.run.session.outlook(self.on) if self.on else "")
 
     def _limitations(self) -> str:
         """Describe how the budget limits the query now; empty if it does not."""
         return "".join(f" {note[:1].upper()}{note[1:]}." for note in self.limits)
-
-
-def _batch(message: m.Values) -> Batch:
-    """Return the columns of a message, checked against each other."""
-    values = unpack_values(message.form, message.values)
-    count = len(values)
-    events, times, windows = array("q"), array("d"), array("q")
-    if len(message.events) == len(message.times) == 8 * count and len(message.flags) in (0, count):
-        events.frombytes(message.events)
-        times.frombytes(message.times)
-    if not count or len(events) != count or not 0 < message.first <= MAX_VALUE_NUMBER:
-        raise MessageError(f"{count} values from number {message.first} on with columns of another length.")
-    if not (min(events) >= 0 and max(events) <= MAX_VALUE_NUMBER and 0 <= message.rank <= MAX_VALUE_NUMBER):
-        raise MessageError("Values with impossible event numbers.")
-    nbytes = _footprint(message, values)
-    if len(message.windows) == 8 * count:
-        windows.frombytes(message.windows)
-    columns = events, times, values, message.clock, message.flags, message.rank, nbytes
-    return Batch(message.first, *columns, windows=windows or None)
-
-
-def _footprint(message: m.Values, values: list[Any]) -> int:
-    """Estimate the bytes that values take, without visiting each plain one."""
-    if message.form == m.PACKED:
-        return max(size_of(values), len(message.values))
-    width = len(values[0]) if message.form == m.ROWS else 0
-    return len(message.values) + len(values) * (64 + 40 * width)

@@ -27,6 +27,8 @@ DRAWN = "(count) => [...document.querySelectorAll('.looptap')].filter((el) => el
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     with beside_a_job(tmp_path_factory.mktemp("runs")):
+        with looptap.attach("job") as run:
+            run.export("loss")
         yield
 
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import warm
 from waiting import soon
 
+from looptap.protocol.run_config import RunConfig
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf, ShelfEntry
 from looptap.visualizers.surfaces.web.web_server import WebServer
 
@@ -41,6 +42,11 @@ class Shown:
     ended: float | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     commands: list[Any] = field(default_factory=list)
+    scalars: list[Any] = field(default_factory=list)
+    config: RunConfig = field(default_factory=RunConfig)
+
+    def history(self, text, on=None):
+        pass
 
     def stream(self, name):
         return next(one for one in self.streams if one.name == name)
@@ -49,9 +55,11 @@ class Shown:
         pass
 
 
-def shelf_of(*runs):
+def shelf_of(*runs, **rights):
     """Return a shelf with these runs, by their names."""
-    found = RunShelf(lambda: [ShelfEntry(run.name, run.name, "live", "live", lambda run=run: run) for run in runs])
+    found = RunShelf(
+        lambda: [ShelfEntry(run.name, run.name, "live", "live", lambda run=run: run) for run in runs], **rights
+    )
     found.refresh()
     for run in runs:
         found.open(run.name)  # so that it is still open when no page shows it any more
@@ -59,9 +67,9 @@ def shelf_of(*runs):
 
 
 @contextlib.contextmanager
-def serving(*runs, **how):
+def serving(*runs, operate=False, config=False, **how):
     """Serve a page for ``runs`` from a thread of this process; yield the server."""
-    server = WebServer(shelf_of(*runs), **how)
+    server = WebServer(shelf_of(*runs, operate=operate, config=config), **how)
     server.listen("127.0.0.1", 0)
     started = threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(server.run(started.set)), daemon=True)

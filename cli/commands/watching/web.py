@@ -35,6 +35,7 @@ def main(
     operate: Annotated[
         bool, Option("--operate", help="Let the page ask queries of jobs, turn controls and give commands.")
     ] = False,
+    config: Annotated[bool, Option("--config", help="Show the settings of the runs on a read-only page, too.")] = False,
     port: Annotated[
         int | None,
         Option(metavar="N", min=0, max=65_535, show_default=str(DEFAULT_PORT_NUMBER), help="The port; 0: any."),
@@ -64,7 +65,7 @@ def main(
       looptap web looptap-runs/*.looptap
       ssh -L 8765:localhost:8765 node7 looptap web --no-open
 
-    The page is for this machine only, and for who has the token in its address. It is read-only: declared streams,
+    The page is for this machine only, and for who has the token in its address. It is read-only: exported streams,
     stored runs, and arithmetic over them. With --operate, who has the address can do all that you can: a query is code
     in the job. It needs the package tornado: pip install 'looptap[web]'.
     """
@@ -74,9 +75,9 @@ def main(
         from looptap.visualizers.surfaces.web.web_server import WebServer
     except ImportError as error:
         return complain(f"looptap web needs the package {error.name}: pip install 'looptap[web]'")
-    shelf = RunShelf(PageRuns(names or ()))
+    shelf = RunShelf(PageRuns(names or ()), operate=operate, config=config)
     shelf.refresh()
-    server = WebServer(shelf, operate=operate, base=base_url, names=allow_host or ())
+    server = WebServer(shelf, base=base_url, names=allow_host or ())
     server.listen(host, DEFAULT_PORT_NUMBER if port is None else port, _MAX_PORTS_TRIED if port is None else 1)
 
     def started() -> None:

@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
+from looptap.protocol.keys import OPERATOR
 from looptap.streams.aggregations.registry import REDUCERS as QUERY_REDUCERS
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import BUILT_IN
 from looptap.streams.values.checks import HELPERS
 from looptap.visualizers.surfaces.web.expressions import FUNCTIONS, REDUCERS, ReadableStream
 from looptap.visualizers.surfaces.web.run_shelf import is_live
-from looptap.visualizers.surfaces.web.stream_requests import OPERATOR, shown_streams
+from looptap.visualizers.surfaces.web.stream_requests import readable
 
 NAMES_QUERY = "lambda e: sorted(e.__looptap_names__())"
 """Asks an event for the names of its observables."""
@@ -20,11 +21,11 @@ _NAMES_TIMEOUT_SECONDS = 1.5
 _MAX_WORDS_COUNT = 2_000
 
 
-def words_of(run: Any, on: str, *, operate: bool) -> list[dict[str, str]]:
+def words_of(run: Any, on: str) -> list[dict[str, str]]:
     """Return the words for ``run``, each with its kind and its meaning."""
-    streams = [(one.name, tuple(one.fields or ())) for one in shown_streams(run, operate=operate)]
+    streams = list(readable(run).items())
     found = [_word(name, "stream", ", ".join(fields)) for name, fields in streams]
-    if is_live(run) and operate and run.role == OPERATOR:
+    if is_live(run) and run.role == OPERATOR:
         found += [_word(name, "observable", f"of {on or 'batch'}") for name in observables(run, on or "batch")]
         found += [_word(name, "observable", "of every event") for name in BUILT_IN]
         found += [_word(name, "reducer", "over the events of a window") for name in QUERY_REDUCERS]

@@ -30,8 +30,8 @@ log = logging.getLogger("looptap")
 class Viewers:
     """The open pages, and the threads that answer them."""
 
-    def __init__(self, shelf: RunShelf, *, operate: bool, title: str = "") -> None:
-        self.shelf, self.operate, self.title = shelf, operate, title
+    def __init__(self, shelf: RunShelf, *, title: str = "") -> None:
+        self.shelf, self.title = shelf, title
         self.connections: dict[str, PageConnection] = {}
         self._pool = ThreadPoolExecutor(2 * MAX_VIEWERS + 2, thread_name_prefix="looptap-web")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,7 +82,7 @@ class PageConnection:
     def __init__(self, viewers: Viewers, name: str) -> None:
         self._viewers, self.name = viewers, name
         self.link = ViewerLink(asyncio.get_running_loop())
-        self.viewer = Viewer(viewers.shelf, self.link, operate=viewers.operate)
+        self.viewer = Viewer(viewers.shelf, self.link)
         self._requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING_REQUESTS_COUNT)
         self._socket: ViewerSocket | None = None
         self._shelf_version = -1
@@ -100,7 +100,7 @@ class PageConnection:
             before.close(1000, "another connection has taken its place")
         self.link.connect(socket)
         self._shelf_version, self._informed = -1, None
-        operate = self._viewers.operate
+        operate = self._viewers.shelf.operate
         about = {"operate": operate, "note": "" if operate else READ_ONLY, "title": self._viewers.title}
         self.link.post({"t": "hello", **about, "charts": self.viewer.charts})
         self._list()

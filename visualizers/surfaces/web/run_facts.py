@@ -6,47 +6,49 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from looptap.client.estimates import Estimates, is_report, over_by_now, said
+from looptap.client.estimates import Estimates, commonest, over_by_now, said
 from looptap.client.machine import described
 from looptap.client.session.vitals import moving
+from looptap.protocol.errors import NotAllowed
+from looptap.protocol.keys import OPERATOR
+from looptap.protocol.run_config import BEING_READ, RunConfig
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.stream.stream import Stream
 from looptap.streams.text import cut
-from looptap.visualizers.first_curves import first_curves
+from looptap.visualizers.data.words import shown
+from looptap.visualizers.first_curves import GRADIENT_NORM, Curve, first_curves, has_gradient_norm
 from looptap.visualizers.surfaces.panels.run_controls import RunControls
 from looptap.visualizers.surfaces.web.knobs import plain_knob, value_for
-from looptap.visualizers.surfaces.web.run_shelf import close_stream, is_live
-from looptap.visualizers.surfaces.web.stream_requests import COMMANDS_STREAM, OPERATOR, shown_streams
+from looptap.visualizers.surfaces.web.run_shelf import is_live
+from looptap.visualizers.surfaces.web.stream_requests import COMMANDS_STREAM
 
 log = logging.getLogger("looptap")
 
 REFRESH_INTERVAL_SECONDS = 1.0
 """Seconds between two requests for the state of a run."""
-PROGRESS_STREAM = "progress.report"
-"""The stream in which a job shows its progress to those who may not ask for it."""
 _MAX_ROWS = 30
 _MAX_COMMANDS = 12
 _MAX_TEXT_CHARACTERS = 300
+_MAX_FACT_CHARACTERS = 2_000
+_MAX_SETTINGS = 500
 
 
 class RunFacts:
     """What a page shows of a run beside its charts."""
 
-    def __init__(self, run: Any, *, operate: bool) -> None:
+    def __init__(self, run: Any) -> None:
         self._run = run
         self._live = is_live(run)
-        self._operates = operate and self._live and run.role == OPERATOR
+        self._operates = self._live and run.role == OPERATOR
         self._guard, self._turning = threading.Lock(), threading.Lock()
         self._looked = -math.inf
         self._last: dict[str, Any] = {}
         self._before: tuple[float, dict[str, int]] = (0.0, {})
-        asks = self._live and (self._operates or run.role != OPERATOR)
-        self._estimates = Estimates(run) if asks else None
-        self._progress: Stream | None = None
+        self._estimates = Estimates(run) if self._live else None
+        self._config: RunConfig | None = None
         self._controls = RunControls(run) if self._operates else None
 
     def look(self) -> dict[str, Any]:
@@ -76,9 +78,9 @@ class RunFacts:
         return "" if sure else question
 
     def close(self) -> None:
-        """End the streams that the facts were read from."""
-        if self._progress is not None:
-            close_stream(self._progress)
+        """End the stream that the facts were read from."""
+        if self._estimates is not None:
+            self._estimates.close()
 
     def _read(self) -> dict[str, Any]:
         """Read the facts; a failure is one of them, so that the charts are still shown."""
@@ -103,14 +105,15 @@ class RunFacts:
         if not run.alive:
             return facts
         problems: list[str] = []
-        asked = [self._cost, self._commands] if self._operates else []
-        parts = [self._streams, self._activity, self._first, *asked]
+        asked = [self._cost, self._commands, self._gradient] if self._operates else []
+        parts = [self._streams, self._activity, self._first, self._started, *asked]
         for part in parts:
             try:
                 facts |= part(facts)
             except (LooptapError, TimeoutError) as error:
                 problems.append(str(error))
-        if (report := self._report(facts["streams"])) is not None:
+        report = None if self._estimates is None else self._estimates.describe()
+        if report is not None:
             sure, perhaps = over_by_now(report)
             facts["progress"] = {"sure": _finite(sure), "perhaps": _finite(perhaps), "lines": said(report)}
         if self._controls is not None:
@@ -125,24 +128,40 @@ class RunFacts:
                     "fields": list(one.fields or ()), "values": one.values, "rate": _finite(one.rate),
                     "state": one.reason or one.state,
                 }
-                for one in shown_streams(self._run, operate=self._operates)[: 10 * _MAX_ROWS]
+                for one in self._run.streams[: 10 * _MAX_ROWS]
             ]
         }  # fmt: skip
 
     def _first(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a page opens with: declared streams, then curves of scalars."""
-        streams = [one for one in shown_streams(self._run, operate=self._operates) if one.name != COMMANDS_STREAM]
+        streams = [one for one in self._run.streams if one.name != COMMANDS_STREAM]
         curves = first_curves(self._run.scalars, streams) if self._operates else []
-        return {"first": [*({"q": one.name} for one in streams), *({"q": one.query, "on": one.on} for one in curves)]}
+        return {
+            "first": [
+                *({"q": one.name} for one in streams),
+                *({"q": one.query, "on": one.on, "name": one.name} for one in curves),
+            ]
+        }
+
+    def _started(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the run was started with, if that is shown."""
+        if self._config is None or self._config.diff_note == BEING_READ:
+            try:
+                self._config = self._run.config
+            except NotAllowed:  # it is shared with nobody, or not with us
+                return {}
+        return config_facts(self._config)
+
+    def _gradient(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the query of a gradient norm, unless events carry one."""
+        if has_gradient_norm(self._run.scalars):
+            return {}
+        return {"gradient": {"q": GRADIENT_NORM, "on": commonest(self._run), "every": 20, "name": "gradient norm"}}
 
     def _activity(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return how far the loop is; a reader learns of the events of what is shown."""
+        """Return how far the loop is."""
         run, events = self._run, self._run.events()
         ages, idle = run.ages(), run.idle
-        if not self._operates and run.role == OPERATOR:
-            shown = {one["on"] for one in facts["streams"]}
-            events = {name: count for name, count in events.items() if name in shown}
-            ages = {name: age for name, age in ages.items() if name in shown}
         (then, before), now = self._before, time.monotonic()
         self._before = now, events
         rows = [
@@ -156,7 +175,7 @@ class RunFacts:
         found: dict[str, Any] = {"events": rows, "moving": moving(events, ages, idle) if events else ""}
         if run.paused:
             found["moving"] = f"paused for {duration(run.paused)}"
-        if self._operates and run.inside:
+        if run.inside:
             found["moving"] = f"inside {run.inside}"
         return found
 
@@ -181,14 +200,6 @@ class RunFacts:
             "commands": [_command(one, one.client) for one in reversed(self._run.command_records()[-_MAX_COMMANDS:])]
         }
 
-    def _report(self, streams: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        if self._estimates is not None:
-            return self._estimates.describe()
-        if self._progress is None and any(one["name"] == PROGRESS_STREAM for one in streams):
-            self._progress = self._run.stream(PROGRESS_STREAM)
-        value = None if self._progress is None else self._progress.latest
-        return value if is_report(value) else None
-
     def _panel(self, controls: RunControls) -> dict[str, Any]:
         ordered = sorted(list(controls.knobs.values()), key=lambda knob: knob.info is None)
         return {"knobs": [plain_knob(knob) for knob in ordered], "refusal": controls.reason}
@@ -199,6 +210,7 @@ class RunFacts:
         run = self._run
         facts = run.metadata
         where = ", ".join(str(facts[name]) for name in ("host", "directory", "commit") if facts.get(name))
+        curves = first_curves(run.scalars, [Curve(one.text, one.on, one.name) for one in run.streams])
         took = f", for {duration(run.ended - run.started)}" if run.started and run.ended else ""
         return {
             "name": run.name, "id": run.id, "kind": "stored", "state": run.state, "reason": cut(run.reason, 500),
@@ -211,10 +223,20 @@ class RunFacts:
                 }
                 for one in run.streams[: 10 * _MAX_ROWS]
             ],
-            "first": [{"q": one.name} for one in run.streams[:_MAX_ROWS]],
+            "first": [
+                *({"q": one.name} for one in run.streams[:_MAX_ROWS]),
+                *({"q": one.query, "on": one.on, "name": one.name} for one in curves),
+            ],
             "commands": [_command(one, one.client) for one in reversed(run.commands[-_MAX_COMMANDS:])],
-            "problems": [],
+            "problems": [], **config_facts(run.config),
         }  # fmt: skip
+
+
+def config_facts(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of a run and the facts of its start, as rows of texts."""
+    settings = [[name, shown(value, _MAX_TEXT_CHARACTERS)] for name, value in list(config.items())[:_MAX_SETTINGS]]
+    facts = [[name, cut(text, _MAX_FACT_CHARACTERS)] for name, text in config.facts().items()]
+    return {"config": settings, "started_with": facts, "changed": config.dirty}
 
 
 def _command(one: Any, client: str) -> list[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
 from looptap.streams.stream.stream import Stream
+from looptap.visualizers.surfaces.web.exported_run import ExportedRun, exported
 
 LIVE_RUN, STORED_RUN = "live", "stored"
 """Kinds of runs: one to attach to, and the file of one."""
@@ -89,6 +92,11 @@ class SharedPool(Generic[Shared]):
         for made in entry.made:
             self._close(made)
 
+    def held(self) -> list[Shared]:
+        """Return the objects that have users."""
+        with self._guard:
+            return [made for entry in self._entries.values() for made in entry.made]
+
 
 class UnknownRun(LooptapError):
     """A page has named a run that is not among those that it shows."""
@@ -97,11 +105,15 @@ class UnknownRun(LooptapError):
 class RunShelf:
     """The runs found by ``look``; those that are open are shared by all viewers.
 
-    So are their streams and their facts: a query that ten viewers look at is one query in the job.
+    So are their streams and their facts: a query that ten viewers look at is one query in the job. Without ``operate``
+    the runs are as viewers of a share see them, with ``config`` their settings too.
     """
 
-    def __init__(self, look: Callable[[], Sequence[ShelfEntry]]) -> None:
+    def __init__(
+        self, look: Callable[[], Sequence[ShelfEntry]], *, operate: bool = False, config: bool = False
+    ) -> None:
         self._look = look
+        self.operate, self._config = operate, config
         self._guard = threading.Lock()
         self._entries: dict[str, ShelfEntry] = {}
         self.runs: SharedPool[Any] = SharedPool(lambda run: run.close())
@@ -117,6 +129,10 @@ class RunShelf:
             if found != self._entries:
                 self.version += 1
             self._entries = found
+        for run in self.runs.held():
+            if isinstance(run, ExportedRun) and run.alive:
+                with contextlib.suppress(LooptapError):
+                    run.streams  # noqa: B018 - streams that are no longer exported end
 
     def entries(self) -> list[ShelfEntry]:
         """Return the runs that were last found."""
@@ -131,7 +147,11 @@ class RunShelf:
             raise UnknownRun(f"There is no run {key!r} here any more.")
         if entry.problem:
             raise UnknownRun(entry.problem)
-        return self.runs.take(key, entry.opener)
+        return self.runs.take(key, partial(self._opened, entry))
+
+    def _opened(self, entry: ShelfEntry) -> Any:
+        run = entry.opener()
+        return run if self.operate else exported(run, config=self._config)
 
     def close(self, key: str) -> None:
         """Note that a viewer no longer looks at a run."""
@@ -140,7 +160,7 @@ class RunShelf:
 
 def is_live(run: Any) -> bool:
     """Return whether a run is one to attach to, not a file."""
-    return isinstance(run, Run)
+    return isinstance(run, Run | ExportedRun)
 
 
 def close_stream(stream: Stream) -> None:

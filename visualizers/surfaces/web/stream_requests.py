@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from looptap.client.streams.live import LiveStream
+from looptap.protocol.keys import OPERATOR
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
 from looptap.streams.stream.feed import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import last_line
 from looptap.streams.waiting import poll_until
+from looptap.visualizers.surfaces.web.exported_run import ExportedRun
 from looptap.visualizers.surfaces.web.expressions import ReadableStream, reader_query
 from looptap.visualizers.surfaces.web.run_shelf import close_stream, is_live
 
@@ -24,8 +26,6 @@ _FIRST_VALUE_SECONDS = 1.0  # to wait for a first value, or for the reason why t
 _POLL_INTERVAL_SECONDS = 0.02
 COMMANDS_STREAM = "commands"
 """The stream of the commands of all clients, which every run has."""
-OPERATOR = "operator"
-"""The role that may ask queries of a job."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,22 @@ class StreamRequest:
     on: str = ""
     window: str = ""
     every: int = 1
+    name: str = ""
+    """What the chart calls it; empty for the text."""
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> StreamRequest:
         """Return the request of a message. Raises QueryError."""
-        text, on, window = (str(message.get(name) or "").strip() for name in ("q", "on", "window"))
+        text, on, window, name = (str(message.get(key) or "").strip() for key in ("q", "on", "window", "name"))
         every = message.get("every") or 1
         if not text:
             raise QueryError("Type the name of a stream, or a query such as: step, loss")
-        if len(text) > MAX_QUERY_CHARACTERS or len(on) > MAX_QUERY_CHARACTERS:
+        if max(map(len, (text, on, name))) > MAX_QUERY_CHARACTERS:
             raise QueryError(f"A query has {MAX_QUERY_CHARACTERS:,} characters at most.")
         if not isinstance(every, int) or isinstance(every, bool) or not 1 <= every <= MAX_EVERY_EVENTS:
             raise QueryError(f"every: {every!r:.40} is no number of events.")
         window_of(window)
-        return cls(text, on, window, every)
+        return cls(text, on, window, every, name)
 
     @property
     def plain(self) -> bool:
@@ -78,29 +80,23 @@ def window_of(text: str) -> Window | None:
     raise QueryError(f"{text!r:.60}: a window is a number of events (100), of seconds (30s), or sliding 100.")
 
 
-def shown_streams(run: Any, *, operate: bool) -> list[Any]:
-    """Return the streams that a page lists. Raises LooptapError.
-
-    Who changed what is no stream for readers, unless it was exported.
-    """
-    every = list(run.streams)
-    if not is_live(run) or operate or run.role != OPERATOR:
-        return every
-    return [one for one in every if one.name != COMMANDS_STREAM or one.exported]
+def readable(run: Any) -> dict[str, tuple[str, ...]]:
+    """Return what can be read by name, with fields: streams; of a file, scalars too."""
+    found = {one.name: tuple(one.fields or ()) for one in run.streams}
+    return found if is_live(run) else {one.name: () for one in run.scalars} | found
 
 
-def opened(run: Any, request: StreamRequest, *, operate: bool) -> Stream:
+def opened(run: Any, request: StreamRequest) -> Stream:
     """Return the stream of a request. Raises LooptapError.
 
-    Only with ``operate``, and for an operator, a text becomes a query in the job.
+    Only for an operator a text becomes a query in the job.
     """
-    if not is_live(run):
-        return _read(run, request, {stream.name: tuple(stream.fields or ()) for stream in run.streams})
-    declared = {one.name: tuple(one.fields or ()) for one in shown_streams(run, operate=operate)}
-    if operate and run.role == OPERATOR:
+    declared = readable(run)
+    if is_live(run) and run.role == OPERATOR:
         if request.plain and request.text in declared:
             return _named(run, request.text)
         how = {"on": request.on or None, "window": window_of(request.window), "every": request.every}
+        how["name"] = request.name
         how["history"] = True if not request.window and request.every == 1 else None
         query: Stream = run.stream(request.text, **how)
         return query
@@ -111,16 +107,19 @@ def _read(run: Any, request: StreamRequest, shown: Mapping[str, tuple[str, ...]]
     """Return a stream that is there, or arithmetic over one."""
     if request.plain and request.text in shown:
         return _named(run, request.text)
+    history: Stream | None = None if is_live(run) else run.history(request.text, request.on or None)
+    if history is not None:
+        return history
     if request.on or request.every != 1:
         raise QueryError("The streams shown here have their own events: leave 'on' and 'every' empty.")
     if not shown:
-        raise QueryError("This run shows no stream.")
-    readable = [ReadableStream(name, fields) for name, fields in shown.items()]
+        raise QueryError("This run shows no stream, until one is exported.")
+    streams = [ReadableStream(name, fields) for name, fields in shown.items()]
     window = window_of(request.window)
     try:
-        found = reader_query(request.text, readable, window)
+        found = reader_query(request.text, streams, window)
     except QueryError as error:
-        if is_live(run) and run.role == OPERATOR:
+        if isinstance(run, ExportedRun):
             raise QueryError(f"{error} To ask the job itself, start: looptap web --operate") from None
         raise
     source = _named(run, found.stream)

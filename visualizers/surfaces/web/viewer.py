@@ -16,14 +16,14 @@ from typing import Any
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.chart import IncompatibleStreams
-from looptap.visualizers.charts.legends import run_of
 from looptap.visualizers.data.words import shown as short_number
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.live.frame_channel import Asked, FrameChannel
 from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.web.completion import words_of
+from looptap.visualizers.surfaces.web.exported_run import ExportedRun
 from looptap.visualizers.surfaces.web.run_facts import RunFacts
-from looptap.visualizers.surfaces.web.run_shelf import RunShelf, is_live
+from looptap.visualizers.surfaces.web.run_shelf import RunShelf
 from looptap.visualizers.surfaces.web.stream_requests import StreamRequest, check, opened
 from looptap.visualizers.surfaces.web.viewer_link import ViewerLink
 
@@ -36,7 +36,7 @@ MAX_SUMMARY_ROWS = 200
 MAX_CANVAS_NAME_CHARACTERS = 80
 """Characters of the name that a page gives a chart."""
 READ_ONLY = (
-    "This page is read-only: it shows declared streams and stored runs, and arithmetic over them. "
+    "This page is read-only: it shows exported streams and stored runs, and arithmetic over them. "
     "Queries, controls and commands need: looptap web --operate"
 )
 """What a page says that may only look."""
@@ -87,8 +87,8 @@ class ShownChart:
 class Viewer:
     """What one page looks at, until `close`."""
 
-    def __init__(self, shelf: RunShelf, link: ViewerLink, *, operate: bool) -> None:
-        self.link, self.operate = link, operate
+    def __init__(self, shelf: RunShelf, link: ViewerLink) -> None:
+        self.link = link
         self.closed = False
         self._shelf = shelf
         self._guard = threading.Lock()  # held by each request and by `close`
@@ -113,7 +113,7 @@ class Viewer:
         except KeyError:
             return reply | {"error": f"A page does not ask for {kind!r:.40}."}
         try:
-            if changes and not self.operate:
+            if changes and not self._shelf.operate:
                 raise NotOperating(READ_ONLY)
             with self._guard:
                 if self.closed:
@@ -146,7 +146,7 @@ class Viewer:
             plot = Plot(streams[0] if len(streams) == 1 else streams, x=x or ("step" if len(runs) > 1 else ""))
             for cell in plot.cells:
                 cell.refused.update(without)
-                if not self.operate and any(is_live(run_of(stream)) for stream in cell.streams):
+                if not self._shelf.operate:
                     cell.commands.forget_runs()
             canvases = [f"{name}.{place}" for place in range(len(plot.cells))]
             for cell, canvas in zip(plot.cells, canvases, strict=True):
@@ -181,9 +181,11 @@ class Viewer:
             try:
                 run = self._shelf.open(key)
                 shown.runs.append(key)
-                stream_key = (key, request, self.operate)
-                stream = self._shelf.streams.take(stream_key, partial(opened, run, request, operate=self.operate))
+                stream_key = (key, request)
+                stream = self._shelf.streams.take(stream_key, partial(opened, run, request))
                 shown.streams.append(stream_key)
+                if isinstance(run, ExportedRun):
+                    run.check(stream)
                 if typed:
                     check(stream)
                 found.append(stream)
@@ -219,7 +221,7 @@ class Viewer:
             return {}
         run = self._shelf.open(key)
         try:
-            self._facts = self._shelf.facts.take(key, partial(RunFacts, run, operate=self.operate))
+            self._facts = self._shelf.facts.take(key, partial(RunFacts, run))
         except BaseException:
             self._shelf.close(key)
             raise
@@ -255,7 +257,7 @@ class Viewer:
         """Return the words that a text may consist of."""
         run = self._shelf.open(key := str(message.get("run") or ""))
         try:
-            return words_of(run, str(message.get("on") or ""), operate=self.operate)
+            return words_of(run, str(message.get("on") or ""))
         finally:
             self._shelf.close(key)
 

@@ -31,10 +31,8 @@ class WebServer:
     none is needed.
     """
 
-    def __init__(
-        self, shelf: RunShelf, *, operate: bool = False, base: str = "/", names: Collection[str] = (), title: str = ""
-    ) -> None:
-        self.viewers = Viewers(shelf, operate=operate, title=title)
+    def __init__(self, shelf: RunShelf, *, base: str = "/", names: Collection[str] = (), title: str = "") -> None:
+        self.viewers = Viewers(shelf, title=title)
         path = f"/{base.strip('/')}/" if base.strip("/") else "/"
         self.site = Site(PageAccess(names), self.viewers, path, page_files())
         self.address, self.port = "", 0

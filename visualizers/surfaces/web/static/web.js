@@ -483,7 +483,7 @@ class Page {
     if (!this.cards.length)
       $("empty").textContent = this.operate
         ? "Type a query above, such as: step, loss"
-        : "This run shows no stream. Its job declares one by agent.stream(…), or looptap web --operate asks for values.";
+        : "This run shows no stream. An exported one is shown: run.export('loss'). looptap web --operate shows all.";
   }
   async learn() {
     const turn = this.turn;
