@@ -168,7 +168,7 @@ def test_a_proxy_that_strips_a_prefix_needs_no_setting(stored):
 # ---------------------------------------------------------------- what is shown
 
 
-def viewed(*runs, operate=False, config=False):
+def viewed(*runs, shelf=None, **rights):
     """Return a viewer without a connection."""
 
     class NoLink:
@@ -177,7 +177,7 @@ def viewed(*runs, operate=False, config=False):
         def send_frame(self, *_):
             pass
 
-    return Viewer(shelf_of(*runs, operate=operate, config=config), NoLink())
+    return Viewer(shelf or shelf_of(*runs, **rights), NoLink())
 
 
 def ask(viewer, kind, **about):
@@ -273,9 +273,9 @@ def test_what_a_reader_waits_for_and_what_fails_names_nothing_else():
     for stream in job.run.attached:
         soon(lambda stream=stream: stream.error_count or stream.name != "fails")
         shown += [stream.outlook(), stream.traceback, *stream.notes, *map(str, stream.values)]
-    for chart in viewer._charts.values():
-        chart.plot.pull()
-        shown += [repr(picture) for picture in chart.plot.pictures()]
+        plot = looptap.plot(stream)
+        plot.pull()
+        shown += [repr(picture) for picture in plot.pictures()]
     text = "\n".join(shown)
     assert "waiting for the first value of 'waits'" in text
     assert "no observable 'lss'" in text
@@ -286,11 +286,11 @@ def test_what_a_reader_waits_for_and_what_fails_names_nothing_else():
 
 def test_a_stream_that_is_no_longer_exported_ends_on_the_pages_of_readers():
     job, _ = declared_job()
-    viewer = viewed(job.run)
+    viewer = viewed(shelf=(shelf := shelf_of(job.run)))
     assert "value" in ask(viewer, "chart", chart="c", q="loss", runs=[job.run.name])
     (stream,) = job.run.attached
     job.run.export("loss", False)
-    viewer._shelf.refresh()
+    shelf.refresh()
     assert (stream.state, stream.reason) == ("ended", "it is no longer exported")
     assert "error" in ask(viewer, "chart", chart="d", q="loss", runs=[job.run.name])
     viewer.close()

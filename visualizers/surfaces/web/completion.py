@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from looptap.protocol.keys import OPERATOR
 from looptap.streams.aggregations.registry import REDUCERS as QUERY_REDUCERS
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import BUILT_IN
 from looptap.streams.values.checks import HELPERS
 from looptap.visualizers.surfaces.web.expressions import FUNCTIONS, REDUCERS, ReadableStream
 from looptap.visualizers.surfaces.web.run_shelf import is_live
-from looptap.visualizers.surfaces.web.stream_requests import readable
+from looptap.visualizers.surfaces.web.stream_requests import OPERATOR, readable
 
 NAMES_QUERY = "lambda e: sorted(e.__looptap_names__())"
 """Asks an event for the names of its observables."""

@@ -9,21 +9,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from looptap.client.config_reader import ConfigReader
 from looptap.client.estimates import Estimates, commonest, over_by_now, said
 from looptap.client.machine import described
 from looptap.client.session.vitals import moving
-from looptap.protocol.errors import NotAllowed
-from looptap.protocol.keys import OPERATOR
-from looptap.protocol.run_config import BEING_READ, RunConfig
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.text import cut
 from looptap.visualizers.data.words import shown
 from looptap.visualizers.first_curves import GRADIENT_NORM, Curve, first_curves, has_gradient_norm
+from looptap.visualizers.surfaces.panels.plain_knobs import plain_knob, value_for
 from looptap.visualizers.surfaces.panels.run_controls import RunControls
-from looptap.visualizers.surfaces.web.knobs import plain_knob, value_for
 from looptap.visualizers.surfaces.web.run_shelf import is_live
-from looptap.visualizers.surfaces.web.stream_requests import COMMANDS_STREAM
+from looptap.visualizers.surfaces.web.stream_requests import COMMANDS_STREAM, OPERATOR
 
 log = logging.getLogger("looptap")
 
@@ -48,7 +46,7 @@ class RunFacts:
         self._last: dict[str, Any] = {}
         self._before: tuple[float, dict[str, int]] = (0.0, {})
         self._estimates = Estimates(run) if self._live else None
-        self._config: RunConfig | None = None
+        self._config = ConfigReader(run)
         self._controls = RunControls(run) if self._operates else None
 
     def look(self) -> dict[str, Any]:
@@ -145,12 +143,8 @@ class RunFacts:
 
     def _started(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the run was started with, if that is shown."""
-        if self._config is None or self._config.diff_note == BEING_READ:
-            try:
-                self._config = self._run.config
-            except NotAllowed:  # it is shared with nobody, or not with us
-                return {}
-        return config_facts(self._config)
+        config = self._config.read()
+        return {} if config is None else config_facts(config)
 
     def _gradient(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the query of a gradient norm, unless events carry one."""
@@ -232,7 +226,7 @@ class RunFacts:
         }  # fmt: skip
 
 
-def config_facts(config: RunConfig) -> dict[str, Any]:
+def config_facts(config: Any) -> dict[str, Any]:
     """Return the settings of a run and the facts of its start, as rows of texts."""
     settings = [[name, shown(value, _MAX_TEXT_CHARACTERS)] for name, value in list(config.items())[:_MAX_SETTINGS]]
     facts = [[name, cut(text, _MAX_FACT_CHARACTERS)] for name, text in config.facts().items()]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from looptap.client.exported_run import ExportedRun, exported
 from looptap.client.run import Run
 from looptap.streams.errors import LooptapError
 from looptap.streams.stream.stream import Stream
-from looptap.visualizers.surfaces.web.exported_run import ExportedRun, exported
 
 LIVE_RUN, STORED_RUN = "live", "stored"
 """Kinds of runs: one to attach to, and the file of one."""

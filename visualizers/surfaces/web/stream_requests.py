@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from looptap.client.exported_run import ExportedRun
 from looptap.client.streams.live import LiveStream
-from looptap.protocol.keys import OPERATOR
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
 from looptap.streams.stream.feed import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import last_line
 from looptap.streams.waiting import poll_until
-from looptap.visualizers.surfaces.web.exported_run import ExportedRun
 from looptap.visualizers.surfaces.web.expressions import ReadableStream, reader_query
 from looptap.visualizers.surfaces.web.run_shelf import close_stream, is_live
 
@@ -26,6 +25,8 @@ _FIRST_VALUE_SECONDS = 1.0  # to wait for a first value, or for the reason why t
 _POLL_INTERVAL_SECONDS = 0.02
 COMMANDS_STREAM = "commands"
 """The stream of the commands of all clients, which every run has."""
+OPERATOR = "operator"
+"""The role that may ask queries of a job."""
 
 
 @dataclass(frozen=True)

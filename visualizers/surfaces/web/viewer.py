@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from looptap.client.exported_run import ExportedRun
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.chart import IncompatibleStreams
@@ -21,7 +22,6 @@ from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.live.frame_channel import Asked, FrameChannel
 from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.web.completion import words_of
-from looptap.visualizers.surfaces.web.exported_run import ExportedRun
 from looptap.visualizers.surfaces.web.run_facts import RunFacts
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf
 from looptap.visualizers.surfaces.web.stream_requests import StreamRequest, check, opened

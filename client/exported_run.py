@@ -1,4 +1,4 @@
-"""`ExportedRun`, `ExportedFile`: what a read-only page sees of a run.
+"""`ExportedRun`, `ExportedFile`: a run as those see it who may only look.
 
 It is what the viewers of a share see: exported streams of a live run and their events, streams of a stored one. There
 is no way from here to anything else, and no text that names it.
@@ -31,7 +31,7 @@ _REASONS_SHOWN = ("lost", "ended", "failed")  # that of a silent run names queri
 
 
 def exported(run: Any, *, config: bool) -> Any:
-    """Return ``run`` for a read-only page; ``config`` shows its settings, too."""
+    """Return ``run`` as viewers see it; ``config`` shows its settings, too."""
     if isinstance(run, Run):  # the agent shows the viewer of a share what it may see
         return ExportedRun(run, config=config) if run.role == OPERATOR else run
     return ExportedFile(run, config=config) if isinstance(run, StoredRun) else run
@@ -156,7 +156,7 @@ class ExportedRun:
 
 
 class ExportedFile:
-    """A stored run without its commands, its history of scalars and, unless shared, its config."""
+    """A stored run: its streams, without commands, scalars and unshared config."""
 
     def __init__(self, run: StoredRun, *, config: bool) -> None:
         self._run = run
