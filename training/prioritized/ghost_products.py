@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
-from looptap.training.prioritized.fused_linear import Sums, fused_output, linear_sums
+from looptap.training.prioritized.fused_layers import Sums, fused_output, layer_sums
 from looptap.training.prioritized.gradient_norms import squares_of
 from looptap.training.prioritized.layer_calls import LayerCall, projections
 from looptap.training.prioritized.layer_plan import (
@@ -49,9 +49,9 @@ class GhostPass:
     if the first batch is checked. The context may stay open over many steps, and follows a direction that changes in
     place; other backward passes in it are none of its concern.
 
-    The gradient is that of a plain pass to the last bit. With ``fused``, Linear layers over long
-    sequences sum it from the gradients of single examples, beside which their priorities cost little: the same up to
-    rounding. On the CPU, in float32, without ``norms``.
+    The gradient is that of a plain pass to the last bit. With ``fused``, Linear layers over long sequences and
+    convolutions over many positions sum it from the gradients of single examples, beside which their priorities cost
+    little: the same up to rounding. On the CPU, in float32, without ``norms``.
 
     Supported are Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, PReLU, MultiheadAttention where it
     is plain self-attention, and BatchNorm in evaluation mode, in any model; dropout, shared weights, autocast, a
@@ -254,7 +254,9 @@ class GhostPass:
             return None
         try:
             places = planned.weight, planned.bias
-            sums = linear_sums(x, g, *(None if one is None else self._along[one].to(g.dtype) for one in places))
+            sums = layer_sums(
+                planned.layer, x, g, *(None if one is None else self._along[one].to(g.dtype) for one in places)
+            )
             self._accept(planned.layer, sums.products)
         except Exception as error:
             self._failure = error

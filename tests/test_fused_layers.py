@@ -1,4 +1,4 @@
-"""Linear layers that sum their gradients from those of single examples."""
+"""Layers that sum their gradients from those of single examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from looptap.training.prioritized import ExactPriorities, Prioritized, fused_linear
+from looptap.training.prioritized import ExactPriorities, Prioritized, fused_layers
 
 N, T, WIDTH, CLASSES = 8, 65, 32, 4
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
@@ -51,6 +51,20 @@ def frozen_bias():
     return model, x
 
 
+def image(*layers, channels=4, size=(18, 18)):
+    pooled = nn.Sequential(*layers, nn.Flatten(2), nn.AdaptiveAvgPool1d(3), nn.Flatten())
+    return nn.Sequential(pooled, nn.LazyLinear(CLASSES)), torch.randn(N, channels, *size)
+
+
+def convolution(*given, **named):
+    return lambda: image(nn.Conv2d(4, 6, *given, **named), nn.ReLU(inplace=True))
+
+
+def last_channels():
+    model, x = image(nn.Conv2d(4, 6, 3))
+    return model, x.to(memory_format=torch.channels_last)
+
+
 FUSED = {
     "linear": lambda: sequence(nn.Linear(4 * WIDTH, 4 * WIDTH), nn.ReLU(inplace=True)),
     "without a bias": lambda: sequence(nn.Linear(4 * WIDTH, 2 * WIDTH, bias=False), width=2 * WIDTH),
@@ -58,22 +72,38 @@ FUSED = {
     "in a row": lambda: sequence(nn.Linear(4 * WIDTH, 8 * WIDTH), nn.GELU(), nn.Linear(8 * WIDTH, 4 * WIDTH)),
     "called twice": lambda: sequence(Twice()),
     "of four dimensions": lambda: (grid(), torch.randn(N, 5, 13, 4 * WIDTH)),
+    "a convolution": convolution(3, padding=1),
+    "a convolution without a bias": convolution((3, 1), bias=False),
+    "a convolution of padding 'same'": convolution((5, 1), padding="same", dilation=2),
+    "a convolution with strides": convolution(2, stride=(1, 2), padding=(1, 0)),
+    "convolutions in a row": lambda: image(
+        nn.Conv2d(4, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 4, 1), nn.Conv2d(4, 4, 3, padding=1), nn.Tanh()
+    ),
+    "one dimension": lambda: image(nn.Conv1d(4, 5, 3, stride=2), nn.Conv1d(5, 7, 1), size=(250,)),
 }
 PLAIN = {
     "short": lambda: sequence(nn.Linear(4 * WIDTH, 4 * WIDTH), tokens=31),
     "without tokens": lambda: (nn.Sequential(nn.Linear(WIDTH, CLASSES)), torch.randn(N, WIDTH)),
+    "few positions": lambda: image(nn.Conv2d(4, 6, 3), size=(17, 17)),
+    "groups": convolution(3, groups=2),
+    "padding by copies": convolution(3, padding=1, padding_mode="circular"),
+    "padding of two sizes": convolution((1, 2), padding="same"),
+    "channels last": last_channels,
+    "three dimensions": lambda: image(nn.Conv3d(4, 4, 1), size=(5, 6, 7)),
     "a frozen weight": lambda: sequence(nn.Linear(4 * WIDTH, 4 * WIDTH).requires_grad_(False), nn.PReLU()),
 }
 
 
 @pytest.fixture(autouse=True)
 def _small_layers_pay(monkeypatch):
-    monkeypatch.setattr(fused_linear, "MIN_MULTIPLICATIONS", 1)
+    monkeypatch.setattr(fused_layers, "MIN_MULTIPLICATIONS", 1)
 
 
 def made(case):
     torch.manual_seed(1)
     model, x = (FUSED | PLAIN)[case]()
+    with torch.no_grad():
+        model(x)
     gbar = [torch.randn_like(one) for one in model.parameters()]
     return model, x, torch.arange(N) % CLASSES, gbar
 
@@ -86,7 +116,7 @@ def is_fused(model, x, gbar):
         model(x)
     for one in handles:
         one.remove()
-    return any(one is not None and one.name() == "FusedLinearBackward" for one in seen)
+    return any(one is not None and one.name() == "FusedLayerBackward" for one in seen)
 
 
 def close(model, plain):
@@ -96,6 +126,7 @@ def close(model, plain):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")  # torch's own
 @pytest.mark.parametrize("case", [*FUSED, *PLAIN])
 def test_priorities_are_exact_and_gradients_those_of_a_plain_pass(case):
     model, x, y, gbar = made(case)
@@ -142,9 +173,10 @@ def test_weights_and_parts_of_a_batch_keep_to_single_losses():
     assert error(ghost.priorities, exact(x, y, gbar).priorities) <= 1e-5
 
 
+@pytest.mark.parametrize("case", ["in a row", "convolutions in a row"])
 @pytest.mark.parametrize("how", ["autocast", "checkpoint", "double"])
-def test_where_autograd_does_more_than_the_layer_it_is_left_alone(how):
-    model, x, y, gbar = made("in a row")
+def test_where_autograd_does_more_than_the_layer_it_is_left_alone(how, case):
+    model, x, y, gbar = made(case)
     if how == "double":
         model, x = model.double(), x.double()
     plain = copy.deepcopy(model)
@@ -160,8 +192,9 @@ def test_where_autograd_does_more_than_the_layer_it_is_left_alone(how):
         assert torch.equal(a.grad, b.grad)
 
 
-def test_gradients_of_gradients_and_a_backward_pass_after_the_context_are_plain():
-    model, x, y, gbar = made("in a row")
+@pytest.mark.parametrize("case", ["in a row", "convolutions in a row"])
+def test_gradients_of_gradients_and_a_backward_pass_after_the_context_are_plain(case):
+    model, x, y, gbar = made(case)
     plain = copy.deepcopy(model)
     x = x.requires_grad_()
 
@@ -178,8 +211,9 @@ def test_gradients_of_gradients_and_a_backward_pass_after_the_context_are_plain(
     assert close(model, plain)
 
 
-def test_what_fails_in_a_sum_leaves_the_gradients_whole(monkeypatch):
-    model, x, y, gbar = made("linear")
+@pytest.mark.parametrize("case", ["linear", "a convolution"])
+def test_what_fails_in_a_sum_leaves_the_gradients_whole(case):
+    model, x, y, gbar = made(case)
     plain = copy.deepcopy(model)
     CROSS_ENTROPY(plain(x), y).mean().backward()
     exact = ExactPriorities(model, CROSS_ENTROPY)
@@ -193,8 +227,9 @@ def test_what_fails_in_a_sum_leaves_the_gradients_whole(monkeypatch):
         assert torch.equal(a.grad, b.grad)
 
 
-def test_pgd_trains_a_model_with_such_layers_along_its_gradient():
-    model, x, y, _ = made("in a row")
+@pytest.mark.parametrize("case", ["in a row", "convolutions in a row"])
+def test_pgd_trains_a_model_with_such_layers_along_its_gradient(case):
+    model, x, y, _ = made(case)
     plain = copy.deepcopy(model)
     prioritized = Prioritized(N, model, N, "published", k=0.5, r=0.5, switch="on")
     for _ in range(4):  # the first two passes take no step
