@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from looptap.protocol.replies import ScalarInfo
+from looptap.protocol.run_config import RunConfig
+from looptap.store.kept_scalars import SPEED
 from looptap.streams.values.rows import Row
 from looptap.streams.values.snapshots import Image
 
 _MAX_WRITTEN_ELEMENTS = 8  # elements up to which an array is written out
 _MAX_WRITTEN_DEPTH = 3  # levels of a nested value that are written out
+_MAX_SCALARS = 20  # names of a type of events that people are shown
+_MAX_TITLE_CHARACTERS = 9  # of a fact, in its column
 
 
 def text_of(value: Any, width: int = 0) -> str:
@@ -173,3 +178,31 @@ def several(count: int, what: str) -> str:
     ('1 value', '1,200 values')
     """
     return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def config_lines(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a run, and the facts around them, each after its title."""
+    if config:
+        yield "config", text_of(config)
+    for name, text in config.facts().items():
+        if name != "settings left out":
+            yield (name if len(name) <= _MAX_TITLE_CHARACTERS else "variables"), text
+
+
+def scalar_lines(scalars: Sequence[ScalarInfo]) -> Iterator[str]:
+    """Yield for each type of events its newest scalars, speed and number of values.
+
+    >>> number = {"on": "batch", "query": "loss", "points": 3, "pace": 0.1, "first": 1, "last": 9, "exposed": False}
+    >>> [*scalar_lines([ScalarInfo(name="loss", value=0.5, **number), ScalarInfo(name=SPEED, value=80.0, **number)])]
+    ['batch: loss 0.5; 80 events per second; up to 3 values of each']
+    """
+    by_event: dict[str, list[ScalarInfo]] = {}
+    for one in scalars:
+        by_event.setdefault(one.on, []).append(one)
+    for on, found in by_event.items():
+        named = [one for one in found if one.name != SPEED]
+        facts = [", ".join(f"{one.name} {text_of(one.value, 20)}" for one in named[:_MAX_SCALARS])]
+        facts += [f"and {len(named) - _MAX_SCALARS:,} names more"] * (len(named) > _MAX_SCALARS)
+        facts += [f"{text_of(one.value, 20)} events per second" for one in found if one.name == SPEED]
+        facts.append(f"up to {several(max(one.points for one in found), 'value')} of each")
+        yield f"{on}: {'; '.join(filter(None, facts))}"

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from looptap.cli.formats import cost, printable, several, text_of
 from looptap.cli.tail import Tail, TailItem
+from looptap.client.run import Run
+from looptap.store.run import StoredRun
 from looptap.visualizers.drawing.backends.blocks import sparkline
 
 _MAX_CURVE_NUMBERS = 4096  # numbers of the curve
@@ -23,7 +25,8 @@ _RATE_WINDOW_SECONDS = 2.0  # seconds over which the rate of values is measured
 class LiveView:
     """A paragraph per query: newest values, a curve, losses, errors and cost."""
 
-    def __init__(self, tails: Sequence[Tail]) -> None:
+    def __init__(self, run: Run | StoredRun, tails: Sequence[Tail]) -> None:
+        self._run = run
         self._parts = {id(tail): QueryView(tail, lines=max(3, 10 // len(tails))) for tail in tails}
         self._live = Live(self, console=Console(highlight=False), auto_refresh=False)
         self._drawn = 0.0
@@ -49,7 +52,7 @@ class LiveView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         parts = list(self._parts.values())
-        run = parts[0].tail.stream.run
+        run = self._run
         events = ", ".join(f"{name} {count:,}" for name, count in run.events().items() if count) or "no event yet"
         wrong = run.state in ("lost", "silent", "failed")
         link = (f"  {run.state}: {printable(run.reason)}", "red") if wrong else ("", "")

@@ -12,12 +12,15 @@ from typing import Any
 from looptap.cli.formats import printable
 from looptap.cli.output import complain
 from looptap.client.attach import attach, comes, resolve
+from looptap.client.directory.select import path_of
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.run import Run
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
+from looptap.store.layout.run_path import SUFFIX
 from looptap.store.queue import COMMANDS
+from looptap.store.reader import is_stored
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.streams.errors import QueryError
@@ -35,10 +38,13 @@ FIRST_NUMBERS_TIMEOUT_SECONDS = 2.0
 _POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks of a run or stream that has just started
 
 
-def source(name: str, *, follow: bool = False, wait: float | None = None) -> Run | StoredRun:
+def source(
+    name: str, *, follow: bool = False, wait: float | None = None, queries: Sequence[str] = (),
+    seconds: float = math.inf,
+) -> Run | StoredRun:  # fmt: skip
     """Open the stored run (or TensorBoard events) at ``name``, else attach to it."""
     if name.startswith(("ssh://", "command:")) or not is_stored_path(name):
-        return attached(name, follow, wait=wait)
+        return attached(name, follow, queries, seconds, wait)
     return open_stored(name)
 
 
@@ -73,25 +79,22 @@ def is_stored_path(name: str) -> bool:
     path = Path(name).expanduser()
     if path.is_dir():
         return any(path.rglob("*tfevents*"))
-    return path.suffix == ".looptap" or (path.is_file() and path.suffix != ".json")
+    if path.suffix == SUFFIX or is_stored(path):
+        return True
+    return path_of(name) is not None and path.is_file() and path.suffix != ".json"  # a bare name may be a run's
 
 
-def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]) -> list[Stream]:
+def streams_of(
+    run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any], *, history: bool = True
+) -> list[Stream]:
     """Return the streams of ``queries``, or else those declared or kept by the run.
 
     Raises QueryError if there is none, and for ``how`` of a stored run, whose streams can only be named.
     """
     if isinstance(run, StoredRun):
-        given = [name for name, value in how.items() if value not in (None, 1)]
-        if given:
-            raise QueryError(f"--{given[0]}: {run.path} is a stored run; its streams are read by their names only.")
-        stored: list[Stream | None] = [run.stream(name) for name in queries] or [*run.streams[:MAX_DEFAULT_STREAMS]]
-        stored = stored or [run.history(one.query, one.on) for one in first_curves(run.scalars)]
-        if not stored:
-            raise QueryError(f"{run.path} has no stream: this run kept none.")
-        return [one for one in stored if one is not None]
+        return _stored_streams(run, queries, how)
     if queries:
-        return [run.stream(query, **how, history=True) for query in queries]
+        return [run.stream(query, **how, history=history) for query in queries]
     declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
     named = [run.stream(one.name, **how) for one in declared]
     found: list[Stream] = [
@@ -107,6 +110,39 @@ def streams_of(run: Run | StoredRun, queries: Sequence[str], how: dict[str, Any]
             f"looptap plot {run.name} 'step, loss'"
         )
     return found
+
+
+def _stored_streams(run: StoredRun, queries: Sequence[str], how: dict[str, Any]) -> list[Stream]:
+    """Return the streams of a stored run by name, or else those to open with."""
+    given = [name for name, value in how.items() if value and name != "on" and (name, value) != ("every", 1)]
+    if given:
+        raise QueryError(f"--{given[0]}: {run.path} is a stored run; its streams are read by their names only.")
+    if queries:
+        return [_stored_stream(run, name, how.get("on")) for name in queries]
+    kept = run.streams[:MAX_DEFAULT_STREAMS]
+    declared = [Curve(one.text, one.on, one.name) for one in kept]
+    curves = [_named(run.history(one.query, one.on), one.name) for one in first_curves(run.scalars, declared)]
+    found = [*kept, *(one for one in curves if one is not None)]
+    if not found:
+        raise QueryError(f"{run.path} has no stream: this run kept none.")
+    return found
+
+
+def _stored_stream(run: StoredRun, name: str, on: str | None) -> Stream:
+    """Return a stored stream by name, of a type of events if ``on`` says so."""
+    if on is None:
+        return run.stream(name)
+    kept = (one for one in reversed(run.streams) if name in (one.name, one.text) and one.on == on)
+    found = next(kept, None) or run.history(name, on)
+    if found is None:
+        raise QueryError(f"There is no stream {name!r:.80} of {on!r:.80} events in {run.path}.")
+    return found
+
+
+def _named(stream: Stream | None, name: str) -> Stream | None:
+    if stream is not None:
+        stream.name = name
+    return stream
 
 
 def curves_of(run: Run, declared: Sequence[StreamInfo]) -> list[Curve]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.rank_stream import RankStream
 from looptap.client.streams.live import LiveStream
-from looptap.streams.stream.stream import Record
+from looptap.streams.stream.stream import Record, Stream
 from looptap.streams.waiting import poll_until
 
 POLL_INTERVAL_SECONDS = 0.02
@@ -26,12 +26,12 @@ class TailItem(NamedTuple):
 class Tail:
     """The end of one stream; over with the stream or after ``count`` values."""
 
-    def __init__(self, stream: LiveStream, count: int | None, index: int = 0) -> None:
+    def __init__(self, stream: Stream, count: int | None, index: int = 0) -> None:
         self.stream, self.count, self.index = stream, count, index
         self.values = 0
         self.over = False
         """True if there will be no further items."""
-        self._number = stream.begins - 1
+        self._number = stream.begins - 1 if isinstance(stream, LiveStream) else 0
         self._warned = False
 
     def look(self) -> Iterator[TailItem]:
@@ -48,7 +48,8 @@ class Tail:
 
     def failure(self) -> str:
         """Return, once, the first traceback of a query failing at single events, or ""."""
-        if self._warned or not self.stream.traceback or not self.stream.mapped:  # a window's error is an item
+        mapped = isinstance(self.stream, LiveStream) and self.stream.mapped  # a window's error is an item
+        if self._warned or not self.stream.traceback or not mapped:
             return ""
         self._warned = True
         return self.stream.traceback

@@ -164,6 +164,12 @@ class StoredRun:
         infos = [one for table in tables for one in table.infos()]
         return Scalars.of(ScalarReport(scalars=tuple(infos), left_out=left_out if isinstance(left_out, int) else 0))
 
+    @property
+    def scalar_names(self) -> list[str]:
+        """The names in `scalars`, each once, without reading their values."""
+        tables = tables_of(self._select, self._rank) if self._has_scalars else []
+        return list(dict.fromkeys(name for table in tables for name in table.columns))
+
     def history(self, text: str, on: str | None = None) -> StoredScalars | None:
         """Return the history of a name, or of several with commas; None without one."""
         with self._lock:
@@ -171,6 +177,7 @@ class StoredRun:
                 found = stored_scalars(self._select, self._rank, text, on)
                 if found is None:
                     return None
+                found.run = self
                 if self.state != LIVE:
                     found.feed.finish(ENDED, self.reason)
                 self._histories[text, on] = found
@@ -192,6 +199,7 @@ class StoredRun:
             with self._lock:
                 if self._commands is None:
                     self._commands = StoredCommands(self._select)
+                    self._commands.run = self
                     if self.state != LIVE:
                         self._commands.feed.finish(ENDED, self.reason)
                 return self._commands
@@ -200,7 +208,7 @@ class StoredRun:
                 return stream
         if (history := self.history(name)) is not None:
             return history
-        names = [*(stream.name for stream in streams), *(one.name for one in self.scalars)]
+        names = list(dict.fromkeys([*(stream.name for stream in streams), *self.scalar_names]))
         if not names:
             raise StoreError(f"There is no stream {name!r:.80} in {self.path}: this run kept none.")
         hint = did_you_mean(name, names)

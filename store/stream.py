@@ -36,6 +36,9 @@ class Declared(NamedTuple):
 class Kept(Stream):
     """A stored stream, which can be exported."""
 
+    run: Any = None
+    """The stored run that it is of."""
+
     def to_csv(self, path: str | Path) -> int:
         """Write the values as CSV with numbers, times and fields; return the count."""
         return csv_parquet.to_csv(self, Path(path))
@@ -95,8 +98,6 @@ class StoredStream(Kept):
         fields = None if declared.fields is None else _fields(declared)
         self.feed: StoredFeed = StoredFeed(PagedBuffer(select, declared.id, declared.first), fields)
         super().__init__(declared.name, text=declared.query, on=declared.event, feed=self.feed)
-        self.run: Any = None
-        """The stored run that it is of."""
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
         self._reported_errors = 0
         self.look()

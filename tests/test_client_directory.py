@@ -45,7 +45,7 @@ def test_a_stored_run_in_place_of_a_live_one_is_reported_as_stored(directory, mo
     for name in ("x.looptap", "./x.looptap", directory / "x.looptap"):
         for mode in (0o600, 0o644):
             (directory / "x.looptap").chmod(mode)
-            with pytest.raises(NoSuchRun, match=r"x\.looptap is a stored run.*looptap open, plot, commands or export"):
+            with pytest.raises(NoSuchRun, match=r"x\.looptap is a stored run.*looptap open, watch, plot, commands"):
                 attach(name)
     day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
     ran = rf"The run {agent.run.id} ran from {day} to {day} and has ended: the run ended\."

@@ -127,6 +127,23 @@ def test_the_first_event_of_each_type_is_kept_and_then_a_marked_one():
     assert speed.name == "events_per_second"
 
 
+def test_after_hours_an_event_is_still_looked_at_each_second_and_the_newest_number_is_fresh():
+    clock = Clock(time.monotonic() + 100_000)
+    job = pair(history=True, clock=clock)
+    history = job.parts.dispatcher.scalars
+    job.agent.emit("batch", loss=-1.0)
+    (table,) = history.tables()
+    table.pace = 100.0  # as after 30 hours
+    for second in range(1000):
+        clock.advance(1.0)
+        assert history.mark(clock()) == math.inf  # the heartbeat alone wakes the thread
+        job.agent.emit("batch", loss=float(second))
+        job.agent.emit("batch", loss=0.0)  # after the look
+        assert job.run.scalars[0].value == second
+    assert len(table.events) <= 15
+    assert all(after - before >= 75 for before, after in itertools.pairwise([*table.times][:-2]))
+
+
 def test_the_learning_rates_and_numbers_that_the_job_exposes_are_kept_beside():
     agent, run = pair(history=True)
     model = nn.Linear(2, 2)

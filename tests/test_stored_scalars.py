@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from waiting import soon
 
 import looptap
 from looptap.agent.scalars.scalar_table import MAX_ROWS
+from looptap.cli.sources import streams_of
 from looptap.protocol.limits import Limits
 from looptap.store.errors import StoreError
 from looptap.store.writer import Writer
+from looptap.testing import parts_of
 
 JOB = """
     import sys, time, looptap
@@ -85,8 +88,8 @@ def test_a_run_that_ended_has_the_scalars_that_it_had_while_it_ran(job, here):
         with pytest.raises(StoreError, match=r"no stream 'lose'.*'loss'"):
             stored.stream("lose")
     out = here("open", str(path))[1]
-    assert "acc 0.5, right True" in out
-    assert sum("events_per_second" in line for line in out.splitlines()) == 1
+    assert "acc 0.5, right True; " in out
+    assert sum("events per second" in line for line in out.splitlines()) == 2
     assert len(json.loads(here("open", str(path), "--json")[1])["scalars"]) == 8
     assert here("export", str(path), "step, loss", "-o", "loss.csv")[0] == 0
     assert Path("loss.csv").read_text().splitlines()[1].startswith("1,1,")
@@ -116,6 +119,77 @@ def test_a_run_that_was_killed_has_its_scalars(job):
         assert (run.state, run.ended) == ("ended", None)
         assert run.stream("loss").values[0] == 1.0
         assert run.stream("loss").values[: len(loss)] == loss.values
+
+
+@pytest.fixture
+def stored(directory, monkeypatch, tmp_path):
+    """Return the file of a run that kept no stream."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOOPTAP_STORE")
+    with looptap.Agent("kept", config={"lr": 0.1, "model": {"width": 8}}) as agent:
+        sources = parts_of(agent).sources
+        for step in range(3):
+            agent.emit("batch", step=step, loss=1 / (step + 1))
+            agent.emit("epoch", epoch=step, loss=-1.0)
+            for name in ("batch", "epoch"):
+                sources.open(name).mark()
+    (path,) = (tmp_path / "looptap-runs").glob("*.looptap")
+    return path
+
+
+def test_the_shell_watches_a_stored_run_by_the_names_of_its_scalars(stored, here):
+    code, out, err = here("watch", stored, "loss")
+    assert (code, [line.split() for line in out.splitlines()]) == (0, [["1", "1"], ["2", "0.5"], ["3", "0.333333"]])
+    assert "loss: 3 values, 0 missing; the run ended" in err
+    assert "has 3 values kept since event 1" in err
+    code, out, _ = here("watch", stored, "step, loss", "loss", "--count", "2", "--json")
+    assert code == 0
+    assert [json.loads(line)["value"] for line in out.splitlines()[:4]] == [
+        {"step": 0, "loss": 1.0}, {"step": 1, "loss": 0.5}, 1.0, 0.5,
+    ]  # fmt: skip
+    assert "-1" in here("watch", stored, "loss", "--on", "epoch")[1]
+    for words, says in (
+        (["acc"], "no stream 'acc'.*'step', 'loss', .*'epoch'"), (["loss", "--on", "val"], "no stream 'loss' of 'val'"),
+        (["loss", "--every", "2"], "is a stored run; its streams are read by their names"),
+        (["loss", "--window", "2"], "--window: .*stored run"),
+    ):  # fmt: skip
+        code, out, err = here("watch", stored, *words)
+        assert (code, out) == (1, "")
+        assert re.search(says, err)
+
+
+def test_a_stored_run_that_kept_some_streams_is_drawn_with_the_curves_of_its_scalars(directory, tmp_path):
+    with looptap.Agent("both", config={}, store=tmp_path / "both.looptap") as agent:
+        agent.stream("rate", "lr", keep=True)
+        agent.emit("batch", step=1, loss=0.5, lr=0.1)
+    with looptap.open(tmp_path / "both.looptap") as run:
+        assert [(one.name, one.values) for one in streams_of(run, [], {})] == [("rate", [0.1]), ("loss", [(1, 0.5)])]
+
+
+def test_the_shell_lists_scalars_where_a_run_has_no_stream(stored, here):
+    code, out, _ = here("open")
+    assert code == 0
+    assert out.endswith("0 commands; 3 scalars\n")
+    assert "no stream" not in out
+    assert json.loads(here("open", "--json")[1])[0]["scalars"] == 3
+    out = here("open", stored)[1]
+    assert "  config    lr=0.1  model.width=8\n" in out
+    assert "  command   " in out
+    assert "  scalars   batch: step 2, loss 0.333333; " in out
+    with looptap.Agent("live") as agent:
+        assert "carry no number so far" in here("streams", "live")[1]
+        agent.emit("batch", step=1, loss=0.5)
+        assert here("streams", "live")[1] == "scalars on batch: step 1, loss 0.5; up to 1 value of each\n"
+        assert "scalars  batch: step 1, loss 0.5; " in here("top", "live")[1]
+
+
+def test_a_file_called_like_a_live_run_does_not_hide_it(directory, here, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("train").write_text("text")
+    with looptap.Agent("train") as agent:
+        agent.emit("batch", loss=0.5)
+        assert here("plot", "train", "loss", "--save", "loss.svg", "--after", "0")[0] == 0
+    assert "is no run that looptap has stored" in here("plot", "./train")[2]
 
 
 def test_names_beyond_the_bound_are_counted_and_a_run_without_a_file_gets_none(directory, monkeypatch, tmp_path):

@@ -1,8 +1,9 @@
 """`ScalarHistory`: marks events to look at, and keeps their numbers.
 
 While no client asks, the I/O thread marks each type of events at most 10 times a second, and less often as its table
-thins out: after ten minutes of training twice a second, after an hour with each heartbeat. The training thread copies
-the numbers of the next event (`agent/loop/plain_numbers.py`); all else happens here.
+thins out: after ten minutes of training twice a second, after an hour with each heartbeat, so that the newest numbers
+stay fresh. The training thread copies the numbers of the next event (`agent/loop/plain_numbers.py`); all else happens
+here.
 
 Guarantees: at most `Limits.scalars` names with 2,000 points each, further names are counted; no wait for a device. I/O
 thread only.
@@ -26,8 +27,8 @@ from looptap.streams.values.device_transfer import DeviceCopy
 
 MIN_LOOK_INTERVAL_SECONDS = 0.1
 """Seconds between two looks at events of one type, at least."""
-IDLE_LOOK_INTERVAL_SECONDS = 1.0
-"""Seconds between two looks at a type whose events carry no number."""
+MAX_LOOK_INTERVAL_SECONDS = 1.0
+"""Seconds between two looks in a long run, whose table takes fewer, and at a type whose events carry no number."""
 ACTIVE_SECONDS = 2.0
 """Seconds since its last look after which a type is marked with the heartbeat alone."""
 MAX_WAITING_COUNT = 64
@@ -63,13 +64,15 @@ class ScalarHistory:
             elif now - self._marked.get(name, -math.inf) >= 0.9 * interval:
                 self._marked[name] = now
                 source.mark()
-            if now - self._looked.get(name, -math.inf) < ACTIVE_SECONDS:
+            soon = interval < MAX_LOOK_INTERVAL_SECONDS  # else a heartbeat marks it
+            if soon and now - self._looked.get(name, -math.inf) < ACTIVE_SECONDS:
                 wanted = min(wanted, interval)
         return now + wanted
 
     def _interval(self, on: str) -> float:
         table = self._tables.get(on)
-        return IDLE_LOOK_INTERVAL_SECONDS if table is None else max(MIN_LOOK_INTERVAL_SECONDS, table.pace)
+        pace = MAX_LOOK_INTERVAL_SECONDS if table is None else max(MIN_LOOK_INTERVAL_SECONDS, table.pace)
+        return min(pace, MAX_LOOK_INTERVAL_SECONDS)
 
     def _place_exposed(self) -> None:
         """Keep what the job exposes at the type with the most events."""

@@ -62,7 +62,8 @@ def refuse_stored(path: Path) -> None:
     if is_stored(path):
         raise NoSuchRun(
             f"{path} is a stored run, and only live runs can be attached to. looptap.open({str(path)!r}) gives its "
-            f"streams and commands; in the shell: looptap open, plot, commands or export {shlex.quote(str(path))}."
+            f"streams and commands; in the shell: looptap open, watch, plot, commands, compare or export "
+            f"{shlex.quote(str(path))}."
         )
 
 

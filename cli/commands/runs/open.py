@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
-from looptap.cli.formats import json_of, printable, several, text_of
+from looptap.cli.formats import config_lines, json_of, printable, scalar_lines, several, text_of
 from looptap.cli.options import STORED_HELP
 from looptap.cli.output import DONE
 from looptap.store.errors import StoreError
+from looptap.store.kept_scalars import SPEED
 from looptap.store.layout.run_path import kept, store_path
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
@@ -24,9 +25,9 @@ from looptap.streams.durations import duration
 from looptap.streams.stream.feed import LIVE
 from looptap.streams.stream.stream import Stream
 
-_INNER = {"process", "id", "name", "started", "ended", "farewell", "errors", "withheld"}
+_INNER = {"process", "id", "name", "started", "ended", "farewell", "errors", "withheld", "scalars_left_out"}
+_OF_CONFIG = {"config", "directory", "host", "commit", "looptap", "numpy", "python", "torch"}
 _OF_RANKS = {"rank", "ranks", "attempt"}
-_MAX_SCALARS = 20  # names of them
 _MAX_COMMANDS = 20  # commands that people are shown
 
 
@@ -77,8 +78,8 @@ def _list(as_json: bool) -> int:
             console.print(Text.assemble(("unusable file", "red"), f"  {printable(run['problem'])}"))
             continue
         when = "" if run["started"] is None else f"started {duration(time.time() - run['started'])} ago, "
-        names = ", ".join(run["streams"]) or "no stream"
-        about = f"  {when}{several(run['commands'], 'command')}; {names}"
+        names = [*run["streams"], *(several(run["scalars"], "scalar") for _ in "1" if run["scalars"])]
+        about = f"  {when}{several(run['commands'], 'command')}; {', '.join(names) or 'no stream'}"
         state = f"{run['state']}: {run['reason']}" if run["reason"] else run["state"]
         style = "bold green" if run["state"] == LIVE else "dim"
         console.print(Text.assemble(run["path"], "  ", (printable(state), style), printable(about)))
@@ -92,7 +93,7 @@ def _summary(file: Path) -> dict[str, Any]:
             return {
                 "path": str(file), "id": run.id, "name": run.name, "state": run.state, "reason": run.reason,
                 "started": run.started, "ended": run.ended, "streams": [stream.name for stream in run.streams],
-                "commands": len(run.commands),
+                "commands": len(run.commands), "scalars": len({*run.scalar_names} - {SPEED}),
             }  # fmt: skip
     except StoreError as error:
         return {"path": str(file), "problem": str(error)}
@@ -134,11 +135,12 @@ def _lines(run: StoredRun) -> Iterator[Text]:
     if run.started is not None:
         took = "" if run.ended is None else f", for {duration(run.ended - run.started)}"
         yield _fact("started", f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(run.started))}{took}")
-    hidden = _INNER | (_OF_RANKS if run.metadata.get("ranks") == 1 else set())
+    for name, text in config_lines(run.config):
+        yield _fact(name, text)
+    hidden = _INNER | _OF_CONFIG | (_OF_RANKS if run.metadata.get("ranks") == 1 else set())
     for name, fact in run.metadata.items():
         if name not in hidden and fact != "":
-            version = name == "python" and isinstance(fact, list | tuple)
-            yield _fact(name, ".".join(map(str, fact)) if version else text_of(fact, 200))
+            yield _fact(name, text_of(fact, 200))
     for stream in run.streams:
         facts = [several(stream.arrived, "value")]
         if stream.arrived:
@@ -153,10 +155,8 @@ def _lines(run: StoredRun) -> Iterator[Text]:
         on = f" on {stream.on}" if stream.on else ""
         about = printable(f"{query}{on}: {', '.join(facts)}")
         yield _fact("stream", Text.assemble((printable(stream.name), "cyan"), about))
-    if scalars := run.scalars:
-        names = ", ".join(f"{one.name} {text_of(one.value, 20)}" for one in scalars[:_MAX_SCALARS])
-        more = f" and {len(scalars) - _MAX_SCALARS:,} more" if len(scalars) > _MAX_SCALARS else ""
-        yield _fact("scalars", f"{names}{more}; up to {several(max(one.points for one in scalars), 'value')} of each")
+    for line in scalar_lines(run.scalars):
+        yield _fact("scalars", line)
     commands = run.commands
     for command in commands[-_MAX_COMMANDS:]:
         old, new = (text_of(value, 60) for value in (command.old, command.new))

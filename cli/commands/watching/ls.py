@@ -17,7 +17,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from looptap.cli.commands.watching.streams import described
-from looptap.cli.formats import cost, json_of, printable, several, size, text_of
+from looptap.cli.formats import config_lines, cost, json_of, printable, several, size
 from looptap.cli.options import RUN_HELP
 from looptap.client.attach import resolve, runs
 from looptap.client.directory.listing import RunListing
@@ -246,8 +246,9 @@ def _lines(report: RunReport) -> Iterator[Text]:
     if activity is None:
         yield _fact("answer", report.problem)
         return
-    if report.config is not None:
-        yield from _config(report.config)
+    for name, text in () if report.config is None else config_lines(report.config):
+        if name != "host":
+            yield _fact(name, text)
     yield _fact("events", moving(*activity.counts))
     if stats is None:
         yield _fact("role", "viewer: what is exported can be read, and nothing else")
@@ -265,15 +266,6 @@ def _lines(report: RunReport) -> Iterator[Text]:
             yield _fact("query", _query(query))
         dropped, waiting = several(stats.dropped, "value"), size(stats.outbox_bytes)
         yield _fact("outbox", f"{waiting} waiting, {size(stats.outbox_peak)} at its peak; {dropped} dropped")
-
-
-def _config(config: RunConfig) -> Iterator[Text]:
-    """Yield the settings, and the facts around them."""
-    if config:
-        yield _fact("config", text_of(config))
-    for name, text in config.facts().items():
-        if name not in ("host", "settings left out"):
-            yield _fact(name if len(name) < 10 else "variables", text)
 
 
 def _query(query: SubscriptionStats) -> Text:

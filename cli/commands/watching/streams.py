@@ -9,42 +9,49 @@ from rich.console import Console
 from rich.text import Text
 from typer import Option
 
-from looptap.cli.formats import cost, json_of, printable, several, size
+from looptap.cli.formats import cost, json_of, printable, scalar_lines, several, size
 from looptap.cli.options import RunName
 from looptap.cli.output import DONE
 from looptap.client.attach import attach
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
+from looptap.store.kept_scalars import Scalars
 
 
 def main(
     run: RunName,
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each stream.")] = False,
 ) -> int:
-    """List the streams that a run declares, with their history.
+    """List the streams that a run declares, and its scalars.
 
-    The history of a declared stream begins before you attach.
+    The history of both begins before you attach.
 
     \b
       looptap streams digits-cnn
       looptap watch digits-cnn loss
+      looptap plot digits-cnn "step, loss"
 
-    Of each: its name, its query and type of event, how many values there were, how many of them the job still holds,
-    how many come per second, and what the query costs.
+    Of each stream: its name, its query and type of event, how many values there were, how many of them the job still
+    holds, how many come per second, and what the query costs. Of scalars, which the job keeps without being asked:
+    the newest number of each name. With --json there are the streams alone; looptap top RUN --json has the scalars.
     """
     with attach(run) as job:
         found, viewer = job.streams, job.role == VIEWER
+        scalars = Scalars() if viewer or as_json else job.scalars
     if as_json:
         print(json_of(msgspec.to_builtins(found)))
         return DONE
     console = Console(highlight=False, soft_wrap=True)
-    if not found:
+    if not found and viewer:
+        console.print("No stream is exported.")
+    elif not found and not scalars:
         console.print(
-            "No stream is exported." if viewer
-            else "The job declares no stream. One with agent.stream(…) or agent.log(…) would be here."
-        )  # fmt: skip
+            "The job declares no stream, and its events carry no number so far: agent.emit('batch', loss=loss)."
+        )
     for stream in found:
         console.print(described(stream))
+    for line in scalar_lines(scalars):
+        console.print(Text.assemble(("scalars", "cyan"), " on ", printable(line)))
     return DONE
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from looptap.cli.formats import json_of, printable
+from looptap.cli.formats import json_of, printable, scalar_lines
 from looptap.cli.options import Budget, Every, Follow, On, RunName, Wait, WindowSize, query_arguments
 from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.sources import attached
@@ -81,6 +81,8 @@ def _page(seen: Facts) -> None:
         print(line.plain)
     for stream in seen.streams:
         print(f"stream   {printable(stream.name)}: {stream.values:,} values, {stream.rate:.3g}/s")
+    for scalars in scalar_lines(seen.scalars):
+        print(f"scalars  {printable(scalars)}")
     for control in seen.controls.values():
         print(f"control  {printable(str(control))}")
     for command in commands(seen, 5).plain.splitlines() if seen.commands else ():

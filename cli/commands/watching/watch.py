@@ -20,20 +20,23 @@ from looptap.cli.options import (
     Follow,
     On,
     Ranks,
-    RunName,
+    RunOrFile,
     Wait,
     WindowSize,
     query_arguments,
 )  # fmt: skip
 from looptap.cli.output import DONE, complain
-from looptap.cli.sources import attached
+from looptap.cli.sources import source, streams_of
 from looptap.cli.tail import Tail, TailItem, show_news
 from looptap.client.ranks.rank_stream import RankStream
+from looptap.client.run import Run
+from looptap.client.streams.live import LiveStream
+from looptap.store.run import StoredRun
 from looptap.streams.text import last_line
 
 
 def main(
-    run: RunName,
+    run: RunOrFile,
     queries: Annotated[
         list[str], Argument(metavar="QUERY", help="One query or more, each in quotes.", show_default=False)
     ],
@@ -78,6 +81,10 @@ def main(
 
     \b
       looptap watch digits-cnn loss
+    So do the streams and the scalars of a stored run:
+
+    \b
+      looptap watch looptap-runs/digits-cnn-20260102-030405-1a2b.looptap "step, loss"
 
     Which batches led to the NaN? Nothing is sent until the condition comes true:
 
@@ -123,21 +130,26 @@ def _watch(
 ) -> int:
     deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     try:
-        attached_to = attached(name, go_on, queries, math.inf if timeout is None else timeout, wait)
+        opened = source(
+            name, follow=go_on, wait=wait, queries=queries, seconds=math.inf if timeout is None else timeout
+        )
     except KeyboardInterrupt:
         if not (go_on or wait):
             raise
         return DONE  # the user has stopped waiting
-    with attached_to as run:
-        tails = [Tail(run.stream(query, **how, history=False), count, index) for index, query in enumerate(queries)]
+    with opened as run:
+        streams = streams_of(run, queries, how, history=False)
+        tails = [Tail(stream, count, index) for index, stream in enumerate(streams)]
         in_time = interrupted = False
-        with _display(tails, as_json, lines=how["when"] is not None) as display:
+        lines = how["when"] is not None or isinstance(run, StoredRun)
+        with _display(run, tails, as_json, lines) as display:
             try:
                 in_time = show_news(tails, display, None if timeout is None else deadline - time.monotonic())
             except KeyboardInterrupt:
                 interrupted = True
             for tail in tails:
-                tail.stream.close(timeout=0.5)
+                if isinstance(tail.stream, LiveStream):
+                    tail.stream.close(timeout=0.5)
                 display.show(tail, list(tail.look()))  # the partial last window
         failed = [tail.stream for tail in tails if tail.stream.state == "failed"]
         if failed:
@@ -147,7 +159,7 @@ def _watch(
         late = [tail for tail in tails if not (tail.values if count is None else tail.complete)]
         if not late:
             return DONE
-        return complain(f"{_came(late[0])} within {timeout:g} s; {_events(late[0])}.")
+        return complain(f"{_came(late[0])} within {timeout:g} s; {_events(run, late[0])}.")
 
 
 def _came(tail: Tail) -> str:
@@ -155,10 +167,10 @@ def _came(tail: Tail) -> str:
     return f"{wanted} of {tail.stream.name!r} came"
 
 
-def _events(tail: Tail) -> str:
+def _events(run: Run | StoredRun, tail: Tail) -> str:
     if not tail.stream.on:
         return "the job has logged nothing more under this name"
-    events = tail.stream.run.events()
+    events = run.events()
     if count := events.get(tail.stream.on):
         return f"the run has raised {several(count, 'event')} of type {tail.stream.on!r}"
     seen = ", ".join(repr(name) for name, count in events.items() if count) or "no event at all"
@@ -168,14 +180,14 @@ def _events(tail: Tail) -> str:
 # ---------------------------------------------------------------- displays
 
 
-def _display(tails: Sequence[Tail], as_json: bool, lines: bool) -> Any:
+def _display(run: Run | StoredRun, tails: Sequence[Tail], as_json: bool, lines: bool) -> Any:
     if as_json:
         return Json(tails)
     if lines or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        return Lines(tails)
+        return Lines(run, tails)
     from looptap.cli.live_view import LiveView
 
-    return LiveView(tails)
+    return LiveView(run, tails)
 
 
 _EVERY = re.compile(r"(?<=evaluated at every ).*")
@@ -184,8 +196,8 @@ _EVERY = re.compile(r"(?<=evaluated at every ).*")
 class Lines:
     """Text output: a line per value to stdout, notes to stderr."""
 
-    def __init__(self, tails: Sequence[Tail]) -> None:
-        self._tails = tails
+    def __init__(self, run: Run | StoredRun, tails: Sequence[Tail]) -> None:
+        self._run, self._tails = run, tails
         self._notes: set[str] = set()
         self._state = ("live", "")
 
@@ -213,7 +225,7 @@ class Lines:
     def turn(self) -> None:
         """Flush the output, and report a lost connection."""
         sys.stdout.flush()
-        run = self._tails[0].stream.run
+        run = self._run
         if (run.state, run.reason) != self._state:  # a lost connection may turn out to be the end of the run
             self._state = run.state, run.reason
             if run.state == "lost":
@@ -283,7 +295,8 @@ def summary(tail: Tail) -> str:
         facts.append(f"{several(stream.withheld, 'event')} withheld by the budget")
     if stream.error_count:
         facts.append(several(stream.error_count, "error"))
-    return f"{', '.join(facts)}; {cost(*stream.cost)}; {stream.reason or stream.state}"
+    paid = f"; {cost(*stream.cost)}" if isinstance(stream, LiveStream) else ""
+    return f"{', '.join(facts)}{paid}; {stream.reason or stream.state}"
 
 
 def _are(count: int) -> str:
