@@ -93,6 +93,7 @@ $(READY): pyproject.toml
 	@$(PIP) "$(TORCH)"
 	@echo "looptap: installing looptap and what its tests need"
 	@$(PIP) --editable '.[test]'
+	@$(PIP) --editable '.[loaders]' || echo "looptap: without the loaders of other packages; their tests skip"
 	@touch $@
 	@echo "looptap: ready; for the command looptap in this shell: source $(VENV)/bin/activate"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any
 
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError
+from looptap.training.host_loader import rebuildable
 
 BEFORE, AFTER, BATCH, SHUFFLED = "example_before_augment", "example_after_augment", "batch", "batch_shuffled"
 MODES = (BEFORE, AFTER, BATCH, SHUFFLED)
@@ -65,9 +66,7 @@ def impossible(
     """Return why this insertion point cannot work with this loader; empty if it can."""
     if mode in (BATCH, SHUFFLED):
         return ""
-    from torch.utils.data import DataLoader
-
-    if not isinstance(loader, DataLoader):
+    if not rebuildable(loader):
         kind = type(loader).__name__
         return f"examples are echoed before a DataLoader batches them; a {kind} yields batches: echo those."
     if loader.batch_size is None and getattr(loader.batch_sampler, "batch_size", None) is None:
@@ -79,15 +78,47 @@ def impossible(
     return ""
 
 
-def checked_loader(loader: Any) -> Any:
+def possible(mode: str, loader: Any) -> tuple[str, str]:
+    """Return the insertion point to use, and why it is another one.
+
+    Before the batches of a DataLoader that makes them by itself there is none.
+    """
+    from torch.utils.data import DataLoader
+
+    if mode not in (BEFORE, AFTER) or not isinstance(loader, DataLoader) or rebuildable(loader):
+        return mode, ""
+    return BATCH, (
+        f"mode={mode!r}: a {type(loader).__name__} makes its batches by itself, so whole batches are echoed instead, "
+        "after it (mode='batch'). To echo examples, give a torch DataLoader."
+    )
+
+
+def checked_loader(loader: Any, augment: Callable[[Any], Any] | None) -> Any:
     """Return a loader that can be iterated again. Raises TypeError or ValueError."""
     if not hasattr(loader, "__iter__") or isinstance(loader, str | bytes):
         raise TypeError(f"loader={loader!r:.60} must be a DataLoader, or another iterable of batches.")
-    if hasattr(loader, "__next__"):
+    if _exhausts(loader):
         raise ValueError(
             f"loader={loader!r:.60}: an iterator is exhausted after one epoch; give the DataLoader it was made from."
         )
+    if augment is not None and not rebuildable(loader):
+        raise ControlError(
+            f"augment={augment!r:.60}: it works on examples, and a {type(loader).__name__} yields batches. Give "
+            "augment_batch=, or augment in the data set."
+        )
     return loader
+
+
+def _exhausts(loader: Any) -> bool:
+    """Return True for an iterator; some loaders begin again at each ``iter``, though."""
+    kind = type(loader)
+    if not hasattr(kind, "__next__"):
+        return False
+    of_torch = any(
+        base.__module__ == "torch.utils.data.dataloader" and "__next__" in vars(base) for base in kind.__mro__
+    )
+    compiled = "__module__" not in vars(kind)  # generators too
+    return compiled or of_torch or kind.__iter__ is Iterator.__iter__
 
 
 def positive(name: str, value: Any, *, whole: bool = False) -> Any:

@@ -8,13 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.echo_arguments import BATCH, BEFORE, SHUFFLED
 from looptap.training.echoing.echo_observables import EchoObservables
 from looptap.training.echoing.pytrees import copied, size
 from looptap.training.echoing.rng import kept_random, seed_random
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
-from looptap.training.echoing.source import Fresh, Indexed, Iterated, Key, Streamed, batch_length
-from looptap.training.echoing.worker_stages import Entry, drawn, pinned
+from looptap.training.echoing.source import Indexed, Streamed
+from looptap.training.echoing.worker_stages import Copies, Delivered, Entry, Fresh, Key, drawn, pinned
+from looptap.training.host_loader import workers_of
 from looptap.training.instances import expected_length, next_length, on_item
 
 _PLACES = ("_in_epoch", "_epoch_fresh", "_room")  # also the names in checkpoints
@@ -32,6 +34,7 @@ class Flow(EchoObservables):
     _broadcast: Callable[[Any], Any] | None
     _clock: Callable[[], float]
     _copies: random.Random
+    _asked: Copies
     _order: random.Random
     _end: str
     _guard: str
@@ -100,27 +103,41 @@ class Flow(EchoObservables):
     # ------------------------------------------------------------ items
 
     def _straight(self, arriving: Iterator[Fresh]) -> list[Any]:
-        """Return the next batch of the loader if a sampler orders it, else None.
+        """Return the next batch as the loader makes it, or nothing.
 
-        With a factor of 1 and an empty buffer, batches need no unpacking.
+        With a factor of 1 and nothing waiting, batches pass whole; of examples, if a sampler orders them.
         """
-        if self._factor != 1.0 or len(self._buffer) or self._pending or self._now == SHUFFLED:
+        if len(self._buffer) or self._pending or (self._factor != 1.0 and not self._source.intact):
             return []
-        whole = self._now == BATCH
-        if not whole and not (self._source.exact and self._copies_when_collated):
+        if not self._whole and not self._source.exact:
             return []
         fresh = self._arrived(arriving)
         if fresh is None:
             return []
         given = fresh.delivered
-        if whole:
+        if self._whole:
+            self.seen += given.fresh
             return [self._whole_batch(given.payload, fresh.keys()[0])]
-        batch = given.payload.collated()
+        batch = given.payload if given.whole else self._collated_at_once(given)
         if batch is None:
             self._pending.extend(self._examples_of(fresh))
             return []
         self.seen += given.fresh
         return [self._finished(batch)]
+
+    def _collated_at_once(self, given: Delivered) -> Any:
+        """Return a batch of all delivered examples, or None if they are echoed or ragged."""
+        if self._factor != 1.0:
+            return None
+        return given.payload.collated() if self._copies_when_collated else self._collated(given.payload.examples())
+
+    def _collated(self, examples: list[Any]) -> Any:
+        """Collate with the loader's function; keep the random numbers of the job."""
+        if self._copies_when_collated or not workers_of(self.loader):
+            return self.loader.collate_fn(examples)
+        with kept_random():
+            seed_random(f"{self._seed}/{self.epoch}/collate/{self._in_epoch}")
+            return self.loader.collate_fn(examples)
 
     def _gather(self, arriving: Iterator[Fresh]) -> list[Example]:
         """Draw the examples of the next batch; none at the end of the epoch."""
@@ -165,6 +182,8 @@ class Flow(EchoObservables):
         return fresh is not None
 
     def _arrived(self, arriving: Iterator[Fresh]) -> Fresh | None:
+        if isinstance(self._source, Iterated):
+            self._source.forget(self._oldest())
         begun = self._clock()
         fresh = next(arriving, None)
         now = self._clock()
@@ -179,12 +198,17 @@ class Flow(EchoObservables):
         self._epoch_fresh += fresh.delivered.fresh
         return fresh
 
+    def _oldest(self) -> int | None:
+        """Return the number of the oldest fresh batch of which an item waits."""
+        return min((one.key[0] for one in (*self._pending, *self._buffer.items)), default=None)
+
     def _examples_of(self, fresh: Fresh, draws: bool = True) -> list[Example]:
         keys, given = fresh.keys(), fresh.delivered
         values = [self._whole_batch(given.payload, keys[0])] if given.whole else given.payload.examples()
         piece = self._buffer.piece(size(values[0]) if given.whole else given.payload.nbytes)
         draw = self._copies.random if draws and not self._in_workers else float  # which is 0.0
-        return [Example(key, value, piece, draw(), fresh.ticket) for key, value in zip(keys, values, strict=True)]
+        many = given.fresh if given.whole else 1
+        return [Example(key, value, piece, draw(), fresh.ticket, many) for key, value in zip(keys, values, strict=True)]
 
     def _whole_batch(self, payload: Any, key: Key) -> Any:
         batch = self._augmented(payload, key)
@@ -210,7 +234,7 @@ class Flow(EchoObservables):
                 self._buffer.release(one)
         if whole:
             return values[0]
-        return self._finished(self.loader.collate_fn(values))
+        return self._finished(self._collated(values))
 
     def _finished(self, batch: Any) -> Any:
         batch = self._augmented(batch, (self._in_epoch, 0, 0))
@@ -223,7 +247,7 @@ class Flow(EchoObservables):
         left = example.waiting + (self._promised(example) - example.done if example in self._pending else 0)
         if not left:
             return
-        self.dropped += left * batch_length(example.value)
+        self.dropped += left * example.count
         self._buffer.items = [one for one in self._buffer.items if one is not example]
         self._pending = deque(one for one in self._pending if one is not example)
         example.waiting = 0
@@ -246,7 +270,7 @@ class Flow(EchoObservables):
             ],
             "pending": [[list(one.key), one.u, one.done] for one in self._pending],
             "items": [list(one.key) for one in self._buffer.items],
-            "source": self._source.state(),
+            "source": self._source.state(self._oldest()),
         }  # fmt: skip
 
     def _refill(self, state: dict[str, Any], arriving: Iterator[Fresh]) -> None:
@@ -255,12 +279,12 @@ class Flow(EchoObservables):
             setattr(self, name, state[name])
         self._factor, self._capacity = state["agreed"]
         needed = {number: [(index, place, copies) for index, place, copies in some] for number, some in state["needed"]}
-        self._source.resume(state["source"], needed)
+        again = self._source.resume(state["source"], needed)
         pending = [(tuple(key), u, done) for key, u, done in state["pending"]]
         items = [tuple(key) for key in state["items"]]
         wanted = {*items, *(key for key, _, _ in pending)}
         found: dict[tuple[int, ...], Example] = {}
-        for _ in needed:
+        for _ in range(again):
             fresh = next(arriving, None)
             if fresh is None:
                 break
@@ -276,9 +300,11 @@ class Flow(EchoObservables):
         for key in items:
             if key in found:
                 self._buffer.add(found[key])
-        if lost := sum(key not in found for key in items):
+        lost = sum(key not in found for key in items)
+        lost += sum(max(0, drawn(self._factor, u) - done) for key, u, done in pending if key not in found)
+        if lost:
             self.dropped += lost
-            self._say(f"{lost} echoes that waited at the checkpoint are gone: the stream did not repeat itself.")
+            self._say(f"{lost} echoes that waited at the checkpoint are gone: the data did not repeat itself.")
 
     def _clear(self) -> None:
         self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()

@@ -12,12 +12,15 @@ from typing import Any
 from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
 from looptap.training.echoing import echo_arguments
+from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.auto_factor import Auto, StageMeter
 from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, Automatic, Factor, Mode
 from looptap.training.echoing.flow import Flow
 from looptap.training.echoing.pytrees import versions
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
-from looptap.training.echoing.source import Copies, batch_length, open_source
+from looptap.training.echoing.source import open_source
+from looptap.training.echoing.worker_stages import Copies
+from looptap.training.host_loader import workers_of
 from looptap.training.saved_state import require_state
 
 _START_BATCHES = 4
@@ -82,10 +85,10 @@ class Echo(Flow):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.loader = echo_arguments.checked_loader(loader)
         echo_arguments.functions(
             augment=augment, augment_batch=augment_batch, transfer=transfer, broadcast=broadcast, clock=clock
         )
+        self.loader = echo_arguments.checked_loader(loader, augment)
         self._augment, self._augment_batch, self._transfer = augment, augment_batch, transfer
         self._max_bytes = echo_arguments.positive("max_bytes", max_bytes, whole=True)
         self._end = echo_arguments.one_of("end", end, ("drain", "drop"))
@@ -97,7 +100,10 @@ class Echo(Flow):
         ranks, rank = _ranks()
         self.apart = ranks > 1 and broadcast is None
         """True if there are several ranks without a way to agree."""
+        mode, another = echo_arguments.possible(mode, loader)
         self.mode, self.factor = mode, factor
+        if another:
+            self._say(another)
         self._broadcast, self._clock = broadcast, clock
         sampler = getattr(loader, "batch_sampler", None)
         self._size: int | None = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
@@ -106,7 +112,7 @@ class Echo(Flow):
         self._inside, self._over, self._now = False, False, self.mode
         self._source = open_source(loader, augment, self._seed)
         self.buffer = max(1, self._tenth()) if buffer is None else buffer
-        self._meter, self._controller = StageMeter(getattr(loader, "num_workers", 0)), Auto(bound)
+        self._meter, self._controller = StageMeter(workers_of(loader)), Auto(bound)
         self._copies, self._order = random.Random(f"copies/{seed}"), random.Random(f"order/{seed}")
         self._asked = Copies(self._copies)  # does not refer to this object: a loader in a cycle would be freed late
         self._factor, self._capacity = self.factor, self.buffer
@@ -125,9 +131,14 @@ class Echo(Flow):
         return echo_arguments.impossible(mode, self.loader, self._augment, self._augment_batch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the loader's sampler and data set; call before each epoch."""
+        """Set the epoch of loader, sampler and data set; call before each fresh epoch."""
         sampler = getattr(self.loader, "batch_sampler", None)
-        holders: list[Any] = [sampler, getattr(self.loader, "sampler", None), getattr(self.loader, "dataset", None)]
+        holders: list[Any] = [
+            self.loader,
+            sampler,
+            getattr(self.loader, "sampler", None),
+            getattr(self.loader, "dataset", None),
+        ]
         for holder in holders:
             if hasattr(holder, "set_epoch"):
                 holder.set_epoch(epoch)
@@ -159,12 +170,16 @@ class Echo(Flow):
             generator.setstate((version, tuple(numbers), rest))
         self._inside = False
         self._resumed = dict(state) if state["inside"] else None
+        if isinstance(self._source, Iterated) and state.get("loader") is not None:
+            self._source.load_own(state["loader"])
 
     def _whole_state(self) -> dict[str, Any]:
         """Return the part of a state that is not that of an epoch."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _COUNTERS}
         state |= {"factor": self.factor, "auto": self.auto, "buffer": self.buffer, "mode": self.mode}
         state |= {"inside": self._inside, "kind": type(self._source).__name__, "guard": self._guard}
+        if isinstance(self._source, Iterated) and not self._inside and (own := self._source.own_state()) is not None:
+            state["loader"] = own
         return state | {"copies": self._copies.getstate(), "order": self._order.getstate()}
 
     # ------------------------------------------------------------ the loop
@@ -191,7 +206,7 @@ class Echo(Flow):
             self._in_epoch += 1
             self.steps += 1
             self._room += -(-(self._size or 1) // _GROWTH_DIVISOR)
-            self.seen += batch_length(held[0]) if self._whole else len(examples)
+            self.seen += sum(one.count for one in examples)
             self.duplicates = len(examples) - len({one.key[:2] for one in examples})
             waited, handed = self._waited, clock()
             main = handed - begun - waited
@@ -217,7 +232,7 @@ class Echo(Flow):
         self._in_epoch = self._epoch_fresh = 0
         self._room = self._first_room()
         self._over, self._inside = False, True
-        self._asked.factor = self._factor if self._in_workers else 1.0
+        self._ask()
         self._source.begin(self.epoch, self._whole, self._asked)
         return state
 
@@ -232,13 +247,18 @@ class Echo(Flow):
         elif self.schedule is not None:
             self._scheduled(self.schedule)
         self._agree(step % self._every == 0)
+        self._ask()
         if self._factor != before:
             self._meter.changed()
             if not len(self._buffer):
                 self._room = self._first_room()
-            self._asked.factor = self._factor if self._in_workers else 1.0
             if self._broadcast is None:  # otherwise at the next epoch: workers of a stream read it at any time
                 self._source.turned()
+
+    def _ask(self) -> None:
+        """State which copies to make of what is requested from now on."""
+        self._asked.factor = self._factor if self._in_workers else 1.0
+        self._asked.intact = self._factor == 1.0 and not len(self._buffer) and not self._pending
 
     def _scheduled(self, schedule: Callable[[int], float]) -> None:
         try:

@@ -10,29 +10,72 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
+_MAX_DEPTH = 12
+"""How deep the leaves of a batch may lie; what lies deeper counts as one leaf."""
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """Return ``value`` with ``leaf(x)`` for each leaf x; containers are rebuilt.
 
+    Containers are plain dicts, lists and tuples, and named tuples; a mapping of another class is a leaf.
+
     >>> mapped({"a": (1, [2])}, lambda x: 10 * x)
     {'a': (10, [20])}
     """
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind is dict:
         return {key: mapped(item, leaf) for key, item in value.items()}
-    if isinstance(value, tuple):
-        items = [mapped(item, leaf) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, list):
+    if kind is list:
         return [mapped(item, leaf) for item in value]
+    if kind is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        items = [mapped(item, leaf) for item in value]
+        return tuple(items) if kind is tuple else kind(*items)
     return leaf(value)
 
 
 def leaves(value: Any) -> list[Any]:
-    """Return all leaves, from left to right."""
+    """Return all leaves, from left to right, of objects of other classes too.
+
+    >>> leaves({"a": (1, [2])})
+    [1, 2]
+    """
     found: list[Any] = []
-    mapped(value, found.append)
+    _collect(value, found, set(), 0)
     return found
+
+
+def batch_length(batch: Any) -> int:
+    """Return the number of examples of a batch.
+
+    That is its number of graphs, else the length of its first leaf that has one.
+
+    >>> batch_length([["a", "b"]])
+    1
+    """
+    parts: list[Any] = []
+    mapped(batch, parts.append)
+    for part in parts:
+        if isinstance(graphs := getattr(part, "num_graphs", None), int):
+            return graphs
+    shapes = (getattr(leaf, "shape", None) for leaf in leaves(batch))
+    return next((int(shape[0]) for shape in shapes if shape), 1)
+
+
+def _collect(value: Any, found: list[Any], looked: set[int], depth: int) -> None:
+    inner: Any = None
+    if not (isinstance(value, (*_PLAIN, np.ndarray, type)) or _is_tensor(value)):
+        if isinstance(value, Mapping):
+            inner = value.values()
+        elif isinstance(value, tuple | list):
+            inner = value
+        else:
+            inner = list(getattr(value, "__dict__", {}).values()) or None
+    if inner is None or depth > _MAX_DEPTH:
+        found.append(value)
+    elif id(value) not in looked:
+        looked.add(id(value))
+        for item in inner:
+            _collect(item, found, looked, depth + 1)
 
 
 def copied(value: Any) -> Any:
@@ -136,7 +179,7 @@ def _rows_of(examples: list[Any]) -> list[list[Any]] | None:
         return None
     rows = [list(row) for row in zip(*examples, strict=True)]
     kinds = {found for row in rows for found in set(map(type, row))}
-    return None if any(issubclass(found, Mapping | tuple | list) for found in kinds) else rows
+    return None if any(issubclass(found, dict | tuple | list) for found in kinds) else rows
 
 
 def _batch(spec: Any, columns: list[Any], kind: type) -> Any:

@@ -29,16 +29,19 @@ class Piece:
 class Example:
     """A fresh item (or batch, if batches are echoed) and how many copies remain."""
 
-    __slots__ = ("done", "key", "piece", "ticket", "u", "value", "waiting")
+    __slots__ = ("count", "done", "key", "piece", "ticket", "u", "value", "waiting")
 
     def __init__(
-        self, key: tuple[int, int, int], value: Any, piece: Piece, u: float, ticket: Ticket | None = None
-    ) -> None:
+        self, key: tuple[int, int, int], value: Any, piece: Piece, u: float, ticket: Ticket | None = None,
+        count: int = 1,
+    ) -> None:  # fmt: skip
         self.key, self.value, self.piece, self.ticket = key, value, piece, ticket
         self.u, self.done = u, 0
         """The random number for a fractional copy, and how many copies went into the buffer."""
         self.waiting = 0
         """Copies in the buffer."""
+        self.count = count
+        """The number of examples, of a batch as of a single one."""
         piece.examples[self] = None
         piece.whole = max(piece.whole, len(piece.examples))
 

@@ -2,74 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from looptap.training.echoing.pytrees import leaves
+from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.rng import kept_random
-from looptap.training.echoing.worker_stages import SHARED, Delivered, Entry, Reads, Stage, Ticket, drawn
-
-Key = tuple[int, int, int]
-"""Key of an item: number of its fresh batch, place (in the epoch; of a stream, in the batch), number of the copy."""
-
-
-class Copies:
-    """A random draw of the copies that a worker makes; 1 if made elsewhere."""
-
-    def __init__(self, generator: random.Random) -> None:
-        self._generator, self.factor = generator, 1.0
-
-    def __call__(self) -> int:
-        """Return the copies of the next example."""
-        return drawn(self.factor, self._generator.random()) if self.factor != 1.0 else 1
-
-
-class Fresh(NamedTuple):
-    """A fresh batch that has arrived."""
-
-    number: int
-    delivered: Delivered
-    ticket: Ticket | None
-    """The request, if its items can be read again by index."""
-
-    def keys(self) -> list[Key]:
-        """Return the key of each item."""
-        given, number = self.delivered, self.number
-        if given.whole:
-            return [(number, -1, 0)]
-        if self.ticket is not None:
-            return [(number, place, copy) for place, copy in self.ticket.made()]
-        made = given.made if given.made is not None else [(at, 0) for at in range(given.fresh)]
-        return [(number, at, copy) for at, copy in made]
+from looptap.training.echoing.worker_stages import SHARED, Copies, Delivered, Entry, Fresh, Reads, Stage, Ticket
+from looptap.training.host_loader import OrderState, follow, rebuildable, rebuilt
 
 
 def open_source(loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> Indexed | Streamed | Iterated:
     """Return the source for a loader, by its kind.
 
-    It is a DataLoader with indices, one of a stream, or any other iterable of batches.
+    It is a DataLoader with indices, one of a stream, or any other iterable of batches, such as a DataLoader of a class
+    that makes its batches by itself.
     """
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import IterableDataset
 
-    if not isinstance(loader, DataLoader):
+    if not rebuildable(loader):
         return Iterated(loader)
     return (Streamed if isinstance(loader.dataset, IterableDataset) else Indexed)(loader, augment, seed)
-
-
-def _like(loader: Any, dataset: Any, stage: Stage, **batching: Any) -> Any:
-    """Return a DataLoader with the host's settings, but other reads and collation."""
-    from torch.utils.data import DataLoader
-
-    more = {"in_order": loader.in_order} if hasattr(loader, "in_order") else {}
-    if getattr(loader, "pin_memory_device", ""):
-        more["pin_memory_device"] = loader.pin_memory_device
-    return DataLoader(
-        dataset, collate_fn=stage, num_workers=loader.num_workers, pin_memory=loader.pin_memory,
-        timeout=loader.timeout, worker_init_fn=loader.worker_init_fn, generator=loader.generator,
-        multiprocessing_context=loader.multiprocessing_context, prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers, **batching, **more,
-    )  # fmt: skip
 
 
 class Tickets:
@@ -77,9 +32,7 @@ class Tickets:
 
     def __init__(self, loader: Any) -> None:
         self._sampler = loader.batch_sampler if loader.batch_sampler is not None else _Singles(loader.sampler)
-        holders = (loader, self._sampler, getattr(self._sampler, "sampler", None), loader.sampler)
-        found: list[Any] = [getattr(holder, "generator", None) for holder in holders]
-        self._generators = list({id(one): one for one in found if hasattr(one, "get_state")}.values())
+        self._order, self._loader = OrderState(loader), loader
         self.outstanding: dict[int, Ticket] = {}
         """Requested, but not arrived."""
         self.again: dict[int, Ticket] = {}
@@ -101,18 +54,30 @@ class Tickets:
         self.started = list(state["started"])
         for number, entries in needed.items():
             self.again[number] = Ticket.of(number, self.epoch, self._whole, entries)
-        for number, entries in state["outstanding"]:
-            self.outstanding[number] = Ticket.of(number, self.epoch, self._whole, entries)
+        for number, entries, *intact in state["outstanding"]:
+            self.outstanding[number] = Ticket.of(number, self.epoch, self._whole or any(intact), entries)
 
     def state(self) -> dict[str, Any]:
         """Return plain data for `resume`."""
-        waiting = [[number, ticket.entries()] for number, ticket in self.outstanding.items()]
+        waiting = [
+            [number, ticket.entries(), *[True] * (ticket.whole and not self._whole)]
+            for number, ticket in self.outstanding.items()
+        ]
         return {"asked": self.asked, "place": self.place, "started": list(self.started), "outstanding": waiting}
+
+    @property
+    def intact(self) -> bool:
+        """Whether the next batch to arrive was requested as the loader collates it."""
+        first = next(iter(self.outstanding.values()), None)
+        return first is not None and first.whole and not self._whole
 
     def __len__(self) -> int:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[Ticket]:
+        from torch.utils.data import default_collate
+
+        in_order = getattr(self._loader, "in_order", True)  # otherwise a whole one may come between examples
         yield from list(self.again.values())
         yield from list(self.outstanding.values())
         for indices in self._batches():
@@ -120,17 +85,15 @@ class Tickets:
             places = range(self.place, self.place + len(indices))
             copies = None if once else [tuple(range(self._copies())) for _ in places]
             self.place += len(indices)
-            ticket = Ticket(self.asked, self.epoch, self._whole, indices, places, copies)
+            own = self._copies.intact and in_order and self._loader.collate_fn is not default_collate
+            ticket = Ticket(self.asked, self.epoch, self._whole or own, indices, places, copies)
             self.outstanding[self.asked] = ticket
             self.asked += 1
             yield ticket
 
     def _batches(self) -> Iterator[Any]:
-        import torch
-
         if not self.asked:
-            states = [torch.get_rng_state(), *(one.get_state() for one in self._generators)]
-            self.started = [state.numpy().tobytes() for state in states]
+            self.started = self._order.taken()
             yield from self._sampler
             return
         if hasattr(self._sampler, "load_state_dict"):  # its own state is loaded, so it continues by itself
@@ -140,9 +103,7 @@ class Tickets:
             yield from batches
             return
         with kept_random():
-            setters = [torch.set_rng_state, *(one.set_state for one in self._generators)]
-            for set_state, raw in zip(setters, self.started, strict=True):
-                set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
+            self._order.put_back(self.started)
             batches = iter(self._sampler)
             for _ in range(self.asked):
                 next(batches, None)
@@ -166,11 +127,11 @@ class Indexed:
     exact = True
 
     def __init__(self, loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> None:
-        reads = Reads(loader.dataset)
+        reads, self._host = Reads(loader.dataset), loader
         self.single = loader.batch_sampler is None
-        stage = Stage(reads, loader.collate_fn, augment, seed, None, self.single)
+        self._stage = Stage(reads, loader.collate_fn, augment, seed, None, self.single)
         self._tickets = Tickets(loader)
-        self._loader = _like(loader, reads, stage, batch_sampler=self._tickets)
+        self._loader = rebuilt(loader, reads, self._stage, batch_sampler=self._tickets)
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
         """Begin the next epoch."""
@@ -179,13 +140,19 @@ class Indexed:
     def turned(self) -> None:
         """Do nothing: a ticket keeps the factor from when it was drawn."""
 
-    def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
-        """Continue inside the epoch; called after `begin`."""
+    def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> int:
+        """Continue inside the epoch, after `begin`; return how many batches come again."""
         self._tickets.resume(state, needed)
+        return len(needed)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, oldest: int | None = None) -> dict[str, Any]:
         """Return plain data for `resume`."""
         return self._tickets.state()
+
+    @property
+    def intact(self) -> bool:
+        """Whether the next batch comes collated, though examples are echoed."""
+        return self._tickets.intact
 
     def expected(self, whole: bool) -> int:
         """Return how many requested copies, or ``whole`` batches, have not arrived."""
@@ -198,7 +165,8 @@ class Indexed:
         return self._tickets.asked, self._tickets.place
 
     def __iter__(self) -> Iterator[Fresh]:
-        tickets = self._tickets
+        tickets, self._stage.collate = self._tickets, self._host.collate_fn
+        follow(self._host, self._loader)
         if tickets.asked:
             with kept_random():  # the epoch began earlier, and the loader drew its numbers then
                 arriving = iter(self._loader)
@@ -221,18 +189,20 @@ class Indexed:
 class Streamed:
     """A DataLoader over a stream; a resume rereads it and picks the pending items."""
 
-    exact = False
+    exact = intact = False
 
     def __init__(self, loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> None:
         import torch
 
         reads, self.single = Reads(loader.dataset), loader.batch_size is None
         self._shared = torch.zeros(len(SHARED), dtype=torch.float64).share_memory_()
-        stage = Stage(reads, loader.collate_fn, augment, seed, self._shared, self.single)
+        self._host, self._stage = loader, Stage(reads, loader.collate_fn, augment, seed, self._shared, self.single)
         batching = {"batch_size": loader.batch_size} | ({} if self.single else {"drop_last": loader.drop_last})
-        self._loader = _like(loader, reads, stage, **batching)
+        self._loader = rebuilt(loader, reads, self._stage, **batching)
+        self._order = OrderState(loader)
         self._taken = self._skip = 0
         self._needed: set[int] = set()
+        self._started: list[bytes] = []
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
         """Begin the next epoch."""
@@ -240,19 +210,20 @@ class Streamed:
         self._copies = copies
         self.turned()
         self._taken = self._skip = 0
-        self._needed = set()
+        self._needed, self._started = set(), []
 
     def turned(self) -> None:
         """Use the current factor for what a worker reads next."""
         self._shared[0] = self._copies.factor
 
-    def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
-        """Continue inside the epoch; called after `begin`."""
-        self._skip, self._needed = state["asked"], set(needed)
+    def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> int:
+        """Continue inside the epoch, after `begin`; return how many batches come again."""
+        self._skip, self._needed, self._started = state["asked"], set(needed), list(state.get("started", ()))
+        return len(needed)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, oldest: int | None = None) -> dict[str, Any]:
         """Return plain data for `resume`."""
-        return {"asked": self._taken}
+        return {"asked": self._taken} | ({"started": list(self._started)} if self._started else {})
 
     def expected(self, whole: bool) -> int:
         """Return 0: how much the workers have ready is unknown."""
@@ -263,40 +234,25 @@ class Streamed:
         """Batches that have arrived, and -1 for the unknown number of examples."""
         return self._taken, -1
 
-    def _arriving(self) -> Iterator[Delivered]:
-        return iter(self._loader)
-
     def __iter__(self) -> Iterator[Fresh]:
-        for delivered in self._arriving():
-            number, again = self._taken, self._taken < self._skip
+        self._stage.collate = self._host.collate_fn
+        follow(self._host, self._loader)
+        again = deque[Fresh]()
+        if self._skip:  # as when the epoch began, and the job's own random numbers stay as they are
+            with kept_random():
+                self._order.put_back(self._started)
+                arriving: Iterator[Delivered] = iter(self._loader)
+                for number, delivered in enumerate(itertools.islice(arriving, self._skip)):
+                    if number in self._needed:
+                        again.append(Fresh(number, delivered, None))
+            self._taken = self._skip
+        else:
+            self._started = self._order.taken()
+            arriving = iter(self._loader)
+        while again:
+            yield again.popleft()
+        for delivered in arriving:
+            fresh = [Fresh(self._taken, delivered, None)]
             self._taken += 1
-            fresh = [Fresh(number, delivered, None)]
-            del delivered
-            if not again or number in self._needed:
-                yield fresh.pop()
-
-
-class Iterated(Streamed):
-    """A re-iterable of batches, which can be echoed; their examples are unknown."""
-
-    def __init__(self, loader: Any) -> None:
-        self._batches, self.single = loader, False
-        self._taken = self._skip = 0
-        self._needed = set()
-
-    def _arriving(self) -> Iterator[Delivered]:
-        return (Delivered(None, True, batch, batch_length(batch), {}) for batch in self._batches)
-
-    def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
-        """Begin the next epoch."""
-        self._taken = self._skip = 0
-        self._needed = set()
-
-    def turned(self) -> None:
-        """Do nothing: this source makes no copies."""
-
-
-def batch_length(batch: Any) -> int:
-    """Return the number of examples of a batch, by its first leaf with a length."""
-    shapes = (getattr(leaf, "shape", None) for leaf in leaves(batch))
-    return next((int(shape[0]) for shape in shapes if shape), 1)
+            del delivered  # so that the loop can free the batch
+            yield fresh.pop()

@@ -20,6 +20,10 @@ Entry = tuple[Any, int, Sequence[int]]
 """An example in a checkpoint: its index in the data set, its place in the epoch, the copies to make."""
 
 
+Key = tuple[int, int, int]
+"""Key of an item: number of its fresh batch, place (in the epoch; of a stream, in the batch), number of the copy."""
+
+
 class Ticket(NamedTuple):
     """A worker's instructions for one batch; plain lists, since each is pickled."""
 
@@ -74,6 +78,38 @@ class Delivered:
         if self.whole:
             self.payload = pinned(self.payload)
         return self
+
+
+class Copies:
+    """A random draw of the copies that a worker makes; 1 if made elsewhere."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self._generator, self.factor = generator, 1.0
+        self.intact = False
+        """True while nothing is echoed, nor waits: batches pass as the loader makes them."""
+
+    def __call__(self) -> int:
+        """Return the copies of the next example."""
+        return drawn(self.factor, self._generator.random()) if self.factor != 1.0 else 1
+
+
+class Fresh(NamedTuple):
+    """A fresh batch that has arrived."""
+
+    number: int
+    delivered: Delivered
+    ticket: Ticket | None
+    """The request, if its items can be read again by index."""
+
+    def keys(self) -> list[Key]:
+        """Return the key of each item."""
+        given, number = self.delivered, self.number
+        if given.whole:
+            return [(number, -1, 0)]
+        if self.ticket is not None:
+            return [(number, place, copy) for place, copy in self.ticket.made()]
+        made = given.made if given.made is not None else [(at, 0) for at in range(given.fresh)]
+        return [(number, at, copy) for at, copy in made]
 
 
 class Reads:
