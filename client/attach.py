@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,12 @@ from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.ranks.ranks import Ranks
 from looptap.client.run import Run
+from looptap.client.session.session import disconnect_abandoned
 from looptap.client.transport.failover import FailoverTransport
 from looptap.client.transport.tunnel.process import START_TIMEOUT_SECONDS, CommandRoute, is_remote, over_ssh, relay_of
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.errors import (
+    LimitReached,
     NoAnswer,
     NoDirectory,
     NoSuchRun,
@@ -172,6 +175,19 @@ def _listed(found: Found) -> RunListing:
 
 
 def _attach(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run] | None = None) -> Run:
+    """Attach; runs that this process let go of without closing them make room."""
+    deadline, leaving = time.monotonic() + timeout, False
+    while True:
+        try:
+            return _attached(listed, timeout, follow, ranks)
+        except LimitReached:
+            leaving = leaving or disconnect_abandoned()
+            if not leaving or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_INTERVAL_SECONDS)
+
+
+def _attached(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run] | None) -> Run:
     file = listed.usable()
     link = _link(listed, follow)
     transport = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -103,3 +104,18 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, directory):
             client.kill()
             with client:
                 pass
+
+
+def test_runs_that_were_not_closed_make_room_for_new_ones(directory):
+    """Let a cell that attaches run again and again: nothing closes its runs."""
+    gc.disable()
+    try:
+        with looptap.Agent("cell", limits=looptap.Limits(clients=3)):
+            for _ in range(8):
+                run = looptap.attach("cell")
+                run.stream("step", on="batch")
+            with looptap.attach("cell"), looptap.attach("cell"), pytest.raises(looptap.LimitReached, match="3 clients"):
+                looptap.attach("cell")
+            assert run.state == "live"
+    finally:
+        gc.enable()

@@ -6,6 +6,7 @@ Everything that starts with ``on_`` or ``_on_`` runs on the transport's thread; 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import secrets
 import threading
@@ -53,6 +54,19 @@ OPEN = (LIVE, LOST, SILENT)
 """The states of a run that may continue."""
 
 
+_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def disconnect_abandoned() -> bool:
+    """Disconnect the sessions that nothing refers to; True if there were some.
+
+    A session refers to itself, so that it stays connected until Python next looks for cycles.
+    """
+    before = len(_open_sessions)
+    gc.collect()
+    return len(_open_sessions) < before
+
+
 class Session:
     """One client's conversation with one agent; a `Run` shows it to users.
 
@@ -95,6 +109,7 @@ class Session:
         deadline = time.monotonic() + timeout
         transport.start(WeakReceiver(self), timeout)
         self._finalizer = weakref.finalize(self, _disconnect, transport, self.callbacks)
+        _open_sessions.add(self)
         try:
             self._greet(deadline, timeout)
         except BaseException:
@@ -134,6 +149,7 @@ class Session:
     def close(self) -> None:
         """Detach all streams and disconnect; the job continues."""
         if self._finalizer.detach() is not None:
+            _open_sessions.discard(self)
             _send_goodbye(self.transport)
             self.transport.close()
         self._end(ENDED, RunEnded("This run was closed on this side; attach again."), "closed", whole=True)
