@@ -6,6 +6,7 @@ import math
 
 import pgd_page
 import pytest
+import ranks
 from pgd_paper import PGD_A, SGD, Paper, Run, trained
 from pgd_runs import VARIANTS, PrioritizedResults, train
 from selection_runs import PLAIN, Curve, Job
@@ -57,3 +58,15 @@ def test_the_page_says_first_what_is_not_held_and_shared_runs_are_not_written_ag
     assert "| norm | 0.05, at an edge | -" in page
     assert "2 of 2 not reached" in page
     assert (tmp_path / "prioritized-work.png").stat().st_size > 1000
+
+
+def test_the_model_of_many_ranks_is_the_sum_of_what_was_measured():
+    computing = [[0.010, 0.012], [0.012, 0.010]]
+    link = ranks.fitted({str(values): 2 * (0.001 + 4 * values / 2 / 1e9) for values in (1_000, 1_000_000)}, 2)
+    assert link == pytest.approx((0.001, 1e9))
+    factor = ranks.in_step_factor(computing, link, 0.009, 2e6)
+    assert factor == pytest.approx((0.009 - 0.001) / link.seconds(2, 2e6))
+    two = ranks.step_seconds(computing, factor * link.seconds(2, 2e6), 2)
+    assert two == pytest.approx({"computing": 0.011, "waiting": 0.001, "reducing": 0.008, "step": 0.020})
+    many = ranks.step_seconds(computing, 0.0, 64)
+    assert many["step"] == pytest.approx(0.012)

@@ -33,6 +33,8 @@ GLOBAL_BATCH, RANK_BATCH = 64, 32
 LEARNING_RATE = 0.05
 TARGET_LOSS, AVERAGED_LOOKS = 0.18, 3
 """Of a sample of the training data, in the mean of so many looks: after some four epochs."""
+PLAIN_STEPS = 60
+"""Of plain DDP, which are only timed."""
 MAX_STEPS, MAX_QUICK_STEPS, STEPS_BETWEEN_LOOKS, LOOK_SAMPLES = 1500, 30, 15, 800
 TIMED_STEPS, WARM_STEPS, ROUNDS = 12, 3, 5
 """Of a block, before it, and blocks of each kind."""
@@ -55,7 +57,9 @@ class Training:
         self.model: Any = self.network
         self.average, self.reduced = None, None
         if world > 1:
-            self.model = DistributedDataParallel(self.network, process_group=apart)
+            self.model = DistributedDataParallel(
+                self.network, process_group=apart, gradient_as_bucket_view=True, static_graph=True
+            )
             self.reduced = ReducedGradients(self.model) if method else None
         if self.reduced is not None:
             self.average = AverageGradient(self.network.parameters(), 0.9)
@@ -105,9 +109,9 @@ class Training:
         return float(found)
 
 
-def to_loss(seed: int, world: int, channels: int, most: int) -> dict[str, Any]:
+def to_loss(seed: int, world: int, channels: int, most: int, *, method: bool = True) -> dict[str, Any]:
     """Train until the loss is low; looks at it are not timed."""
-    training, steps, seconds, loss = Training(seed, world, channels), 0, 0.0, float("inf")
+    training, steps, seconds, loss = Training(seed, world, channels, method=method), 0, 0.0, float("inf")
     looks: list[float] = []
     while loss > TARGET_LOSS and steps < most:
         if world > 1:
@@ -207,11 +211,15 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     world, channels, found = dist.get_world_size(), options.channels, dict[str, Any]()
-    most = MAX_QUICK_STEPS if options.quick else MAX_STEPS
+    most, plain = (MAX_QUICK_STEPS, MAX_QUICK_STEPS) if options.quick else (MAX_STEPS, PLAIN_STEPS)
     if not options.check:
         found["runs"] = [
             {"seed": seed, "one": alone(lambda seed=seed: to_loss(seed, 1, channels, most)),
-             "all": to_loss(seed, world, channels, most)}
+             "all": to_loss(seed, world, channels, most),
+             "plain": {
+                 "one": alone(lambda seed=seed: to_loss(seed, 1, channels, plain, method=False)),
+                 "all": to_loss(seed, world, channels, plain, method=False),
+             }}
             for seed in range(options.seeds)
         ]  # fmt: skip
         found["beside"] = beside_plain(channels)
