@@ -724,7 +724,8 @@ def test_images_of_any_numbers_become_bytes():
     shown = drawn([np.linspace(-1, 1, 8 * 8).reshape(1, 8, 8)])
     (image,) = shown.marks[0].images
     assert (image.dtype, image.shape, image.min(), image.max()) == (np.uint8, (8, 8, 3), 0, 255)
-    assert shown.badges == ("loss: black is -0.98, white is 0.98",)
+    assert shown.guess.startswith("Black is -0.98, white is 0.98. ")
+    assert not shown.badges
     assert drawn([[(np.zeros((4, 4)), "seven"), (np.ones((4, 4)), 3)]]).marks[0].captions == ("seven", "3")
 
 
@@ -754,7 +755,8 @@ def test_pictures_of_one_value_share_a_robust_scale_that_is_said():
     means = [image.mean() for image in picture.marks[0].images]
     assert means == sorted(means)
     assert means[3] - means[0] > 150
-    assert picture.badges == ("loss: black is -1.96, white is 1.96",)
+    assert picture.guess.startswith("Black is -1.96, white is 1.96. ")
+    assert not picture.badges
     assert drawn([torch.linspace(0, 1, 64).reshape(1, 8, 8)]).badges == ()
 
 

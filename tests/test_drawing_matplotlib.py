@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -323,6 +324,68 @@ def test_captions_of_neighbours_do_not_overlap(inches):
     assert len(texts) == 9
     boxes = [text.get_window_extent() for text in texts]
     assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
+
+
+@pytest.mark.parametrize("inches", [2, 2.5, 3, 5, 9])
+@pytest.mark.parametrize("count", [1, 4, 9, 16])
+def test_captions_are_never_cut_before_the_prediction(inches, count):
+    captions = tuple(f"target {place}, prediction {place + 40}, loss 4.85, index 1717" for place in range(count))
+    figure = new_figure(inches, 0.8 * inches)
+    drawing = draw(Picture((Images(tuple(np.zeros((28, 28, 3), np.uint8) for _ in captions), captions),)), figure)
+    for size in (inches, inches + 1):  # a window may change
+        figure.set_size_inches(size, 0.8 * size)
+        drawing.layout()
+        figure.canvas.draw()
+        texts = [text for axes in figure.axes for text in axes.texts]
+        for place, text in enumerate(texts):
+            head = " ".join(text.get_text().splitlines()[:2])
+            assert re.match(rf"\S*( .*)?\b{place},? .*\b{place + 40}\b", head), head
+        boxes = [text.get_window_extent() for text in texts]
+        assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
+        assert all(figure.bbox.padded(1).contains(*corner) for box in boxes for corner in (box.min, box.max))
+
+
+def test_notes_in_space_do_not_lie_on_each_other_however_the_view_is_turned():
+    turns = np.linspace(0, 8, 400)
+    notes = tuple((place, f"epoch {place}") for place in range(0, 400, 4))
+    line = Line(np.cos(turns), np.sin(turns), z=turns, color="#ff0000", notes=notes)
+    figure = new_figure()
+    drawing = draw(Picture((line,)), figure)
+    (view,) = drawing.views
+    (artist,) = view.marks
+    for angle in (-60, 0, 45):
+        view.axes.view_init(20, angle)
+        figure.canvas.draw()
+        shown = artist.in_space.shown
+        assert shown[0][0] == "epoch 396"  # the newest has precedence
+        assert 5 < len(shown) < 100
+        assert not [1 for (_, one), (_, other) in itertools.combinations(shown, 2) if one.overlaps(other)]
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#111111"])
+def test_bars_behind_lines_have_an_outline_that_is_seen_on_both_grounds(ground):
+    figure = new_figure()
+    figure.set_facecolor(ground)
+    bars = Bars(np.array([1.0, 3.0, 2.0]), edges=np.arange(4.0), color="#ff0000", opacity=0.4)
+    draw(Picture((bars, Line(X, np.sin(X), color="#00ff00"))), figure)
+    assert near(pixels(figure), RED).sum() > 100
+
+
+def test_the_numbers_beside_a_matrix_are_whole():
+    figure = new_figure()
+    draw(Picture((Grid(np.eye(2)),)), figure)
+    figure.canvas.draw()
+    texts = [text.get_text() for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis) for text in axis.get_ticklabels()]
+    assert not [text for text in texts if "." in text or "½" in text]
+
+
+def test_how_a_value_was_read_has_two_lines():
+    figure = new_figure(4, 3)
+    guess = "Black is -0.1, white is 2. (8, 12, 12) is taken for 8 images; chart='histogram' draws its numbers."
+    drawing = draw(Picture((Line(X, X),), guess=guess), figure)
+    (text,) = [text for text in figure.texts if text.get_text().startswith("Black")]
+    assert " ".join(text.get_text().split()) == guess
+    assert drawing.update(Picture((Line(X, X),), guess="Short.")) == "structure"
 
 
 def test_names_and_words_of_commands_stand_over_the_plot_and_take_a_quarter_at_most():

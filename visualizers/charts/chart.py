@@ -314,7 +314,7 @@ class Chart:
                 right=right,
                 rules=self.commands.rules([one for one in self.series if one.across == "bottom"]),
                 badges=(*badges, *self._badges()),
-                guess=" ".join(dict.fromkeys(one.choice.guess for one in self.series if one.choice.guess)),
+                guess=" ".join(dict.fromkeys(filter(None, (one.reading for one in self.series)))),
                 frame=frame,
                 offers=self._offers(),
             )

@@ -23,6 +23,7 @@ from looptap.visualizers.data.sample_buffer import MAX_KEPT_POINTS
 from looptap.visualizers.drawing.picture import Across, Side
 
 _MAX_NOTES = 2
+_COLOURS = frozenset(("scaled", "log"))  # remarks on how numbers became colours, which warn of nothing
 _MAX_LABEL_CHARACTERS = 40  # of a query, in a badge
 
 
@@ -178,6 +179,12 @@ class Series:
             self._add(part_of(new, slice(None, half)))
             self._add(part_of(new, slice(half, None)))
 
+    @property
+    def reading(self) -> str:
+        """How the values were read: how numbers became colours, and what was guessed."""
+        colours = [f"{text[:1].upper()}{text[1:]}." for what, text in self.remarks.items() if what in _COLOURS]
+        return " ".join(filter(None, [*colours, self.choice.guess]))
+
     # ------------------------------------------------------------ what is missing
 
     def badges(self, *, alone: bool = False) -> list[str]:
@@ -206,7 +213,7 @@ class Series:
             found.append(f"{about}the budget withheld {stream.withheld:,} event{'s' * (stream.withheld != 1)}")
         if self.forgotten:
             found.append(f"{about}{_count(self.forgotten)} left the stream's buffer before they were drawn (buffer=)")
-        found += [f"{about}{remark}" for remark in self.remarks.values()]
+        found += [f"{about}{remark}" for what, remark in self.remarks.items() if what not in _COLOURS]
         if stream.thinned and not stream.limits:
             found.append(f"{about}evaluated at fewer events for a while, to stay within the budget (budget=)")
         later = [note for note in stream.notes if note not in self.noted]

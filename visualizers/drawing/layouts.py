@@ -39,6 +39,7 @@ class Panel:
 CAPTION_SHARE = 0.55
 """Of the height of an image, the space below it for its caption."""
 
+_MIN_NAME_CHARACTERS = 3  # of a name before its value in a caption; without room for them there is the value
 _MAX_NOTES = 3  # beside a picture that cannot have them in it
 
 
@@ -63,9 +64,10 @@ def caption_lines(caption: str, letters: int, lines: int) -> list[str]:
 def _shortened(line: str, letters: int) -> str:
     """Return a line of at most so many letters; of "prediction 3" the 3 stays."""
     name, _, value = line.rpartition(" ")
-    if len(line) > letters and name and len(value) + 3 <= letters:
-        return f"{cut(name, letters - len(value) - 1)} {value}"
-    return cut(line, letters)
+    if len(line) <= letters or not name:
+        return cut(line, letters)
+    room = letters - len(value) - 1
+    return f"{cut(name, room)} {value}" if room >= _MIN_NAME_CHARACTERS else cut(value, letters)
 
 
 def panels(picture: Picture) -> tuple[Panel, ...]:

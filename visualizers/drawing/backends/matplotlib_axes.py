@@ -246,10 +246,6 @@ class SpaceView:
             if new is not self.bounds[i]:
                 self.bounds[i], moved = new, True
                 getattr(self.axes, f"set_{name}lim")(*new)
-        for artist in self.marks:
-            for note in getattr(artist, "notes", ()):
-                at = note.get_position_3d()
-                note.set_visible(all(low <= n <= high for n, (low, high) in zip(at, self.bounds, strict=True)))  # type: ignore[misc]
         return "limits" if moved else "data"
 
 
@@ -266,6 +262,7 @@ def tint(axes: Any) -> None:
         axis.get_offset_text().set_color(theme.ink)
         if theme.dark and hasattr(axis, "set_pane_color"):  # of axes in space
             axis.set_pane_color(theme.ground)
+            axis._axinfo["grid"]["color"] = theme.faint  # the only way that matplotlib has
 
 
 def _whole(column: Any) -> bool:

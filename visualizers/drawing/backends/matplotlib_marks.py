@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgba
 
 from looptap.visualizers.data.colors import DARK, LIGHT, Theme, is_dark
 from looptap.visualizers.drawing.backends.quick_lines import QuickLine
+from looptap.visualizers.drawing.backends.space_notes import SpaceNotes
 from looptap.visualizers.drawing.label_placement import beside
 from looptap.visualizers.drawing.layouts import bar_sides, polygons, scale
 from looptap.visualizers.drawing.picture import Axis, Band, Bars, Line, Mark, Numbers, Points
@@ -25,6 +26,7 @@ DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 """The dashes of a line as matplotlib names them."""
 _SECONDS_PER_DAY = 86400.0
 _OVER_FRAME_ORDER_NUMBER = 2.6  # of drawing: a frame has 2.5, and a line may lie on it
+_FILL_ON_DARK_RATIO = 1.4  # of the opacity of bars behind lines: dark grounds swallow more
 _BARS_ORDER_NUMBER = 0.9  # below what stands on the same axes
 
 
@@ -67,12 +69,16 @@ class LineArtist:
         self.area = None if mark.filled is None else _area(axes, mark.color, 0.6 * mark.opacity)
         self.notes: list[Any] = []
         self.places: list[int] = []
+        theme = theme_of(axes)
+        style = {"fontsize": SMALL_FONT_POINTS, "color": theme.ink, **PLAIN}
+        self.in_space = None if flat else SpaceNotes(axes, theme.ground, **style)
         self.set(mark)
 
     @property
     def artists(self) -> list[Any]:
         """The artists in drawing order."""
-        return [*([] if self.area is None else [self.area]), self.line, *self.notes]
+        notes = self.notes if self.in_space is None else [self.in_space]
+        return [*([] if self.area is None else [self.area]), self.line, *notes]
 
     def set(self, mark: Line) -> None:
         """Show this mark, which has the structure of the previous one."""
@@ -107,21 +113,20 @@ class LineArtist:
     def _note(self, mark: Line, x: Numbers, y: Numbers) -> None:
         known = np.isfinite(np.stack([x, y] if mark.z is None else [x, y, mark.z]))
         notes = [(i, text) for i, text in mark.notes if known[:, i].all()]
+        if self.in_space is not None and mark.z is not None:
+            places = np.array([(x[i], y[i], mark.z[i]) for i, _ in notes]).reshape(-1, 3)
+            self.in_space.show(places, [shown(text) for _, text in notes])
+            return
         self.places = [i for i, _ in notes]
         while len(self.notes) < len(notes):
-            self.notes.append(self._empty(mark))
+            self.notes.append(self._empty())
         for artist, (i, text) in zip(self.notes, notes, strict=False):
             artist.set_text(shown(text))
-            if mark.z is None:
-                artist.xy = (x[i], y[i])
-            else:
-                artist.set_position_3d((x[i], y[i], mark.z[i]))
+            artist.xy = (x[i], y[i])
         for artist in self.notes[len(notes) :]:
             artist.set_text("")
 
-    def _empty(self, mark: Line) -> Any:
-        if mark.z is not None:
-            return self.axes.text(0, 0, 0, "", fontsize=SMALL_FONT_POINTS, color=theme_of(self.axes).ink, **PLAIN)
+    def _empty(self) -> Any:
         return self.axes.annotate(
             "",
             (0, 0),
@@ -186,6 +191,9 @@ class BarsArtist:
     def __init__(self, axes: Any, mark: Bars, x: Axis, y: Axis, all_marks: Sequence[Mark]) -> None:
         self.x, self.y = x, y
         self.area = _area(axes, mark.color, mark.opacity, mark.name)
+        if mark.opacity < 1:  # behind lines: an outline, which a dark ground shows too
+            fill = min(1.0, mark.opacity * (_FILL_ON_DARK_RATIO if theme_of(axes).dark else 1.0))
+            self.area.set(alpha=None, facecolor=to_rgba(mark.color, fill), edgecolor=mark.color, linewidth=0.8)
         self.area.set_zorder(_BARS_ORDER_NUMBER)
         self.show(mark, all_marks)
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from matplotlib import ticker
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Wedge
 
@@ -13,10 +14,13 @@ from looptap.streams.text import cut
 from looptap.visualizers.data.color_scales import BLUES, VIRIDIS, is_dark_shade
 from looptap.visualizers.drawing.backends.matplotlib_axes import Change, Place
 from looptap.visualizers.drawing.backends.matplotlib_marks import PLAIN, SMALL_FONT_POINTS, shown, theme_of, words
-from looptap.visualizers.drawing.layouts import CAPTION_SHARE, Panel, arrange, caption_lines, scale, ticks, written
+from looptap.visualizers.drawing.layouts import Panel, caption_lines, scale, ticks, written
 from looptap.visualizers.drawing.picture import Grid, Images, Picture, Pie, Table, Text
 
 _LETTER_POINTS_SHARE, _LINE_POINTS_SHARE = 0.62, 1.25  # of the size of the font: a character wide, a line high
+_PITCH_SHARE = 1.1  # of the width of an image, from one to the next
+CAPTION_LINES = 2
+"""Lines below an image for its label and its prediction, at least."""
 _MONO = "DejaVu Sans Mono"
 _MAX_WRITTEN_CELLS = 900  # cells whose numbers can be read
 _MAX_NAMED_ROWS, _MAX_LEVEL_CHARACTERS = 30, 8  # longer names of columns are turned
@@ -41,6 +45,8 @@ class GridView:
         self.axes.set_xlabel(shown(picture.x.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.set_ylabel(shown(picture.y.title), fontsize=SMALL_FONT_POINTS, **PLAIN)
         self.axes.tick_params(labelsize=SMALL_FONT_POINTS)
+        for axis in (self.axes.xaxis, self.axes.yaxis):
+            axis.set_major_locator(ticker.MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
         self.columns = grid.columns
         if grid.rows:
             at = ticks(grid.rows, _MAX_NAMED_ROWS)
@@ -112,29 +118,16 @@ class FramelessView:
 
 
 class ImagesView(FramelessView):
-    """Images in rows, each with its caption below."""
+    """Images in rows, each with its caption below; of a caption two lines at least."""
 
     def __init__(self, figure: Any, place: Place, panel: Panel, picture: Picture) -> None:
         mark = _single(panel, Images)
-        count = len(mark.images)
-        tall, wide = (max(image.shape[i] for image in mark.images) for i in (0, 1))
-        rows, columns = arrange(count, -(-count // mark.columns) if mark.columns else None, wide / tall)
-        columns = mark.columns or columns
-        gap = (CAPTION_SHARE if mark.captions else 0.1) * max(tall, wide)
         super().__init__(figure)
-        self._pitch, self._gap, self._extent = 1.1 * wide, gap, (columns * 1.1 * wide, rows * (tall + gap))
-        self.images, self.captions = [], []
-        for i, image in enumerate(mark.images):
-            left, top = (i % columns) * 1.1 * wide, (i // columns) * (tall + gap)
-            height, width = image.shape[:2]
-            extent = (left, left + width, top + height, top)
-            self.images.append(self.axes.imshow(image, extent=extent, interpolation="nearest"))
-            if mark.captions:
-                at = left + wide / 2, top + 1.02 * tall
-                self.captions.append(words(self.axes, *at, "", ha="center", va="top"))
-        self.axes.set_aspect("equal")
-        self.axes.set_xlim(0, columns * 1.1 * wide)
-        self.axes.set_ylim(rows * (tall + gap), 0)
+        self._columns = mark.columns
+        self._tall, self._wide = (max(image.shape[i] for image in mark.images) for i in (0, 1))
+        self.images = [self.axes.imshow(image, interpolation="nearest") for image in mark.images]
+        self.captions = [words(self.axes, 0, 0, "", ha="center", va="top") for _ in mark.images if mark.captions]
+        self._room = 0, 0
         self.place(place)
         self.set(panel, picture)
 
@@ -143,23 +136,45 @@ class ImagesView(FramelessView):
         """The artists that move, in drawing order."""
         return [*self.images, *self.captions]
 
+    def place(self, place: Place) -> None:
+        """Put the images where they are largest, in units of a pixel of theirs."""
+        super().place(place)
+        figure = self.axes.figure
+        box = self.axes.get_position(original=True).transformed(figure.transSubfigure)
+        room = box.width * 72 / figure.dpi, box.height * 72 / figure.dpi
+        line, letter = _LINE_POINTS_SHARE * SMALL_FONT_POINTS, _LETTER_POINTS_SHARE * SMALL_FONT_POINTS
+        count, lines = len(self.images), CAPTION_LINES if self.captions else 0
+        pitch = _PITCH_SHARE * self._wide
+
+        def points(columns: int) -> float:
+            """Return the points of a pixel in so many columns."""
+            rows = -(-count // columns)
+            free = room[1] - rows * (lines + 0.4) * line
+            return float(min(room[0] / (columns * pitch), max(free, 0.25 * room[1]) / (rows * self._tall)))
+
+        columns = self._columns or max(range(1, count + 1), key=points)
+        scale, rows = points(columns), -(-count // columns)
+        height = room[1] / scale / rows  # of an image with its caption
+        height = min(height, self._tall + max((lines + 0.4) * line / scale, 0.55 * self._tall * bool(lines)))
+        self._room = int(pitch * scale / letter), max(1, int((height - self._tall) * scale / line))
+        for i, image in enumerate(self.images):
+            left, top = (i % columns) * pitch, (i // columns) * height
+            down, across = image.get_array().shape[:2]
+            image.set_extent((left, left + across, top + down, top))
+            if self.captions:
+                self.captions[i].set_position((left + self._wide / 2, top + self._tall + 0.15 * line / scale))
+        self.axes.set_aspect("equal")
+        self.axes.set_xlim(0, columns * pitch)
+        self.axes.set_ylim(rows * height, 0)
+
     def set(self, panel: Panel, picture: Picture) -> Change:
         """Show this panel, which has the structure of the previous one."""
         mark = _single(panel, Images)
         for artist, image in zip(self.images, mark.images, strict=True):
             artist.set_data(image)
-        letters, lines = self._room()
         for text, caption in zip(self.captions, mark.captions, strict=False):
-            text.set_text("\n".join(map(shown, caption_lines(caption, letters, lines))))
+            text.set_text("\n".join(map(shown, caption_lines(caption, *self._room))))
         return "data"
-
-    def _room(self) -> tuple[int, int]:
-        """Return how many characters of how many lines fit below an image."""
-        figure = self.axes.figure
-        box = self.axes.get_position(original=True).transformed(figure.transSubfigure)
-        points = min(box.width / self._extent[0], box.height / self._extent[1]) * 72 / figure.dpi
-        letter, line = _LETTER_POINTS_SHARE * SMALL_FONT_POINTS, _LINE_POINTS_SHARE * SMALL_FONT_POINTS
-        return int(self._pitch * points / letter), max(1, int(self._gap * points / line))
 
 
 class PieView(FramelessView):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ VIEWS: dict[Kind, Any] = {
 
 _TEXT_LINE_INCHES = 0.16  # inches that a line of small letters takes
 _MAX_BADGES = 3
+_MAX_GUESS_LINES = 2
 
 
 def draw(picture: Picture, target: Any) -> Drawing:
@@ -107,6 +109,7 @@ class Drawing:
         """
         picture, theme = sanitize(picture, theme_of(self.figure)), theme_of(self.figure)
         same = theme == self._theme and structure(picture) == self._structure
+        same = same and len(self._wrapped(picture.guess)) == self._guess_lines
         if not same or len(picture.badges) > len(self._notices):
             self._build(picture)
             return "structure"
@@ -145,8 +148,8 @@ class Drawing:
         self._structure: Hashable = structure(picture)
         self._theme = theme = theme_of(self.figure)
         found = panels(picture)
-        lines = bool(picture.title or picture.frame), bool(picture.guess)
-        self._header = 0.05 + _TEXT_LINE_INCHES * 1.4 * lines[0] + _TEXT_LINE_INCHES * lines[1]
+        self._guess_lines = len(self._wrapped(picture.guess))
+        self._header = 0.05 + _TEXT_LINE_INCHES * (1.4 * bool(picture.title or picture.frame) + self._guess_lines)
         count = min(_MAX_BADGES, len(picture.badges))
         self._footer = _TEXT_LINE_INCHES * count + 0.04 * bool(count)
         self._title = words(self.figure, 0, 0, "", fontsize=LARGE_FONT_POINTS, fontweight="bold", va="top")
@@ -160,6 +163,15 @@ class Drawing:
         for axes in self.figure.axes:
             tint(axes)
         self._say(picture)
+
+    def _letters(self) -> int:
+        """Return how many small characters the width holds."""
+        return int(self._inches()[0] * 72 / (0.6 * SMALL_FONT_POINTS))
+
+    def _wrapped(self, text: str) -> list[str]:
+        """Return a text in the lines that it may take."""
+        letters = max(20, self._letters())
+        return textwrap.wrap(text, letters, max_lines=_MAX_GUESS_LINES, placeholder=" …")
 
     def _inches(self) -> tuple[float, float]:
         """Return width and height of the figure, or of the part that is drawn on."""
@@ -194,15 +206,16 @@ class Drawing:
         """Show the title, guess, frame and badges, cut to what the width holds."""
         self._picture, self._panels = picture, panels(picture)
         width, height = self._inches()
-        letters = int(width * 72 / (0.6 * SMALL_FONT_POINTS))
+        letters = self._letters()
         self._frame.set(position=(1 - 0.08 / width, 1 - 0.07 / height), text=frame_words(picture))
         room = int(letters * SMALL_FONT_POINTS / LARGE_FONT_POINTS * 0.95) - (
             len(frame_words(picture)) + 2 if picture.frame else 0
         )
         title = cut(shown(picture.title, weight="bold"), room)
         self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=title)
-        top = 1 - (self._header - _TEXT_LINE_INCHES) / height
-        self._guess.set(position=(0.08 / width, top), text=cut(shown(picture.guess), letters))
+        top = 1 - (self._header - _TEXT_LINE_INCHES * self._guess_lines) / height
+        guess = self._wrapped(picture.guess)[: self._guess_lines]
+        self._guess.set(position=(0.08 / width, top), text="\n".join(map(shown, guess)))
         badges = list(picture.badges)
         if len(badges) > _MAX_BADGES:
             first, rest = badges[: _MAX_BADGES - 1], badges[_MAX_BADGES - 1 :]

@@ -252,10 +252,16 @@ const PAINT = {
     const heights = store.column(mark.heights), lefts = store.column(mark.left), rights = store.column(mark.right);
     const zero = Math.min(at.bottom, at.Y(at.log ? at.y0 : 0)), gap = mark.edges === null ? 0 : 1;
     ctx.fillStyle = at.color;
-    for (let i = 0; i < heights.length; i++) {
+    const box = (i) => {
       const left = at.X(lefts[i]), top = at.Y(heights[i]);
-      ctx.fillRect(left, Math.min(top, zero), Math.max(1, at.X(rights[i]) - left - gap), Math.abs(zero - top));
-    }
+      return [left, Math.min(top, zero), Math.max(1, at.X(rights[i]) - left - gap), Math.abs(zero - top)];
+    };
+    for (let i = 0; i < heights.length; i++) ctx.fillRect(...box(i));
+    if (!(mark.opacity < 1)) return;
+    ctx.globalAlpha = 1; // behind lines: an outline, which a dark ground shows too
+    ctx.strokeStyle = at.color;
+    ctx.lineWidth = at.ratio;
+    for (let i = 0; i < heights.length; i++) if (heights[i]) ctx.strokeRect(...box(i));
   },
   grid(ctx, store, mark, at) {
     const cells = store.column(mark.cells), { shape: [rows, columns] } = mark, color = scaled(cells, stopsOf(mark));

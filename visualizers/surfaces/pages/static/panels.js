@@ -105,12 +105,25 @@ class Space extends Sheet {
       }
       ctx.stroke();
       ctx.setLineDash([]);
-      ctx.fillStyle = ink;
-      for (const [index, text] of mark.notes) {
-        const [px, py] = at(mark, index);
-        ctx.fillText(`• ${text}`, px - 2 * ratio, py + 4 * ratio);
-      }
     }
+    // The notes, the newest first, each beside its point where no other lies; a rim keeps them apart from the line.
+    const taken = [], tall = 13 * ratio, gap = 5 * ratio;
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = ink;
+    ctx.strokeStyle = view.theme.ground;
+    ctx.lineWidth = 3 * ratio;
+    ctx.lineJoin = "round";
+    for (const mark of marks)
+      for (const [index, text] of [...(mark.notes ?? [])].reverse()) {
+        const [px, py] = at(mark, index), wide = ctx.measureText(text).width;
+        const spots = [[gap, -tall / 2], [-wide / 2, -tall - gap], [-wide / 2, gap], [-wide - gap, -tall / 2]];
+        const boxes = spots.map(([right, down]) => [px + right, py + down, px + right + wide, py + down + tall]);
+        const free = boxes.find(([l, t, r, b]) => !taken.some(([l2, t2, r2, b2]) => l < r2 && l2 < r && t < b2 && t2 < b));
+        if (!free) continue;
+        taken.push(free);
+        ctx.strokeText(text, free[0], free[3] - 3 * ratio);
+        ctx.fillText(text, free[0], free[3] - 3 * ratio);
+      }
   }
 }
 
