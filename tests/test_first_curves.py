@@ -136,6 +136,70 @@ def test_top_without_a_query_opens_with_the_curves_from_the_first_event(job):
     asyncio.run(play())
 
 
+@pytest.fixture
+def still(directory):
+    """Yield the agent of a job that has raised one event and then stands still; nothing is declared or exposed."""
+    with looptap.Agent("still") as agent:
+        agent.emit("batch", step=1, loss=0.5)
+        yield agent
+
+
+def test_an_overview_has_the_loss_of_a_job_that_raises_no_further_event_once_it_is_made(still):
+    pytest.importorskip("ipywidgets")
+    from looptap.visualizers.surfaces.notebook.overview import overview
+
+    with looptap.attach("still") as run:
+        shown = overview(run)
+        try:
+            assert [(one.name, one.values) for one in run.attached] == [("loss", [(1, 0.5)])]
+            assert shown._charts.children
+        finally:
+            shown.close()
+
+
+def test_plot_has_the_loss_of_a_job_that_raises_no_further_event_at_once(still, here, tmp_path):
+    code, out, err = here("plot", "still", "--save", tmp_path / "loss.svg", "--after", "0")
+    assert (code, out.startswith("1 value drawn"), err) == (0, True, "")
+
+
+def top_with(name, seen, meanwhile=lambda: None):
+    """Open `looptap top`, call ``meanwhile``, and wait until ``seen`` is true of its streams."""
+    pytest.importorskip("textual")
+    from looptap.cli.top.app_screen import StreamView, Top
+
+    async def play():
+        with looptap.attach(name) as run:
+            app = Top(run)
+            async with app.run_test(size=(120, 40)) as pilot:
+                while not app.seen.host:  # the first round of requests has been shown
+                    await pilot.pause(0.02)
+                meanwhile()
+                deadline = time.monotonic() + 60
+                while not seen([(view.shown.stream.name, view.shown.stream.values) for view in app.query(StreamView)]):
+                    assert time.monotonic() < deadline
+                    await pilot.pause(0.02)
+
+    asyncio.run(play())
+
+
+def test_top_has_the_loss_of_a_job_that_raises_no_further_event(still):
+    top_with("still", lambda streams: streams == [("loss", [(1, 0.5)])])
+
+
+def test_screens_that_were_opened_before_the_first_event_get_its_curves_when_it_comes(directory):
+    pytest.importorskip("ipywidgets")
+    from looptap.visualizers.surfaces.notebook.overview import overview
+
+    with looptap.Agent("early") as agent, looptap.attach("early") as run:
+        shown = overview(run)
+        try:
+            assert run.attached == []
+            top_with("early", lambda streams: streams, lambda: agent.emit("batch", step=1, loss=0.5))
+            soon(lambda: [one.values for one in run.attached] == [[(1, 0.5)]])
+        finally:
+            shown.close()
+
+
 def test_top_prints_the_scalars_as_json(job, here):
     code, out, _ = here("top", "plain", "--json")
     found = {one["name"]: one for one in json.loads(out)["scalars"]}

@@ -1,5 +1,6 @@
 """Notebook charts without a browser: frames, messages, requests of a panel."""
 
+import re
 import sys
 import threading
 import time
@@ -369,6 +370,36 @@ def test_an_overview_shows_rates_cost_and_commands_and_escapes_texts_of_the_job(
     assert "<b>run" not in text
     for part in ("Events", "per second", "What looptap costs", "Last commands", "2 → 4", "rank 0 of 1"):
         assert part in text
+
+
+def test_an_overview_has_a_table_of_the_settings_and_one_of_the_start():
+    agent, run = pair("set", config={"lr": 0.1, "model": {"width": 8}, "<i>odd": "<script>"})
+    agent.emit("batch", loss=0.5)
+    shown = overview(run)
+    text = shown._facts.value
+    shown.close()
+    config, _, start = text.partition("<b>Started with</b>")
+    assert "<b>Config</b>" in config
+    rows = re.findall(r"<tr><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td></tr>", config)
+    assert rows == [("lr", "0.1"), ("model.width", "8"), ("&lt;i&gt;odd", "&lt;script&gt;")]
+    for part in ("command", "directory", "versions", "python"):
+        assert part in start
+    agent.close()
+
+
+def test_a_viewer_sees_an_overview_without_the_settings(directory):
+    with looptap.Agent("set", config={"secret": 17}) as agent, looptap.attach("set") as run:
+        agent.stream("shown", "loss")
+        agent.emit("batch", loss=0.5)
+        run.export("shown")
+        with looptap.attach(run.share(path=directory / "viewer.json").path) as viewer:
+            shown = overview(viewer)
+            text = shown._head.value + shown._facts.value
+            shown.close()
+    assert "secret" not in text
+    assert "may not" not in text
+    assert "A viewer sees what is exported" in text
+    assert "shown" in text
 
 
 def test_a_table_escapes_its_cells():

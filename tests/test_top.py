@@ -237,6 +237,35 @@ def test_hostile_names_and_values_are_shown_as_text(job):
     screen(scenario, queries=["[step, float('nan'), float('inf'), 10 ** 400]", "-1e308 if step % 2 else 1e308"])
 
 
+def test_the_config_is_shown_at_a_key_as_text(directory):
+    config = {"lr": 0.1, "model": {"width": 8}, "evil [blink]": EVIL}
+
+    async def scenario(app, pilot):
+        await pilot.press("c")
+        await until(pilot, lambda: "model.width  8" in shown(app), "the settings")
+        text = shown(app)
+        for part in ("lr  0.1", "evil [blink]  \\x1b[2J[red]<script>", "command  ", "versions  python"):
+            assert part in text
+        assert "\x1b" not in text
+        await pilot.press("escape")
+        await until(pilot, lambda: "model.width" not in shown(app), "the screen behind it")
+        assert "live" in shown(app)
+
+    with looptap.Agent("small", config=config) as agent:
+        agent.emit("batch", loss=0.5)
+        screen(scenario)
+
+
+def test_a_run_without_settings_has_the_facts_of_its_start_at_the_key(job):
+    async def scenario(app, pilot):
+        await pilot.press("c")
+        await until(pilot, lambda: "versions  python" in shown(app), "the facts")
+        await pilot.press("q")
+        await until(pilot, lambda: "versions" not in shown(app), "the screen behind it")
+
+    screen(scenario)
+
+
 def test_a_lost_link_is_reported_and_restored(directory):
     with looptap.Agent("far", listen="tcp") as agent:
         agent.stream("loss", "step")

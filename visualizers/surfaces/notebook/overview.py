@@ -16,6 +16,8 @@ from looptap.client.machine import described
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
 from looptap.client.streams.live import LiveStream
+from looptap.protocol.errors import NotAllowed
+from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.data.colors import COLORS
@@ -57,6 +59,10 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._before: tuple[float, dict[str, int]] = (0.0, {})
         self._estimates = Estimates(run)
         self._started: Any = None  # the config, as it was last read
+        viewer = self.run.role == VIEWER
+        self._parts = (
+            (self._config, self._streams) if viewer else (self._config, self._cost, self._streams, self._commands)
+        )
         super().__init__([self._head, self._charts, self._gradient, self._facts])
         self.step(time.monotonic())
         looks.add(self, REFRESH_INTERVAL_SECONDS)
@@ -75,11 +81,14 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         report = self._estimates.describe()
         self._head.value = _head(self.run) + ("" if report is None else _estimate(report))
         parts: list[str] = []
-        for part in (self._config, self._cost, self._streams, self._commands):
+        for part in self._parts:
             try:
                 parts += part() if self.run.alive else []
+            except NotAllowed:  # the config is not shared with this viewer
+                continue
             except (LooptapError, TimeoutError) as error:
                 parts.append(f"<p>{html.escape(str(error))}</p>")
+        parts += ["<p>A viewer sees what is exported, and nothing else.</p>"] * (self.run.role == VIEWER)
         self._facts.value = "".join(parts)
         return REFRESH_INTERVAL_SECONDS if self.run.state not in ("ended", "failed") else None
 
