@@ -1,6 +1,6 @@
-"""Seconds from the command to the loss on the screen, of a job on which nothing was declared.
+"""Seconds from the command to the loss of a job that declares nothing.
 
-The job has run for a while and declares and exposes nothing; loop and screen are processes of one machine. Each round
+The job has run for a while, and exposes nothing either; loop and screen are processes of one machine. Each round
 begins with a fresh interpreter, whose own start is included: for the terminal a program on a pseudoterminal, for the
 notebook a program that imports looptap, attaches, and makes an overview with its charts.
 """

@@ -376,7 +376,7 @@ def test_an_overview_has_a_table_of_the_settings_and_one_of_the_start():
     agent, run = pair("set", config={"lr": 0.1, "model": {"width": 8}, "<i>odd": "<script>"})
     agent.emit("batch", loss=0.5)
     shown = overview(run)
-    text = shown._facts.value
+    text = "".join(getattr(part, "value", "") for part in shown.children)
     shown.close()
     config, _, start = text.partition("<b>Started with</b>")
     assert "<b>Config</b>" in config
@@ -394,7 +394,7 @@ def test_a_viewer_sees_an_overview_without_the_settings(directory):
         run.export("shown")
         with looptap.attach(run.share(path=directory / "viewer.json").path) as viewer:
             shown = overview(viewer)
-            text = shown._head.value + shown._facts.value
+            text = "".join(getattr(part, "value", "") for part in shown.children)
             shown.close()
     assert "secret" not in text
     assert "may not" not in text

@@ -16,8 +16,6 @@ from looptap.client.machine import described
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
 from looptap.client.streams.live import LiveStream
-from looptap.protocol.errors import NotAllowed
-from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.data.colors import COLORS
@@ -59,10 +57,10 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         self._before: tuple[float, dict[str, int]] = (0.0, {})
         self._estimates = Estimates(run)
         self._started: Any = None  # the config, as it was last read
-        viewer = self.run.role == VIEWER
-        self._parts = (
-            (self._config, self._streams) if viewer else (self._config, self._cost, self._streams, self._commands)
-        )
+        self._viewer = run.role == "viewer"
+        self._parts = [self._config, self._cost, self._streams, self._commands]
+        if self._viewer:
+            self._parts = [self._config, self._streams]
         super().__init__([self._head, self._charts, self._gradient, self._facts])
         self.step(time.monotonic())
         looks.add(self, REFRESH_INTERVAL_SECONDS)
@@ -84,11 +82,9 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         for part in self._parts:
             try:
                 parts += part() if self.run.alive else []
-            except NotAllowed:  # the config is not shared with this viewer
-                continue
             except (LooptapError, TimeoutError) as error:
                 parts.append(f"<p>{html.escape(str(error))}</p>")
-        parts += ["<p>A viewer sees what is exported, and nothing else.</p>"] * (self.run.role == VIEWER)
+        parts += ["<p>A viewer sees what is exported, and nothing else.</p>"] * self._viewer
         self._facts.value = "".join(parts)
         return REFRESH_INTERVAL_SECONDS if self.run.state not in ("ended", "failed") else None
 
@@ -101,7 +97,12 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
     def _config(self) -> list[str]:
         """Return the tables of settings and facts of the start."""
         if self._started is None or self._started.diff_note == "being read":
-            self._started = self.run.config
+            try:
+                self._started = self.run.config
+            except LooptapError:
+                if self._viewer:  # it is not shared
+                    return []
+                raise
         config = self._started
         settings = [(name, f"{value}") for name, value in config.items()]
         return [
@@ -151,7 +152,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
 
     def _curves(self, declared: Sequence[Any]) -> list[Curve]:
         """Return the curves of what events carry; a viewer has none."""
-        if self.run.role == "viewer":
+        if self._viewer:
             return []
         scalars = self.run.scalars
         asked = self._asked_for_gradient or has_gradient_norm(scalars)
