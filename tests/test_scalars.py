@@ -22,6 +22,7 @@ from training_loop import training
 from waiting import soon
 
 import looptap
+from looptap.agent.handoff.scalar_looks import FIRST_EVENTS_COUNT, MAX_PENDING_COUNT
 from looptap.agent.loop.plain_numbers import exposed_numbers, plain_numbers
 from looptap.agent.scalars.scalar_table import MAX_ROWS, ScalarTable
 from looptap.protocol.errors import MessageError, NotAllowed
@@ -111,20 +112,46 @@ def test_types_of_numbers_come_back_as_they_were():
         assert type(run.stream(name).values[0]) is kind
 
 
-def test_the_first_event_of_each_type_is_kept_and_then_a_marked_one():
-    job = pair(history=True)
+def test_the_first_hundred_events_of_each_type_are_kept_and_then_marked_ones():
+    clock = Clock()
+    job = pair(history=True, clock=clock)
     sources = job.parts.sources
-    for step in range(10):
+    for step in range(150):
         job.agent.emit("step", step=step)
+        clock.advance(0.001)
     assert not sources.by_name["step"].has_work  # idle again: it counts
+    (step, speed) = sorted(job.run.scalars, key=lambda one: one.name != "step")
+    assert (step.on, step.points, step.first, step.last, step.value) == ("step", 100, 1, 100, 99)
+    assert (speed.name, speed.points, round(speed.value)) == ("events_per_second", 1, 1000)
     job.beat()
     assert sources.by_name["step"].has_work
-    for step in range(10, 20):
+    for step in range(150, 160):
         job.agent.emit("step", step=step)
+        clock.advance(0.001)
     assert not sources.by_name["step"].has_work
     (step, speed) = sorted(job.run.scalars, key=lambda one: one.name != "step")
-    assert (step.on, step.points, step.first, step.last, step.value) == ("step", 2, 1, 11, 10)
-    assert speed.name == "events_per_second"
+    assert (step.points, step.last, step.value) == (101, 151, 150)
+    assert (speed.points, round(speed.value)) == (2, 1000)
+
+
+def test_looks_that_the_io_thread_does_not_take_are_few_whatever_the_types_of_events():
+    job = pair(history=True)
+    looks = job.parts.sources.looks
+    for number in range(900):
+        for step in range(5):
+            job.agent.emit(f"type {number}", loss=step)
+    assert len(looks.pending) <= MAX_PENDING_COUNT + 900
+    assert len(job.run.scalars) == 100
+
+
+def test_the_end_of_a_run_of_some_epochs_is_its_last_event_however_fast_they_are(directory, tmp_path):
+    with looptap.Agent("short", config={}, store=tmp_path / "short.looptap") as agent:
+        for epoch in range(60):
+            agent.emit("epoch", epoch=epoch, loss=1 / (epoch + 1))
+    with looptap.open(tmp_path / "short.looptap") as run:
+        assert run.stream("epoch").values == list(range(60))
+    (row,) = looptap.compare([tmp_path / "short.looptap"])
+    assert row.figure("final", "loss") == row.figure("best", "loss") == 1 / 60
 
 
 def test_after_hours_an_event_is_still_looked_at_each_second_and_the_newest_number_is_fresh():
@@ -132,16 +159,18 @@ def test_after_hours_an_event_is_still_looked_at_each_second_and_the_newest_numb
     job = pair(history=True, clock=clock)
     history = job.parts.dispatcher.scalars
     job.agent.emit("batch", loss=-1.0)
+    for _ in range(FIRST_EVENTS_COUNT):
+        job.agent.emit("batch", loss=-1.0)
     (table,) = history.tables()
-    table.pace = 100.0  # as after 30 hours
+    table.pace, rows = 100.0, len(table.events)  # as after 30 hours
     for second in range(1000):
         clock.advance(1.0)
         assert history.mark(clock()) == math.inf  # the heartbeat alone wakes the thread
         job.agent.emit("batch", loss=float(second))
         job.agent.emit("batch", loss=0.0)  # after the look
         assert job.run.scalars[0].value == second
-    assert len(table.events) <= 15
-    assert all(after - before >= 75 for before, after in itertools.pairwise([*table.times][:-2]))
+    assert len(table.events) <= rows + 15
+    assert all(after - before >= 75 for before, after in itertools.pairwise([*table.times][rows:-2]))
 
 
 def test_the_learning_rates_and_numbers_that_the_job_exposes_are_kept_beside():
@@ -484,6 +513,8 @@ def test_a_loop_without_clients_is_idle_between_its_looks(directory):
         soon(lambda: source.has_work)  # marked once more, without a client
         agent.emit("batch", loss=1.0)
         assert source.has_work == source.look_next
+        soon(lambda: agent.emit("batch", loss=1.0) or not source.has_work)
+        assert source.number >= FIRST_EVENTS_COUNT
         with looptap.attach("idle") as run, training(agent, loss=0.5):
             soon(lambda: next(one for one in run.scalars if one.name == "loss").points > 5)
 

@@ -1,13 +1,19 @@
 """Looks: plain numbers of single events, from the loop to the I/O thread.
 
 The I/O thread marks a type of events; its next event copies its numbers into a `Look`. A type that is marked is not
-marked again before its look has come, so at most one look of each type is pending: at most as many as there are types.
+marked again before its look has come. The first events of each type mark the next one themselves, while few looks are
+pending: so a run of some seconds has all its numbers, and the last of them is its last.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Any, NamedTuple
+
+FIRST_EVENTS_COUNT = 100
+"""Events of each type that are all looked at, if the I/O thread takes the looks in time."""
+MAX_PENDING_COUNT = 200
+"""Pending looks beyond which an event marks no further one; those that the I/O thread marks come besides."""
 
 
 class Look(NamedTuple):
@@ -41,6 +47,10 @@ class ScalarLooks:
         if not self.exposed_on:
             self.exposed_on = on
         return self.exposed_on == on
+
+    def wants_next(self, number: int) -> bool:
+        """Return True if the event after this one is looked at, too. Loop thread."""
+        return number < FIRST_EVENTS_COUNT and len(self.pending) < MAX_PENDING_COUNT
 
     def take(self) -> list[Look]:
         """Remove and return all pending looks, oldest first. I/O thread."""

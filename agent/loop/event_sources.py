@@ -85,7 +85,7 @@ class EventSource:
         looks: ScalarLooks | None = None,
     ) -> None:
         self.clock, self.looks = clock, looks
-        self.look_next = looks is not None  # whether the history of scalars has the next event; the first one always
+        self.look_next = looks is not None  # whether the history of scalars has the next event; the first ones always
         self.origin, self._lock, self.inner_groups = origin, lock, closes
         self._evaluators = evaluators  # of queries whose values a client waits for, and of those without a reader
         self._queues = queues
@@ -127,11 +127,12 @@ class EventSource:
 
         Between the test and the assignment of `has_work` there is no call, so no other thread attaches a query there.
         """
-        self.look_next = False
-        if not (self.inner_groups or self.queries or self.latest_slots or self.commands):
+        looks = self.looks
+        self.look_next = again = looks is not None and looks.wants_next(number)
+        if not (again or self.inner_groups or self.queries or self.latest_slots or self.commands):
             self.has_work = False
-        if self.looks is not None:
-            take_look(self.looks, self.origin, number, now, observables)
+        if looks is not None:
+            take_look(looks, self.origin, number, now, observables)
 
     def deliver(self, observables: dict[str, Any]) -> None:
         """Deliver one event. Raises only KeyboardInterrupt and `DeferredActions`."""

@@ -1,9 +1,9 @@
 """`ScalarHistory`: marks events to look at, and keeps their numbers.
 
-While no client asks, the I/O thread marks each type of events at most 10 times a second, and less often as its table
-thins out: after ten minutes of training twice a second, after an hour with each heartbeat, so that the newest numbers
-stay fresh. The training thread copies the numbers of the next event (`agent/loop/plain_numbers.py`); all else happens
-here.
+The first hundred events of each type are all looked at. After that the I/O thread marks each type at most 10 times a
+second, and less often as its table thins out: after ten minutes of training twice a second, after an hour with each
+heartbeat, so that the newest numbers stay fresh. The training thread copies the numbers of a marked event
+(`agent/loop/plain_numbers.py`); all else happens here.
 
 Guarantees: at most `Limits.scalars` names with 2,000 points each, further names are counted; no wait for a device. I/O
 thread only.
@@ -29,6 +29,8 @@ MIN_LOOK_INTERVAL_SECONDS = 0.1
 """Seconds between two looks at events of one type, at least."""
 MAX_LOOK_INTERVAL_SECONDS = 1.0
 """Seconds between two looks in a long run, whose table takes fewer, and at a type whose events carry no number."""
+MIN_SPEED_SECONDS = 0.05
+"""Seconds over which a speed is measured, at least."""
 ACTIVE_SECONDS = 2.0
 """Seconds since its last look after which a type is marked with the heartbeat alone."""
 MAX_WAITING_COUNT = 64
@@ -47,6 +49,7 @@ class ScalarHistory:
         self._marked: dict[str, float] = {}
         self._looked: dict[str, float] = {}
         self._began = time.monotonic()
+        self._speed_from: dict[str, tuple[int, float]] = {}  # by type of events: the newest look that has a speed
         self._waiting: list[Look] = []  # for copies from a device, with those after them
         self._left_out: set[tuple[str, str]] = set()
 
@@ -105,9 +108,8 @@ class ScalarHistory:
             return
         table = self._tables.setdefault(look.on, ScalarTable(look.on))
         queries = {name: query_of(name, name not in carried) for name in (*carried, *exposed)}
-        if SPEED not in queries and table.events and look.number > table.events[-1] and look.time > table.times[-1]:
-            carried[SPEED] = (look.number - table.events[-1]) / (look.time - table.times[-1])
-            queries[SPEED] = SPEED_QUERY
+        if SPEED not in queries and (speed := self._speed(look)) is not None:
+            carried[SPEED], queries[SPEED] = speed, SPEED_QUERY
         for name, query in queries.items():
             if name not in table.columns and self._has_room(look.on, name):
                 table.open(name, query, name not in carried)
@@ -115,6 +117,14 @@ class ScalarHistory:
             table.add(look.number, look.time, exposed | carried)
         else:
             del self._tables[look.on]
+
+    def _speed(self, look: Look) -> float | None:
+        """Return the events in a second since the look at which this was last known."""
+        number, time_ = self._speed_from.get(look.on, (look.number, look.time))
+        if look.number > number and look.time - time_ < MIN_SPEED_SECONDS:
+            return None
+        self._speed_from[look.on] = look.number, look.time
+        return (look.number - number) / (look.time - time_) if look.number > number else None
 
     def _has_room(self, on: str, name: str) -> bool:
         held = sum(len(table.columns) - (SPEED in table.columns) for table in self._tables.values())
