@@ -61,7 +61,7 @@ bench-charts: $(READY) browsers ## the promises of docs/charts-benchmarks.md, me
 	@$(VENV)/bin/python benchmarks/charts.py
 
 bench-progress: $(READY) ## how good the estimates of the remaining time are: docs/progress-benchmarks.md
-	@$(VENV)/bin/python benchmarks/progress/run.py
+	@$(VENV)/bin/python benchmarks/progress/run.py $(if $(PART),--part $(PART)) $(BENCH)
 
 bench-echo: $(READY) ## what echoing saves where data is slow, and where it does not: docs/echoing-benchmarks.md
 	@$(VENV)/bin/python benchmarks/echoing/run.py

@@ -3,8 +3,8 @@
 python benchmarks/progress/judge_kinds.py [--only NAME] [--rivals FILE] [--jobs N] [--kept]    prints the tables.
 
 ``--rivals FILE`` keeps the verdicts on all methods that are not ours in a file, so that another try costs less.
-``--kept`` judges the runs that no choice was made on, and writes docs/progress-kept.json, from which the page is made.
-They are judged once, at the end.
+``--kept`` judges the runs that no choice was made on, draws their figures, and writes docs/progress-kept.json, from
+which the page is made. They are judged once, at the end.
 """
 
 from __future__ import annotations
@@ -15,12 +15,23 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import kind_figures
 from kind_cases import KindCase, KindVerdict, cases, judge, methods
 from kind_curves import DEVELOPMENT_FILE, KEPT_FILE, read
 from kind_tables import Row, section
 from rich.progress import track
 
-KEPT_ROWS = Path(__file__).resolve().parents[2] / "docs" / "progress-kept.json"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+KEPT_ROWS = DOCS / "progress-kept.json"
+FIGURES = """
+![How often the run ended before the low end, the median and the high end of the band](progress-reliability.png)
+
+How often the truth was below the low end, the median and the high end of the band (stated: 10, 50 and 90 %), by phase.
+
+![Shown and true remaining time of 20 runs](progress-unpicked.png)
+
+The first 20 of the kept runs in an order that was shuffled with a fixed seed, as shown by ours with its band and by
+the paper's method, and as it was. Nothing was picked."""
 
 
 def judged(found: Sequence[KindCase], *, known: dict[str, list[object]] | None = None, jobs: int = 2) -> list[Row]:
@@ -84,6 +95,8 @@ def main() -> None:
         options.rivals.write_text(json.dumps(known))
     if options.kept and not options.only:
         write(KEPT_ROWS, rows)
+        kind_figures.reliability(rows, DOCS / "progress-reliability.png")
+        kind_figures.unpicked(found, DOCS / "progress-unpicked.png")
     print("\n".join(section(rows, "Kept runs" if options.kept else "Development runs")))
 
 

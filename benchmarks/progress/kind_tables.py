@@ -103,13 +103,15 @@ def grouped(rows: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Ro
     return dict(sorted(found.items()))
 
 
-def section(rows: Sequence[Row], title: str) -> list[str]:
-    """Return all tables on the rows."""
+def section(rows: Sequence[Row], title: str, text: str = "") -> list[str]:
+    """Return all tables on the rows; nothing without rows."""
+    if not rows:
+        return []
     curves, fired = len({row.curve for row in rows}), sum(row.fired > 0 for row in rows)
     lines = [
         f"\n## {title}: {len(rows)} runs\n",
         f"{curves} recorded curves of {len({row.kind for row in rows})} kinds, each with three rules. "
-        f"The rule ended {fired / len(rows):.0%} of the runs; the others reached their last epoch.\n",
+        f"The rule ended {fired / len(rows):.0%} of the runs; the others reached their last epoch. {text}\n",
         *promises(rows),
     ]
     keys: dict[str, Callable[[Row], Any]] = {

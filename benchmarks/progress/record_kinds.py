@@ -77,6 +77,7 @@ def main() -> None:
     arguments.add_argument("--without", default=(), nargs="*", help="leave out kinds with one of these in their names")
     options = arguments.parse_args()
     begun = time.monotonic()
+    record(KINDS[8], 0)  # the first steps of a process take long
     path, seeds = (KEPT_FILE, KEPT_SEEDS) if options.kept else (DEVELOPMENT_FILE, DEVELOPMENT_SEEDS)
     done = {(curve.kind, curve.seed): curve for curve in read(path)}
     for seed in options.seeds or seeds:
