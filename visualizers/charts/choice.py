@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,8 +15,9 @@ from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.base import APPEND, FRAME, Mode
 from looptap.visualizers.charts.reading.dates import dated, moment
 from looptap.visualizers.charts.reading.flat import dataclass_fields, flattened, named_arrays
-from looptap.visualizers.charts.reading.pictured import axes_of, is_picture, sheet_of
-from looptap.visualizers.charts.reading.points import is_row, scattered
+from looptap.visualizers.charts.reading.labels import made_by
+from looptap.visualizers.charts.reading.pictured import axes_of, is_picture, sheet_of, stacked
+from looptap.visualizers.charts.reading.points import is_few_rows, is_row, paired, scattered
 from looptap.visualizers.charts.registry import KINDS, kind_named
 from looptap.visualizers.data.numbers import as_array, describe, has_numbers, is_array, is_number
 
@@ -25,6 +28,12 @@ MAX_CONFUSION_CLASSES = 200
 MAX_LINES = 8
 """The most numbers of a dict that are lines; more are a heat map of names over time."""
 _MIN_SCATTER_ROWS = 8  # a matrix of two or three columns with more rows is a scatter
+_MIN_PICTURE_PIXELS, _MIN_MASK_PIXELS = 8, 16  # of a side
+_MAX_CLASS_NUMBER = 127  # bytes up to it are classes
+_MIN_ALIKE_SHARE = 0.5  # of the cells of a mask that are followed by one of the same class
+_BY_NAME = frozenset(("Counter", "group_by"))  # functions whose keys are data
+_PARAMETERS = re.compile(r"weight|bias|grad|param")
+_SIGNALS = re.compile(r"(?i)\b\w*(wave|waveform|audio|speech|pcm|signal)(?![a-z])")
 _OVER_DATES = frozenset(("line", "annotated", "band", "layers"))  # kinds whose x may be a date
 _AXES = {"n": "number", "h": "height", "w": "width", "c": "channels"}
 
@@ -105,7 +114,8 @@ def _choose(value: Any, fields: Sequence[str], on: str, query: str, chart: str) 
     if schemas.band_of(names) is not None:
         return _choice("band", schema=names)
     by_name = _of_points(value, names) or _of_names(value, names, query) or _of_images(value, names)
-    found = by_name or _by_shape(value, names)
+    by_name = by_name or _of_lists(value, names, query) or _of_pair(value, names)
+    found = by_name or _by_shape(value, names, query)
     if own_fields is not None and found.kind == "text":
         return replace(choose(own_fields, on=on), flat=True)
     if found.kind == "table" and (arrays := named_arrays(value, names)) is not None:
@@ -147,7 +157,39 @@ def _of_images(value: Any, names: tuple[str, ...]) -> Choice | None:
     """Return pictures for rows, dicts, lists and batches of them."""
     if not isinstance(value, list | tuple | Mapping) or not value or sheet_of(value, names) is None:
         return None
-    return _choice("images", schema=names, guess="Arrays in the values are taken for images; chart='table' lists them.")
+    sure = isinstance(value, list) and all(map(is_picture, value))
+    guess = "" if sure else "Arrays in the values are taken for images; chart='table' lists them."
+    return _choice("images", schema=names, guess=guess)
+
+
+def _of_lists(value: Any, names: tuple[str, ...], query: str) -> Choice | None:
+    """Return lines for a few numbers that are made alike, bars for counts by name."""
+    made = made_by(query)
+    if (
+        made == "list"
+        and isinstance(value, tuple | list)
+        and 0 < len(value) <= MAX_LINES
+        and all(map(is_number, value))
+    ):
+        return _choice("line", APPEND, tuple(f"[{place}]" for place in range(len(value))))
+    if made in _BY_NAME and isinstance(value, Mapping) and value and all(map(is_number, value.values())):
+        return _choice("bars", FRAME, names)
+    return None
+
+
+def _of_pair(value: Any, names: tuple[str, ...]) -> Choice | None:
+    """Return a curve for one array over another, as fpr, tpr; or points.
+
+    Arrays of parameters are distributions.
+    """
+    both = paired(value)
+    if both is None or any(_PARAMETERS.search(name) for name in names):
+        return None
+    steps = np.diff(both[0])
+    sort = "curve" if (steps >= 0).all() or (steps <= 0).all() else "scatter"
+    return _choice(
+        sort, FRAME, names, "The second array is drawn over the first; chart='ridgeline' draws both as distributions."
+    )
 
 
 def _lines(names: Sequence[str]) -> Choice:
@@ -207,7 +249,7 @@ def _labelled(value: Any) -> bool:
 # ---------------------------------------------------------------- by the shape of the value
 
 
-def _by_shape(value: Any, names: tuple[str, ...] = ()) -> Choice:
+def _by_shape(value: Any, names: tuple[str, ...] = (), query: str = "") -> Choice:
     if is_number(value):
         guess = "Complex numbers are drawn by their magnitude." if isinstance(value, complex) else ""
         return _choice("line", guess=guess)
@@ -216,7 +258,7 @@ def _by_shape(value: Any, names: tuple[str, ...] = ()) -> Choice:
     if is_picture(value):
         return _choice("image")
     if is_array(value):
-        return _of_array(value)
+        return _of_array(value, query)
     if isinstance(value, Mapping):
         return _of_dict(value)
     if isinstance(value, tuple):
@@ -257,7 +299,9 @@ def is_histogram(value: Any) -> bool:
 
 def _of_list(value: list[Any]) -> Choice:
     if value and all(map(is_number, value)):
-        return _of_array(np.empty(len(value)))
+        return _of_array(np.empty(max(2, len(value))))  # a list of one number may get more
+    if value and all(map(_labelled, value)) and len({label for label, _ in value}) == len(value):
+        return _choice("bars", FRAME)
     if value and all(isinstance(v, tuple) and len(v) in (2, 3) and all(map(is_number, v)) for v in value):
         found = _of_array(np.empty((len(value), len(value[0])))) if len({len(v) for v in value}) == 1 else None
         return found if found is not None and found.kind.startswith("scatter") else _choice("table")
@@ -285,15 +329,25 @@ def _size(value: Any) -> int:
     return int(np.prod(tuple(value.shape), dtype=np.int64))
 
 
-def _of_array(value: Any) -> Choice:
+def _of_array(value: Any, query: str = "") -> Choice:
+    value = stacked(value)
     shape = tuple(value.shape)
     if not has_numbers(value):
         return _choice("table" if value.ndim in (1, 2) and value.dtype.kind in "SUOM" else "text")
     guess = "Complex numbers are drawn by their magnitude." if "complex" in str(value.dtype) else ""
-    if len(shape) == 1:
-        return _choice("curve" if shape[0] <= MAX_CURVE_NUMBERS else "histogram", guess=guess)
+    length = math.prod(shape)
+    if length == 1 and len(shape) in (1, 2):
+        return _choice("line", APPEND, guess=guess)
+    sound = _SIGNALS.search(query) is not None
+    if len(shape) == 1 or (len(shape) == 2 and length == max(shape)):
+        return _choice("curve" if length <= MAX_CURVE_NUMBERS or sound else "histogram", guess=guess)
     if len(shape) == 2:
-        if _counts(value):
+        if is_few_rows(value) and sound:
+            return _choice("curve", guess=guess)
+        if min(shape) >= _MIN_PICTURE_PIXELS and _is_gray(value):
+            return _choice("image", guess="A matrix of bytes, or of True and False, is taken for an image; "
+                           "chart='heatmap' draws its numbers.")  # fmt: skip
+        if _counts(value) and not _is_mask(value):
             return _choice("confusion", guess="A square matrix of counts is taken for a confusion matrix; "
                            "chart='heatmap' or 'image' draws it as such.")  # fmt: skip
         if shape[1] in (2, 3) and shape[0] > _MIN_SCATTER_ROWS:
@@ -308,6 +362,20 @@ def _of_array(value: Any) -> Choice:
         return _choice("images" if axes[0] == "n" else "image", guess=f"{shape} is taken for {one} ({read}); "
                        "chart='histogram' draws how its numbers are distributed.")  # fmt: skip
     return _choice("histogram", guess=f"An array of {len(shape)} dimensions is drawn as the histogram of its numbers.")
+
+
+def _is_gray(value: Any) -> bool:
+    """Return whether a matrix is a gray picture of bytes, or a mask of bool."""
+    kind = str(value.dtype).removeprefix("torch.")
+    return kind == "bool" or (kind == "uint8" and bool((as_array(value) > _MAX_CLASS_NUMBER).any()))
+
+
+def _is_mask(value: Any) -> bool:
+    """Return whether a matrix of classes has areas of one class, as a segmentation."""
+    array = as_array(value)
+    there = array[:, :-1] != 0
+    alike = there & (array[:, :-1] == array[:, 1:])
+    return len(array) >= _MIN_MASK_PIXELS and bool(alike.sum() > _MIN_ALIKE_SHARE * there.sum())
 
 
 def _counts(value: Any) -> bool:

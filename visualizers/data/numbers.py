@@ -57,12 +57,12 @@ def number(value: Any) -> float:
     """
     if value is None:
         return math.nan
-    if not is_number(value):
+    if not is_number(value) and not (is_array(value) and math.prod(value.shape) == 1):
         raise TypeError(f"expected number, got {describe(value)}")
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()
     if not isinstance(value, bool | int | float | complex | Decimal | Fraction):
-        value = as_array(value)
+        value = as_array(value).reshape(())
         value = abs(value) if value.dtype.kind == "c" else value
     try:
         return abs(value) if isinstance(value, complex) else float(value)

@@ -44,7 +44,9 @@ class BarsChart(Chart):
     def frame(self, series: Series, value: Any) -> dict[str, float]:
         """Return the numbers of a dict, or of an array by their indices."""
         found: dict[str, float] = {}
-        if isinstance(value, Mapping):
+        if isinstance(value, list) and value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+            pairs = {str(name)[:_MAX_LABEL_CHARACTERS]: part for name, part in value}
+        elif isinstance(value, Mapping):
             pairs = {str(name)[:_MAX_LABEL_CHARACTERS]: part for name, part in value.items()}
         else:
             pairs = {str(index): part for index, part in enumerate(floats(value).ravel()[: MAX_BARS + 1].tolist())}

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from looptap.visualizers.charts.base import FRAME, INDEX, Mode
+from looptap.visualizers.charts.base import FRAME, INDEX, POSITION, Mode
 from looptap.visualizers.charts.chart import Chart
+from looptap.visualizers.charts.reading.points import is_few_rows, paired
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.color_scales import VIRIDIS, shade
 from looptap.visualizers.data.colors import COLORS
@@ -30,37 +31,58 @@ _SHARE_OF_SCALE = 0.85  # the lightest colours are not seen on a light ground
 _GREY_NUMBERS = (0x88, 0x88, 0x88)
 
 
+class Curves(NamedTuple):
+    """Lines (k, n) over the indices of their elements, or over ``x``."""
+
+    lines: Floats
+    x: Floats | None = None
+
+
 class CurveChart(Chart):
-    """An array (n,) as a line over the indices of its elements."""
+    """An array (n,) as a line over its indices, or over another array.
+
+    Of an array (k, n) of few rows, such as the channels of a sound, each row is a line.
+    """
 
     kind: ClassVar[str] = "curve"
     family: ClassVar[str] = "xy"
     mode: ClassVar[Mode] = FRAME
 
-    def frame(self, series: Series, value: Any) -> Floats:
-        """Return the array as float64 in one dimension."""
+    def frame(self, series: Series, value: Any) -> Curves:
+        """Return the arrays as float64: rows, and what they are drawn over."""
+        if (both := paired(value)) is not None:
+            return Curves(both[1:], both[0])
         found = floats(value)
-        if found.ndim > 1 and found.size != max(found.shape, default=0):
+        if found.ndim > 1 and found.size != max(found.shape, default=0) and not is_few_rows(found):
             raise TypeError(f"expected a 1-D array, got {describe(value)}")
-        return found.ravel()
+        return Curves(found if is_few_rows(found) else found.reshape(1, -1))
 
     def sketch(self, series: Series) -> Iterator[Mark]:
         """Yield the current line and earlier ones, older ones lighter."""
         frames = series.frames.shown
-        for age, values in zip(reversed(range(len(frames))), frames, strict=True):
-            picked = thinned(values)
-            y = np.where(np.isfinite(values[picked]), values[picked], np.nan)
-            name, opacity = ("", fading(age)) if age else (series.name, 1.0)
-            yield Line(picked.astype(float), y, name=name, color=series.color, opacity=opacity, side=series.side)
+        for age, curves in zip(reversed(range(len(frames))), frames, strict=True):
+            for row, values in enumerate(curves.lines):
+                picked = thinned(values)
+                y = np.where(np.isfinite(values[picked]), values[picked], np.nan)
+                x = picked.astype(float) if curves.x is None else curves.x[picked]
+                several = len(curves.lines) > 1
+                name, opacity = ("", fading(age)) if age else (f"{series.name}[{row}]" if several else series.name, 1.0)
+                color = COLORS[(COLORS.index(series.color) + row) % len(COLORS)] if row else series.color
+                yield Line(x, y, name=name, color=color, opacity=opacity, side=series.side)
 
     def units(self, series: Series) -> tuple[str, str]:
-        """Return that x is an index, and y what the array has."""
-        return INDEX, self.kind
+        """Return that x is an index or a position, and y what the array has."""
+        over = any(curves.x is not None for curves in series.frames.shown[-1:])
+        return POSITION if over else INDEX, self.kind
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: the index of an element, and its value."""
-        mine = [one.name for one in self.series if one.layer is self]
-        return Axis("index"), Axis(mine[0] if len(mine) == 1 else ""), None
+        mine = [one for one in self.series if one.layer is self]
+        name = mine[0].name if len(mine) == 1 else ""
+        if mine and any(curves.x is not None for curves in mine[0].frames.shown[-1:]):
+            x, y = mine[0].choice.schema if len(mine[0].choice.schema) == 2 else ("x", name)
+            return Axis(x), Axis(y), None
+        return Axis("index"), Axis(name), None
 
 
 def fading(age: int) -> float:

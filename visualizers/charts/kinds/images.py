@@ -32,9 +32,10 @@ class ImageChart(Chart):
         found = pictures(value, many=self.many, most=MAX_IMAGES, names=series.choice.schema)
         if found.total > MAX_IMAGES:
             series.remarks["images"] = f"the first {MAX_IMAGES} of {found.total:,} images are shown"
-        series.remarks.pop("scaled", None)
-        if found.remark:
-            series.remarks["scaled"] = found.remark
+        for about, remark in (("scaled", found.remark), ("nan", found.missing)):
+            series.remarks.pop(about, None)
+            if remark:
+                series.remarks[about] = remark
         return found.images
 
     def sketch(self, series: Series) -> Iterator[Mark]:

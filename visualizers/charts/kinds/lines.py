@@ -22,7 +22,7 @@ from looptap.visualizers.charts.legends import label_of_stream, run_of
 from looptap.visualizers.charts.reading.counting import XWatch
 from looptap.visualizers.charts.reading.emptiness import ODD
 from looptap.visualizers.charts.series import Series
-from looptap.visualizers.data.numbers import Floats, describe, is_number, number, rows, scalars
+from looptap.visualizers.data.numbers import Floats, describe, is_array, is_number, number, rows, scalars
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, SampleBuffer, thinned
 from looptap.visualizers.data.smoothing import smoothed
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
@@ -68,11 +68,12 @@ class LineChart(Chart):
         schema = series.choice.schema
         if isinstance(value, dict):
             return list(map(str, value))[:_MAX_LINES], "dict"
-        if is_number(value):
+        if is_number(value) or (is_array(value) and math.prod(value.shape) == 1):
             return [label_of_stream(series.stream)], "number"
         if isinstance(value, tuple | list) and value:
             width = len(value)
-            bare = ("x", "y", "z")[:width] if 1 < width < 4 else tuple(f"v{place}" for place in range(width))
+            of = label_of_stream(series.stream)
+            bare = ("x", "y", "z")[:width] if 1 < width < 4 else tuple(f"{of}[{place}]" for place in range(width))
             series.data["bare"] = len(schema) != width
             clock = series.choice.clock
             bare = bare if clock is None else tuple("time" if i == clock else name for i, name in enumerate(bare))
@@ -86,7 +87,7 @@ class LineChart(Chart):
             case "number":
                 return scalars(values)[None]
             case "row":
-                return rows(values, len(data["names"]))
+                return _gaps_and_none(rows(values, len(data["names"])), values)
         found: Floats = _of_dicts(series, values)
         return found
 
@@ -147,26 +148,28 @@ class LineChart(Chart):
         most = self.points if self.whole else few
         breaks = breaks_of(series, columns)
         for part in drawn:
-            y = columns[MAX_LEADING_COLUMNS + part]
+            x_all, y, ends = axis.x, columns[MAX_LEADING_COLUMNS + part], breaks
+            if series.data["form"] != "number" and (missing := np.isnan(y)).any():  # None: joined over
+                x_all, y, ends = x_all[~missing], y[~missing], np.searchsorted(np.flatnonzero(~missing), breaks)
             finite = np.isfinite(y)
-            bad = np.isinf(y) if series.data["form"] == "dict" else ~finite
+            bad = ~finite
             gaps = int(bad.sum())
             series.data["odd"] += gaps
             picked = thinned(y, most)
-            x, shown = axis.x[picked], np.where(finite[picked], y[picked], np.nan)
-            x, shown = broken(picked, breaks, x, shown)
+            x, shown = x_all[picked], np.where(finite[picked], y[picked], np.nan)
+            x, shown = broken(picked, ends, x, shown)
             name, color, dash = self.appearance(series, part, drawn, rank)
             line = LineMark(x, shown, name=name, color=color, dash=dash, side=series.side)
             yield replace(line, name="", opacity=RAW_OPACITY_SHARE) if self.weight else line
             if self.weight:
                 average = smoothed(y, self.weight)
                 picked = thinned(average, most)
-                x, shown = broken(picked, breaks, axis.x[picked], average[picked])
+                x, shown = broken(picked, ends, x_all[picked], average[picked])
                 yield replace(line, x=x, y=shown)
             if len(breaks) and (alone := _alone(shown)).any():  # a line of one point is invisible
                 yield Points(x[alone], shown[alone], color=color, side=series.side)
             if gaps:
-                yield _odd(axis.x, y, bad, name, color, series)
+                yield _odd(x_all, y, bad, name, color, series)
 
     def drawn(self, series: Series, axis: Over) -> list[int]:
         """Return the parts that are lines: those requested, else all but the step."""
@@ -317,10 +320,8 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
         raise TypeError(f"expected a dict of number, got {describe(value)}")
     kinds = set(map(tuple, values))
     if len(kinds) == 1 and list(map(str, *kinds)) == names:
-        columns = rows([tuple(value.values()) for value in values], len(names))
-        for place in np.flatnonzero(np.isnan(columns).any(0)).tolist():
-            columns[:, place] = [_present(part) for part in values[place].values()]
-        return columns
+        plain = [tuple(value.values()) for value in values]
+        return _gaps_and_none(rows(plain, len(names)), plain)
     found = [{str(name): _present(part) for name, part in value.items()} for value in values]
     known = set(names)
     fresh = [name for name in dict.fromkeys(name for value in found for name in value) if name not in known]
@@ -331,6 +332,13 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
         names += fresh
         series.data["ring"].widen(len(fresh))
     return np.array([[value.get(name, np.nan) for value in found] for name in names]).reshape(len(names), len(values))
+
+
+def _gaps_and_none(columns: Floats, values: Sequence[Sequence[Any]]) -> Floats:
+    """Return columns of rows in which NaN is None, and infinity what is no number."""
+    for place in np.flatnonzero(np.isnan(columns).any(0)).tolist():
+        columns[:, place] = [_present(part) for part in values[place]]
+    return columns
 
 
 def _present(part: Any) -> float:

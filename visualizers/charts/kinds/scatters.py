@@ -15,7 +15,7 @@ from looptap.visualizers.charts.base import APPEND, FRAME, POSITION, Mode
 from looptap.visualizers.charts.kinds.curves import fading
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.reading.pixels import pixels
-from looptap.visualizers.charts.reading.points import LABELS, Scattered, scattered
+from looptap.visualizers.charts.reading.points import LABELS, Scattered, paired, scattered
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, muted
 from looptap.visualizers.data.numbers import Floats, describe, floats, rows
@@ -41,7 +41,8 @@ class ScatterChart(LineChart):
 
     def frame(self, series: Series, value: Any) -> Scattered:
         """Return the points as (n, 2) or (n, 3), with their labels."""
-        found = scattered(value, series.choice.schema) or Scattered(floats(value))
+        both = paired(value)
+        found = scattered(value, series.choice.schema) or Scattered(floats(value) if both is None else both.T)
         points = found.points
         if points.ndim != 2 or points.shape[1] not in (self.width, 3):
             wanted = "(n, 3)" if self.width == 3 else "(n, 2) or (n, 3)"

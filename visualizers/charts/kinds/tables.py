@@ -157,7 +157,7 @@ def _cells(row: Sequence[Any], width: int) -> list[str]:
 
 
 def _numbered(width: int, name: str) -> tuple[str, ...]:
-    return (name,) if width == 1 else tuple(f"v{index}" for index in range(width))
+    return (name,) if width == 1 else tuple(f"[{index}]" for index in range(width))
 
 
 def _laid_out(value: Any, schema: Sequence[str]) -> tuple[list[str], list[list[str]]]:

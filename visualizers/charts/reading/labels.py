@@ -15,6 +15,7 @@ MAX_LABEL_CHARACTERS = 40
 _CASTS = ("float", "int", "round", "bool")
 _READINGS = ("item", "detach", "cpu", "numpy", "tolist", "float", "double", "clone")
 _FIGURES = ("sin", "cos", "tan", "sinh", "cosh", "atan2", "hypot")
+_RATES = ("get_last_lr", "get_lr")
 _RANKINGS = ("batch_topk", "batch_bottomk")
 
 
@@ -65,6 +66,32 @@ def ranked_by(query: str) -> str:
             name = by[0].id if by and isinstance(by[0], ast.Name) else getattr(by[0], "attr", "") if by else ""
             return "loss" if name == "losses" else str(name)
     return ""
+
+
+@lru_cache(maxsize=512)
+def made_by(query: str) -> str:
+    """Return the function that makes a value, "list" if its parts are made alike.
+
+    >>> made_by("[g['lr'] for g in optimizer.param_groups]"), made_by("tuple(x.norm() for x in params)")
+    ('list', 'list')
+    >>> made_by("Counter(e.label for e in events)"), made_by("[e.loss for e in events]"), made_by("step, loss")
+    ('Counter', '', '')
+    """
+    try:
+        body = _yielded(ast.parse(query.strip()))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    name = ""
+    if isinstance(body, ast.Call):
+        name = body.func.id if isinstance(body.func, ast.Name) else getattr(body.func, "attr", "")
+        if name in _RATES:
+            return "list"
+        if name in ("tuple", "list") and len(body.args) == 1:
+            body, name = body.args[0], ""
+    if isinstance(body, ast.ListComp | ast.GeneratorExp):
+        first = body.generators[0].iter
+        return "" if any(isinstance(node, ast.Name) and node.id == "events" for node in ast.walk(first)) else "list"
+    return name
 
 
 def _yielded(tree: ast.Module) -> ast.expr | None:

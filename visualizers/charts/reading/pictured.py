@@ -6,8 +6,10 @@ single picture; a batch of square floating-point pictures is channels first, as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from looptap.streams.values.snapshots import Image
 from looptap.streams.values.torch_interop import is_tensor
@@ -20,6 +22,7 @@ CHANNEL_COUNTS = (1, 3, 4)
 PREDICTIONS = ("prediction", "predicted", "pred", "preds", "output", "outputs", "guess", "argmax", "logits", "scores")
 """Names of what a model made of a sample: in captions they come right after the label."""
 _MAX_CAPTION_CHARACTERS, _MAX_CLASSES = 200, 1000
+_MAX_CLASS_NUMBER = 127  # whole numbers up to it are classes, more are brightness
 
 
 class Shot(NamedTuple):
@@ -61,6 +64,8 @@ def axes_of(value: Any, many: bool = False) -> str:
     if len(shape) == 3:
         if many or not (first or last) or (tensor and last and not (first or packed)):
             return "nhw"
+        if first and shape[0] > 1 and (tensor or not last) and not _in_colours(value):
+            return "nhw"
         return "chw" if first and (tensor or not last) else "hwc"
     square = shape[2] == shape[3]
     if tensor:
@@ -70,13 +75,33 @@ def axes_of(value: Any, many: bool = False) -> str:
     return "nchw" if first or square else ""
 
 
+def _in_colours(value: Any) -> bool:
+    """Return whether 3 or 4 planes can be the colours of one picture.
+
+    They are not if they are masks, small whole numbers such as classes, or the maps of attention, whose rows sum to 1;
+    and four are not if numbers are outside of 0 to 1, as in a latent image.
+    """
+    array = as_array(value)
+    if array.dtype.kind == "b" or not array.size:
+        return array.dtype.kind != "b"
+    if array.dtype.kind in "iu":
+        return array.dtype == np.uint8 or bool(array.max() > _MAX_CLASS_NUMBER)
+    if array.shape[-3] == CHANNEL_COUNTS[-1] and not (array.min() >= 0 and array.max() <= 1):
+        return False
+    sums = array.astype(np.float64, copy=False).sum(axis=-1)
+    return not (array.shape[-1] == array.shape[-2] > 1 and array.min() >= 0 and np.allclose(sums, 1.0, atol=1e-2))
+
+
 def channels_last(value: Any, axes: str) -> Any:
     """Return pictures channels last; of many channels the mean."""
     array = as_array(value)
     if "c" not in axes:
         return array
     if not axes.endswith("c"):
+        colours = array.shape[-3] < CHANNEL_COUNTS[-1] or _in_colours(array)
         array = array.swapaxes(-3, -2).swapaxes(-2, -1)
+        if not colours:
+            return mean_over_channels(array)
     return array if array.shape[-1] in CHANNEL_COUNTS else mean_over_channels(array)
 
 
@@ -120,7 +145,23 @@ def sheet_of(value: Any, names: Sequence[str] = (), many: bool = True) -> Sheet 
     return None
 
 
+def stacked(value: Any) -> Any:
+    """Return an array with the pictures of clips, or a batch of one, on one axis.
+
+    >>> import numpy as np
+    >>> stacked(np.zeros((2, 5, 3, 8, 8))).shape, stacked(np.zeros((1, 16, 8, 8))).shape
+    ((10, 3, 8, 8), (16, 8, 8))
+    """
+    shape = tuple(value.shape)
+    if len(shape) == 5 and (shape[2] in CHANNEL_COUNTS or shape[4] in CHANNEL_COUNTS):
+        return value.reshape((shape[0] * shape[1], *shape[2:]))
+    if len(shape) == 4 and shape[0] == 1 and axes_of(value) == "nchw" and shape[1] not in CHANNEL_COUNTS:
+        return value[0]
+    return value
+
+
 def _of_array(value: Any, many: bool) -> Sheet | None:
+    value = stacked(value)
     axes = axes_of(value, many)
     if not has_numbers(value) or not axes:
         return None
@@ -170,6 +211,10 @@ def _of_parts(parts: list[tuple[str, Any]]) -> Sheet | None:
         return Sheet([_shot(parts, images)])
     batches = [(name, part) for name, part in parts if is_array(part) and axes_of(part).startswith("n")]
     rest = [(name, part) for name, part in parts if not any(part is one for _, one in batches)]
+    if not rest and len(batches) > 1 and all(map(_like(batches[0][1]), [part for _, part in batches])):
+        names = " | ".join(name for name, _ in batches)  # such as x and its reconstruction
+        pairs = zip(*(channels_last(part, axes_of(part)) for _, part in batches), strict=True)
+        return Sheet([Shot(pictures, names) for pictures in pairs])
     if not batches or not rest or not all(has_numbers(part) for _, part in batches):
         return None
     size = len(batches[0][1])
@@ -182,6 +227,17 @@ def _of_parts(parts: list[tuple[str, Any]]) -> Sheet | None:
         Shot(tuple(one[place] for one in pictures), _caption([(name, part[place]) for name, part in columns]))
         for place in range(size)
     ])  # fmt: skip
+
+
+def _like(first: Any) -> Callable[[Any], bool]:
+    """Return a function: whether a batch has as many pictures, gray or in colours."""
+
+    def like(part: Any) -> bool:
+        axes, shape = axes_of(part), tuple(part.shape)
+        count = shape[-1] if axes.endswith("c") else shape[1]
+        return axes in ("nchw", "nhwc") and count in CHANNEL_COUNTS and shape[0] == first.shape[0] and has_numbers(part)
+
+    return like
 
 
 def _counts_samples(part: Any) -> bool:

@@ -24,11 +24,12 @@ _GAP_PIXELS, _GAP_GRAY_PIXELS = 2, 128
 
 
 class Shown(NamedTuple):
-    """Pictures with captions, how many there are, and what was done to them."""
+    """Pictures with captions, how many, what was done to them, what is missing."""
 
     images: list[tuple[Pixels, str]]
     total: int
     remark: str
+    missing: str = ""
 
 
 def pictures(value: Any, *, many: bool, most: int, names: Sequence[str] = ()) -> Shown:
@@ -49,11 +50,10 @@ def pictures(value: Any, *, many: bool, most: int, names: Sequence[str] = ()) ->
         columns.append([one if one.dtype == np.uint8 else _bytes(one, limits) for one in column])
         if limits is not None:
             remarks.append(f"black is {limits[0]:.3g}, white is {limits[1]:.3g}")
-    if bad:
-        remarks.append(f"{bad:,} number{'s are' if bad > 1 else ' is'} NaN or infinite")
+    missing = f"{bad:,} number{'s are' if bad > 1 else ' is'} NaN or infinite" if bad else ""
     rows = zip(*columns, strict=True) if columns else ()
     images = [(_beside(list(map(_colored, row))), shot.caption) for row, shot in zip(rows, shots, strict=True)]
-    return Shown(images, len(sheet.shots), "; ".join(dict.fromkeys(remarks)))
+    return Shown(images, len(sheet.shots), "; ".join(dict.fromkeys(remarks)), missing)
 
 
 def pixels(value: Any) -> tuple[Pixels, bool]:

@@ -13,6 +13,7 @@ LABELS = ("label", "labels", "target", "targets", "class", "classes", "cls", "ca
 """Names of what colours the points of a scatter."""
 IMAGES = ("image", "images", "img", "thumbnail", "picture")
 """Names of the samples that points stand for."""
+_MAX_ROWS, _MIN_ROW_RATIO = 8, 64  # of an array whose rows are lines, and of its columns to its rows
 _TITLES = (("x", "y"), ("x", "y", "z"))
 
 
@@ -47,6 +48,24 @@ def scattered(value: Any, names: Sequence[str] = ()) -> Scattered | None:
     if isinstance(value, tuple) and 2 <= len(value) <= 3:
         return _of_parts(value, names)
     return _of_parts(tuple(fields.values()), tuple(fields)) if fields and len(fields) in (2, 3) else None
+
+
+def paired(value: Any) -> Floats | None:
+    """Return a tuple of two arrays of the same length as an array (2, n); or None.
+
+    >>> paired((np.arange(3), [0.5, 1.0, 1.5])).shape, paired((np.arange(3), np.arange(4)))
+    ((2, 3), None)
+    """
+    if not isinstance(value, tuple) or len(value) != 2:
+        return None
+    x, y = map(_column, value)
+    return None if x is None or y is None or x.shape != y.shape or len(x) < 2 else np.stack([x, y])
+
+
+def is_few_rows(array: Any) -> bool:
+    """Return whether an array is a few long rows, such as the channels of a sound."""
+    shape = tuple(array.shape)
+    return len(shape) == 2 and 1 < shape[0] <= _MAX_ROWS and shape[1] > _MIN_ROW_RATIO * shape[0]
 
 
 def is_row(value: Any, names: Sequence[str]) -> bool:

@@ -6,6 +6,8 @@ sent, not the line.
 
 from __future__ import annotations
 
+import numpy as np
+
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS, TIME
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.kinds.lines import LineChart
@@ -40,10 +42,10 @@ def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
     x = Column(axis.x, total, most)
     parts = layer.drawn(series, axis)
     key = f"{id(series)}.{layer.x}.{axis.part}.{origin}"
+    numbers = {part: columns[MAX_LEADING_COLUMNS + part] for part in parts}
+    if series.data["form"] != "number":  # a line that is joined over None is not the column
+        numbers = {part: column for part, column in numbers.items() if not np.isnan(column).any()}
     return [
-        (
-            *layer.appearance(series, part, parts)[:2],
-            Growing(f"{key}.{part}", x, Column(columns[MAX_LEADING_COLUMNS + part], total, most)),
-        )
-        for part in parts
+        (*layer.appearance(series, part, parts)[:2], Growing(f"{key}.{part}", x, Column(column, total, most)))
+        for part, column in numbers.items()
     ]
