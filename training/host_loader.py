@@ -41,14 +41,12 @@ def rebuildable(loader: Any) -> bool:
     return not isinstance(loader.dataset, pipes)  # the loader shuffles and shards inside them
 
 
-def rebuilt(loader: Any, dataset: Any, collate: Any, **batching: Any) -> Any:
+def rebuilt(loader: Any, dataset: Any, collate: Any, **how: Any) -> Any:
     """Return a DataLoader with the loader's settings, but other reads and collation."""
     from torch.utils.data import DataLoader
 
-    settings = {name: getattr(loader, name) for name in _SETTINGS if _given(loader, name)}
-    return DataLoader(
-        dataset, collate_fn=collate, persistent_workers=loader.persistent_workers, **settings, **batching
-    )  # fmt: skip
+    settings = {name: getattr(loader, name) for name in (*_SETTINGS, "persistent_workers") if _given(loader, name)}
+    return DataLoader(dataset, collate_fn=collate, **settings | how)
 
 
 def follow(loader: Any, other: Any) -> None:
@@ -108,6 +106,12 @@ class OrderState:
             holders += [one, batches, getattr(batches, "sampler", None), getattr(one, "sampler", None)]
         found = [getattr(holder, "generator", None) for holder in holders]
         self._generators = list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+
+    def __enter__(self) -> None:
+        self._entered = self.taken()
+
+    def __exit__(self, *_: object) -> None:
+        self.put_back(self._entered)
 
     def taken(self) -> list[bytes]:
         """Return the present states as plain data."""

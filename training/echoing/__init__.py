@@ -5,7 +5,8 @@
 ['ab', 'ab', 'cd', 'cd']
 """
 
+from looptap.training.echoing.diagnosis import Diagnosis, diagnose
 from looptap.training.echoing.echo_arguments import AFTER, BATCH, BEFORE, MODES, SHUFFLED
 from looptap.training.echoing.loader import Echo
 
-__all__ = ["AFTER", "BATCH", "BEFORE", "MODES", "SHUFFLED", "Echo"]
+__all__ = ["AFTER", "BATCH", "BEFORE", "MODES", "SHUFFLED", "Diagnosis", "Echo", "diagnose"]

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from statistics import median
 
+from looptap.training.echoing.worker_stages import Effort
+
 _LATE_SHARE = 0.02
 """A fresh batch is late if the loop waited for more than this share of the time since the one before."""
 _REST_SHARE = 0.1
@@ -71,6 +73,7 @@ class StageMeter:
         self._stages: dict[str, Recent] = {}
         self._intervals = Recent(maxlen=64)
         self._serial = Recent(maxlen=64)
+        self._efforts: deque[Effort] = deque(maxlen=64)
         self._scale, self._late = 1.0, False
         self._batches = self._arrivals = self._overlaps = 0
         self._earlier: tuple[float, float] | None = None
@@ -90,8 +93,10 @@ class StageMeter:
         if self._since:
             self._unrested.append((self._number, self._since, step + main))
 
-    def arrived(self, wait: float, interval: float, seconds: dict[str, float]) -> None:
-        """Record a fresh batch: its wait, its interval, and the seconds of its stages."""
+    def arrived(self, wait: float, interval: float, seconds: dict[str, float], effort: Effort | None = None) -> None:
+        """Record a fresh batch: its wait and interval, and what its reading took."""
+        if effort is not None:
+            self._efforts.append(effort)
         self._arrivals += 1
         for name, value in seconds.items():
             self.shifts += self._stages.setdefault(name, Recent(maxlen=64)).put(value)
@@ -188,6 +193,13 @@ class StageMeter:
         whole = sum(time for _, time in recent)
         return min(1.0, sum(wait for wait, _ in recent) / whole) if whole > 0 else math.nan
 
+    @property
+    def effort(self) -> Effort | None:
+        """The shares of the readers' time for fresh batches, 0 to 1; None if unknown."""
+        every = list(self._efforts)
+        whole = sum(map(sum, every))
+        return Effort(*(sum(part) / whole for part in zip(*every, strict=True))) if whole > 0 else None
+
     def stages(self) -> dict[str, float]:
         """Return the seconds per batch of each stage, by name.
 
@@ -257,6 +269,32 @@ class Auto:
         return min(ratio, needed)
 
 
+def held_up(effort: Effort) -> str:
+    """Return what a reader spends its time on, in words.
+
+    >>> held_up(Effort(0.1, 0.02, 0.88))
+    'latency-bound: it waits for data 88 % of its time, computes 10 %, and waits for a processor 2 %'
+    """
+    computing, queued, waiting = (f"{share * 100:.0f} %" for share in effort)
+    bound = "latency" if effort.waiting >= effort.computing else "processor"
+    return (
+        f"{bound}-bound: it waits for data {waiting} of its time, computes {computing}, and waits for a processor "
+        f"{queued}"
+    )
+
+
+def workers_that_feed(workers: int, ratio: float, effort: Effort, processors: int) -> int:
+    """Return how many workers would feed the loop, or as many as processors allow.
+
+    >>> workers_that_feed(2, 4.0, Effort(0.1, 0.0, 0.9), 2)
+    8
+    >>> workers_that_feed(2, 4.0, Effort(1.0, 0.0, 0.0), 4)
+    4
+    """
+    needed = math.ceil(max(workers, 1) * ratio - 1e-6)
+    return max(1, min(needed, int(processors / max(effort.computing + effort.queued, 0.01))))
+
+
 def advice(meter: StageMeter, factor: float, mode: str, augmented: bool) -> tuple[str, str]:
     """Return the slowest stage and what would help; empty texts while unknown.
 
@@ -271,27 +309,38 @@ def advice(meter: StageMeter, factor: float, mode: str, augmented: bool) -> tupl
     if math.isnan(ratio):
         return "", ""
     slowest = max(costs, key=lambda name: costs[name])
-    fresh = {name: cost for name, cost in costs.items() if name not in ("batch", "step")}
-    dearest = max(fresh, key=lambda name: fresh[name]) if fresh else "read"
     if ratio <= 1.0:
         return slowest, f"The data is there in time (R = {ratio:.2g}): echoing saves nothing here."
-    gain = f"R = {ratio:.2g}"
+    effort, processors, gain = meter.effort, os.cpu_count() or 1, f"R = {ratio:.2g}"
+    if effort is not None:
+        gain += f" (the reader is {held_up(effort)})"
     if not meter.workers:
         return slowest, (
             f"{gain}, and reading and steps take turns: num_workers=1 or more overlaps them, and brings fresh data."
         )
+    if effort is not None and effort.waiting >= effort.computing:
+        many = workers_that_feed(meter.workers, ratio, effort, processors)
+        if many > meter.workers:
+            return slowest, f"{gain}: more workers help most, with fresh data: num_workers={many}."
+    return slowest, _for_processors(meter, costs, gain, mode, augmented)
+
+
+def _for_processors(meter: StageMeter, costs: dict[str, float], gain: str, mode: str, augmented: bool) -> str:
+    """Return what helps where workers compute."""
+    fresh = {name: cost for name, cost in costs.items() if name not in ("batch", "step")}
+    dearest = max(fresh, key=lambda name: fresh[name]) if fresh else "read"
     spare = (os.cpu_count() or 1) - meter.workers
     if spare >= meter.workers:
         workers = f"each of {meter.workers} workers" if meter.workers > 1 else "the one worker"
         idle = f"{spare} processors have" if spare > 1 else "1 processor has"
-        return slowest, (
+        return (
             f"{gain}: {dearest!r} takes {fresh.get(dearest, math.nan) * meter.workers * 1e3:.3g} ms a batch in "
             f"{workers}, and {idle} none: more workers help more, with fresh data."
         )
     if dearest == "augment" and mode == "example_before_augment":
-        return slowest, f"{gain}, most of it augmentation, which is repeated for each copy: echo after it."
+        return f"{gain}, most of it augmentation, which is repeated for each copy: echo after it."
     if dearest == "collate" and mode != "batch":
-        return slowest, f"{gain}, most of it collating: echo batches."
+        return f"{gain}, most of it collating: echo batches."
     if dearest == "read" and mode.startswith("batch") and augmented:
-        return slowest, f"{gain}, most of it reading: echo examples, before they are augmented."
-    return slowest, f"{gain}: a factor up to that costs no time. Faster reading and decoding would help more."
+        return f"{gain}, most of it reading: echo examples, before they are augmented."
+    return f"{gain}: a factor up to R costs no time. Decoded data cached in memory, or faster decoding, helps more."

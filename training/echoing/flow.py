@@ -192,7 +192,7 @@ class Flow(EchoObservables):
             self._over = True
             return None
         if self._arrival is not None:
-            self._meter.arrived(now - begun, now - self._arrival, fresh.delivered.seconds)
+            self._meter.arrived(now - begun, now - self._arrival, fresh.delivered.seconds, fresh.delivered.effort)
         self._arrival = now
         self.fresh += fresh.delivered.fresh
         self._epoch_fresh += fresh.delivered.fresh

@@ -63,6 +63,36 @@ class Ticket(NamedTuple):
         return [(i, p, list(c)) for i, p, c in zip(self.indices, self.places, copies, strict=True)]
 
 
+class Effort(NamedTuple):
+    """The seconds that a process took for fresh batches, by what held it up."""
+
+    computing: float
+    queued: float
+    """Ready to compute, while others used the processors; 0 where the system does not say."""
+    waiting: float
+    """For a disk, a network, a lock."""
+
+    @classmethod
+    def now(cls) -> Effort:
+        """Return this moment by the clocks of the worker or thread (``waiting``: all)."""
+        from torch.utils.data import get_worker_info
+
+        computed = time.process_time() if get_worker_info() is not None else time.thread_time()
+        try:
+            with open("/proc/thread-self/schedstat", "rb") as file:
+                queued = int(file.read().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            queued = 0.0
+        return cls(computed, queued, time.perf_counter())
+
+    def since(self, begun: Effort) -> Effort:
+        """Return what was done from ``begun`` to this."""
+        whole = self.waiting - begun.waiting
+        computing = min(whole, max(0.0, self.computing - begun.computing))
+        queued = min(whole - computing, max(0.0, self.queued - begun.queued))
+        return Effort(computing, queued, whole - computing - queued)
+
+
 class Delivered:
     """A fresh batch from a worker: collated (``whole``) or as single examples."""
 
@@ -70,6 +100,7 @@ class Delivered:
         self.number, self.whole, self.payload, self.fresh = number, whole, payload, fresh
         self.seconds = seconds
         """Seconds of each stage."""
+        self.effort: Effort | None = None
         self.made: list[tuple[int, int]] | None = None
         """Of a stream: the item of the batch and the copy of each example; None if each appears once."""
 
@@ -118,11 +149,12 @@ class Reads:
     It passes for an object of the same class, so that a loader or a host's ``worker_init_fn`` finds what it expects.
     """
 
-    __slots__ = ("_dataset", "_seconds")
+    __slots__ = ("_begun", "_dataset", "_seconds")
 
     def __init__(self, dataset: Any) -> None:
         object.__setattr__(self, "_dataset", dataset)
         object.__setattr__(self, "_seconds", 0.0)
+        object.__setattr__(self, "_begun", None)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # isinstance asks for it
@@ -138,6 +170,7 @@ class Reads:
         setattr(self._dataset, name, value)
 
     def __getitems__(self, ticket: Ticket) -> tuple[Ticket, list[Any], float]:
+        self.begin()
         begun = time.perf_counter()
         indices = list(ticket.indices)
         many = getattr(self._dataset, "__getitems__", None)
@@ -147,6 +180,7 @@ class Reads:
     def __iter__(self) -> Iterator[Any]:
         found = iter(self._dataset)
         while True:
+            self.begin()
             begun = time.perf_counter()
             try:
                 item = next(found)
@@ -155,6 +189,17 @@ class Reads:
             finally:
                 object.__setattr__(self, "_seconds", self._seconds + time.perf_counter() - begun)
             yield item
+
+    def begin(self) -> None:
+        """Start the clocks of a batch, at its first item."""
+        if self._begun is None:
+            object.__setattr__(self, "_begun", Effort.now())
+
+    def effort(self) -> Effort | None:
+        """Return what was done since the batch began; it ends here."""
+        begun = self._begun
+        object.__setattr__(self, "_begun", None)
+        return None if begun is None else Effort.now().since(begun)
 
     def taken(self) -> float:
         """Return the seconds spent reading a stream since the last call."""
@@ -191,6 +236,7 @@ class Stage:
         payload = self.collate(examples[0] if self.single else examples) if ticket.whole else Packed(examples)
         times["collate"] = time.perf_counter() - begun
         delivered = Delivered(ticket.number, ticket.whole, payload, len(items), times)
+        delivered.effort = self.reads.effort()
         if ticket.number < 0 and ticket.copies is not None:
             first = ticket.places[0]
             delivered.made = [(place - first, copy) for place, copy in ticket.made()]

@@ -1,0 +1,108 @@
+"""What a reader waits for, measured: the advice of an echo, and `diagnose`."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from looptap.training.echoing import Echo, diagnose
+from looptap.training.echoing.auto_factor import StageMeter, advice, workers_that_feed
+from looptap.training.echoing.worker_stages import Effort
+
+
+class Waiting(Dataset):
+    """Items that come late, from a disk or a network."""
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, i):
+        time.sleep(0.004)
+        return torch.full((8,), float(i)), i
+
+
+class Computing(Waiting):
+    """Items that take processor time."""
+
+    def __getitem__(self, i):
+        begun = time.process_time()
+        while time.process_time() < begun + 0.004:
+            pass
+        return torch.full((8,), float(i)), i
+
+
+class Late(IterableDataset):
+    def __iter__(self):
+        return map(Waiting().__getitem__, range(100))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_advice_says_what_the_reader_waits_for(workers):
+    found = {}
+    for data in (Waiting(), Late(), Computing()):
+        echo = Echo(DataLoader(data, 4, num_workers=workers), 1)
+        for _ in echo:
+            if echo.steps > 20:
+                break
+        found[type(data)] = echo.advice
+        assert "R = " in echo.advice
+    assert "latency-bound: it waits for data " in found[Waiting]
+    assert "latency-bound: it waits for data " in found[Late]
+    assert "processor-bound: it waits for data " in found[Computing]
+    if workers:
+        assert "num_workers=" in found[Waiting]
+
+
+def test_what_a_reader_that_waits_or_computes_needs(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+    def advised(effort, workers=2):
+        meter = StageMeter(workers)
+        for _ in range(20):
+            meter.arrived(0.05, 0.06, {"read": 0.12}, effort)
+            meter.handed(0.01, 0.0, 0.05)
+        return advice(meter, 1.0, "batch", augmented=False)[1]
+
+    assert "num_workers=12" in advised(Effort(0.01, 0.0, 0.11))
+    assert "latency-bound: it waits for data 92 %" in advised(Effort(0.01, 0.0, 0.11))
+    held = advised(Effort(0.11, 0.01, 0.0))
+    assert "processor-bound" in held
+    assert "Decoded data cached in memory, or faster decoding, helps more" in held
+    assert workers_that_feed(2, 6.0, Effort(0.3, 0.1, 0.6), 2) == 5  # 5 × 0.4 of a processor
+
+
+def test_a_loader_is_measured_with_other_workers_and_left_as_it_was():
+    order = torch.Generator().manual_seed(1)
+    loader = DataLoader(Waiting(), 4, shuffle=True, generator=order, num_workers=1)
+    before, states, shown = order.get_state().tolist(), torch.get_rng_state().tolist(), []
+    drawn = str(np.random.get_state())
+    found = diagnose(loader, 0.001, seconds=2, workers=(0, 4), show=shown.append)
+    assert order.get_state().tolist() == before
+    assert torch.get_rng_state().tolist() == states
+    assert str(np.random.get_state()) == drawn
+    assert shown == [str(found)]
+    rows = {row.name: row for row in found.rows}
+    assert list(rows) == ["num_workers=0", "num_workers=1", "num_workers=4", "decoded data in memory"]
+    assert all(0.0 <= share <= 1.0 for share in rows["num_workers=4"].effort)
+    assert rows["num_workers=0"].seconds >= 0.016
+    assert rows["decoded data in memory"].seconds < rows["num_workers=0"].seconds
+    assert "R" in shown[0].splitlines()[0]
+    assert "MiB" in found.advice
+
+
+def test_any_loader_is_measured_as_it_is_and_the_step_by_a_function():
+    assert [row.name for row in diagnose([torch.zeros(4)] * 50, lambda batch: None, seconds=0.2, show=None).rows] == [
+        "as it is"
+    ]
+    found = diagnose(DataLoader(Late(), 4), lambda batch: time.sleep(0.001),
+                     seconds=0.4, workers=(0,), show=None)  # fmt: skip
+    assert found.step_seconds >= 0.001
+    assert not math.isnan(found.rows[0].seconds)
+    empty = diagnose([], seconds=0.1, show=None)
+    assert "nothing can be said" in empty.advice
+    assert "there in time" in diagnose([torch.zeros(4)] * 50, 10.0, seconds=0.1, show=None).advice
