@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from looptap.client.directory.listing import RunListing
+from looptap.client.exported_run import ExportedFile, ExportedRun
 from looptap.client.line_figures import Figures, NumberLines, largest_is_best, lines_of
 from looptap.client.run import Run
 from looptap.client.run_expressions import UNKNOWN
@@ -27,7 +28,7 @@ from looptap.streams.counts import counts
 from looptap.streams.errors import LooptapError
 from looptap.streams.stream.stream import Stream
 
-ComparedSource: TypeAlias = Run | StoredRun | RunListing | str | Path
+ComparedSource: TypeAlias = Run | StoredRun | RunListing | ExportedRun | ExportedFile | str | Path
 """A run, live or stored or listed, or where stored ones are."""
 FACTS = ("name", "id", "state", "started", "duration", "host", "commit")
 """What is known of each run besides its settings and its lines."""
@@ -113,7 +114,7 @@ def compared_runs(sources: Iterable[ComparedSource], ways: Mapping[str, str]) ->
     A text is the path of a stored run, a folder of them, or a pattern. Raises TypeError for what is no run, StoreError.
     """
     found = [one for source in sources for one in (_paths(source) if isinstance(source, str | Path) else [source])]
-    if strangers := [one for one in found if not isinstance(one, Run | StoredRun | RunListing | str | Path)]:
+    if strangers := [one for one in found if not isinstance(one, ComparedSource)]:
         raise TypeError(
             "looptap.compare takes a list of runs, of paths of stored runs or of what looptap.runs() lists, not of "
             f"{type(strangers[0]).__name__}."
@@ -140,7 +141,7 @@ def _read(run: Any, ways: Mapping[str, str]) -> ComparedRun:
     if isinstance(run, str | Path):
         with open_stored(run) as stored:
             return _of_stored(stored, ways)
-    return _of_stored(run, ways) if isinstance(run, StoredRun) else _of_live(run, ways)
+    return _of_stored(run, ways) if isinstance(run, StoredRun | ExportedFile) else _of_live(run, ways)
 
 
 def _of_listing(listed: RunListing, ways: Mapping[str, str]) -> ComparedRun:
@@ -156,7 +157,7 @@ def _of_listing(listed: RunListing, ways: Mapping[str, str]) -> ComparedRun:
                   problem=problem)  # fmt: skip
 
 
-def _of_live(run: Run, ways: Mapping[str, str]) -> ComparedRun:
+def _of_live(run: Run | ExportedRun, ways: Mapping[str, str]) -> ComparedRun:
     problems: list[str] = []
     config = RunConfig()
     try:
@@ -206,7 +207,7 @@ def _compared(scalars: Scalars, known: set[str]) -> list[ScalarInfo]:
     return [one for one in scalars if one.name not in known and not counts(one.name)][:_MAX_SCALARS]
 
 
-def _of_stored(run: StoredRun, ways: Mapping[str, str]) -> ComparedRun:
+def _of_stored(run: StoredRun | ExportedFile, ways: Mapping[str, str]) -> ComparedRun:
     known = {name for one in run.streams for name in (one.name, one.text, *(one.fields or ()))}
     kept = (run.history(one.name, one.on) for one in _compared(run.scalars, known))
     lines = lines_of([*run.streams, *filter(None, kept)])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from looptap.client.exported_run import ExportedRun
+from looptap.client.exported_run import ExportedFile, ExportedRun
 from looptap.client.run import Run
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.run_config import BEING_READ, RunConfig
+from looptap.store.run import StoredRun
 
 
 class ConfigReader:
     """Reads the config of a run, until it is complete: the diff comes later."""
 
-    def __init__(self, run: Run | ExportedRun) -> None:
+    def __init__(self, run: Run | StoredRun | ExportedRun | ExportedFile) -> None:
         self._run = run
         self._found: RunConfig | None = None
 

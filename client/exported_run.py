@@ -18,6 +18,7 @@ from looptap.protocol.errors import NoAnswer, NotAllowed
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.protocol.replies import StreamInfo
 from looptap.protocol.run_config import RunConfig
+from looptap.store.kept_scalars import Scalars
 from looptap.store.run import StoredRun
 from looptap.store.stream import StoredStream
 from looptap.streams.errors import QueryError
@@ -146,7 +147,7 @@ class ExportedRun:
             return self._run.config.shared()
 
     @property
-    def scalars(self) -> list[Any]:
+    def scalars(self) -> Scalars:
         """Raises NotAllowed: the numbers that events carry are not shared."""
         raise NotAllowed("The numbers that events carry are not shared.")
 
@@ -164,7 +165,7 @@ class ExportedFile:
         self.config = run.config.shared() if config else RunConfig()
         self.metadata = {"host": run.metadata.get("host", ""), "commit": self.config.commit}
         self.commands: list[Any] = []
-        self.scalars: list[Any] = []
+        self.scalars = Scalars()
         self.path = run.path
 
     @property

@@ -13,7 +13,7 @@ from looptap.streams.stream.stream import Stream
 
 _PAGE_ITEMS = 4096  # of a stream that are read at once
 _LARGEST = re.compile(
-    r"acc|accuracy|auc|auroc|ap|map|f1|score|precision|recall|reward|return|r2|bleu|rouge|psnr|ssim|iou|dice|throughput"
+    r"acc|accuracy|auc|auroc|ap|map|f1|score|precision|recall|reward|return|r2|bleu|rouge|psnr|ssim|iou|dice|throughput|second"
 )
 _SMALLEST = re.compile(r"loss|losses|error|errors|err|nll|mse|mae|rmse|ppl|perplexity|regret|wer|cer|fid")
 
@@ -21,8 +21,8 @@ _SMALLEST = re.compile(r"loss|losses|error|errors|err|nll|mse|mae|rmse|ppl|perpl
 def largest_is_best(name: str) -> bool:
     """Return whether the best number of a line is the largest, by its name.
 
-    >>> [largest_is_best(name) for name in ("loss", "val_acc", "testAccuracy", "map_loss", "lr")]
-    [False, True, True, False, False]
+    >>> [largest_is_best(name) for name in ("loss", "val_acc", "testAccuracy", "map_loss", "events_per_second")]
+    [False, True, True, False, True]
     """
     words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
     return any(map(_LARGEST.fullmatch, words)) and not any(map(_SMALLEST.fullmatch, words))

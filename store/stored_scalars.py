@@ -97,6 +97,8 @@ class StoredScalars(Kept):
     def __init__(self, select: Select, table: StoredTable, names: Sequence[str], rank: int) -> None:
         rows = table.rows(names)
         super().__init__(", ".join(names), text=rows.query, on=table.on, fields=rows.fields)
+        self.run: Any = None
+        """The stored run that it is of."""
         self.history: HistorySpan | None = None
         """The items that come from the history, and the seconds between two: all of them."""
         self._select, self._names, self._rank, self._last = select, names, rank, -1

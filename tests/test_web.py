@@ -4,6 +4,7 @@ import ast
 import contextlib
 import json
 import re
+import struct
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ from looptap.testing import pair
 from looptap.visualizers.surfaces.web import page_connection
 from looptap.visualizers.surfaces.web.expressions import ReadableStream, reader_query
 from looptap.visualizers.surfaces.web.page_connection import MAX_VIEWERS, MAX_WAITING_REQUESTS_COUNT
+from looptap.visualizers.surfaces.web.run_rows import RunRows
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf, ShelfEntry
 from looptap.visualizers.surfaces.web.viewer import Viewer
 from looptap.visualizers.surfaces.web.viewer_link import SLOT_BYTES
@@ -177,7 +179,8 @@ def viewed(*runs, shelf=None, **rights):
         def send_frame(self, *_):
             pass
 
-    return Viewer(shelf or shelf_of(*runs, **rights), NoLink())
+    shelf = shelf or shelf_of(*runs, **rights)
+    return Viewer(shelf, RunRows(shelf), NoLink())
 
 
 def ask(viewer, kind, **about):
@@ -295,6 +298,101 @@ def test_a_stream_that_is_no_longer_exported_ends_on_the_pages_of_readers():
     assert "error" in ask(viewer, "chart", chart="d", q="loss", runs=[job.run.name])
     viewer.close()
     job.agent.close()
+
+
+def swept(folder, rates=(0.001, 0.05, 0.1)):
+    """Return stored runs, each with a rate in its config."""
+    for lr in rates:
+        with looptap.Agent(f"run-{lr}", store=folder, config={"lr": lr, "model": {"width": 64}}) as agent:
+            agent.stream("loss", "step, loss", on="batch", keep=True)
+            for step in range(40):
+                agent.emit("batch", step=step, loss=2.0 - 10 * lr)
+    return [looptap.open(path) for path in sorted(folder.glob("*.looptap"))]
+
+
+def test_runs_are_a_table_that_is_filtered_and_sorted_by_expressions(tmp_path):
+    runs = swept(tmp_path)
+    viewer = viewed(*runs, operate=True)
+    names = [run.name for run in runs]
+    every = ask(viewer, "table", runs=names)["value"]
+    assert every["titles"] == ["name", "state", "duration", "lr", "best(loss)", "final(loss)"]
+    assert [row["key"] for row in every["rows"]] == names
+    found = ask(viewer, "table", runs=names, where="lr > 0.01 and best(loss) < 1.8", sort="lr")["value"]
+    assert [row["cells"][0] for row in found["rows"]] == ["run-0.05", "run-0.1"]
+    assert found["all"] == 3
+    down = ask(viewer, "table", runs=names, sort="best(loss)", down=True)["value"]
+    assert [row["key"] for row in down["rows"]] == names
+    assert ask(viewer, "table", runs=names, where="lr > 9", sort="best(loss)")["value"]["rows"] == []
+    for wrong, part in (("lr <", "not an expression"), ("rate < 1", "no run has 'rate'"), ("open('x')", "no function")):
+        assert part in ask(viewer, "table", runs=names, where=wrong)["error"]
+    assert ask(viewer, "table", runs=["gone"])["value"]["without"] == ["There is no run 'gone' here any more."]
+    assert ask(viewer, "parallel", chart="p", runs=names, sort="lr")["value"] == {"canvases": ["p.0"]}
+    assert "two columns" in ask(viewer, "parallel", chart="q", runs=names, where="lr > 9")["error"]
+    viewer.close()
+    for run in runs:
+        run.close()
+
+
+def test_settings_scalars_and_commands_are_hidden_from_readers_until_shared(tmp_path):
+    runs = swept(tmp_path)
+    names = [run.name for run in runs]
+    for rights, settings in (({}, []), ({"config": True}, [["lr", "0.001"], ["model.width", "64"]])):
+        viewer = viewed(*runs, **rights)
+        facts = ask(viewer, "watch", run=names[0])["value"]
+        assert facts["config"] == settings
+        assert not {"command", "directory", "environment"} & {name for name, _ in facts["started_with"]}
+        assert str(tmp_path.cwd()) not in json.dumps(facts)
+        titles = ask(viewer, "table", runs=names)["value"]["titles"]
+        assert ("lr" in titles) == bool(settings)
+        assert "best(loss)" in titles
+        assert "error" in ask(viewer, "chart", chart="c", q="step", on="batch", runs=names[:1])
+        assert ask(viewer, "diff")["value"] == ""
+        viewer.close()
+    operator = viewed(*runs, operate=True)
+    facts = ask(operator, "watch", run=names[0])["value"]
+    assert {"command", "directory"} <= {name for name, _ in facts["started_with"]}
+    assert "value" in ask(operator, "chart", chart="c", q="step", on="batch", runs=names[:1])
+    operator.close()
+    for run in runs:
+        run.close()
+
+
+def test_a_config_of_a_live_run_is_shown_with_operate_and_shared_by_a_word():
+    job = pair("web-test", config={"lr": 0.1})
+    for rights, shown in (({"operate": True}, True), ({}, False), ({"config": True}, True)):
+        viewer = viewed(job.run, **rights)
+        facts = ask(viewer, "watch", run=job.run.name)["value"]
+        assert facts.get("config", []) == ([["lr", "0.1"]] if shown else [])
+        assert ("command" in dict(facts.get("started_with", []))) == ("operate" in rights)
+        viewer.close()
+    job.agent.close()
+
+
+def test_an_operator_exports_a_stream_on_the_page_and_readers_may_not():
+    job, _ = declared_job()
+    operator, reader = viewed(job.run, operate=True), viewed(job.run)
+    for viewer in (operator, reader):
+        ask(viewer, "watch", run=job.run.name)
+    assert "--operate" in ask(reader, "export", name="hidden", on=True)["error"]
+    assert "no declared stream" in ask(operator, "export", name="nothing", on=True)["error"]
+    for on in (True, False):
+        assert "value" in ask(operator, "export", name="hidden", on=on)
+        assert {one.name: one.exported for one in job.run.streams}["hidden"] is on
+    for viewer in (operator, reader):
+        viewer.close()
+    job.agent.close()
+
+
+def test_a_gradient_norm_is_offered_where_the_page_operates_and_no_event_has_one():
+    for carried, offered in (({}, True), ({"grad_norm": 0.5}, False)):
+        job = pair("web-test", history=True)
+        job.agent.emit("batch", step=0, loss=0.5, **carried)
+        for operate in (True, False):
+            viewer = viewed(job.run, operate=operate)
+            facts = ask(viewer, "watch", run=job.run.name)["value"]
+            assert ("gradient" in facts) == (offered and operate)
+            viewer.close()
+        job.agent.close()
 
 
 def test_with_operate_queries_controls_and_observables_are_there():
@@ -478,6 +576,26 @@ def test_a_viewer_that_comes_back_finds_its_charts(fed):
         again.close()
 
 
+def test_a_page_of_a_job_that_declares_nothing_has_its_loss_without_waiting_for_a_second_look():
+    job = pair("plain", history=True)
+    for step in range(50):
+        job.agent.emit("batch", step=step, loss=1 / (1 + step))
+    with serving(job.run, operate=True) as server:
+        peer = Peer(server)
+        peer.until("hello")
+        (run,) = peer.until("runs")["runs"]
+        first = peer.ask("watch", run=run["key"])["value"]["first"][0]  # what it opens with comes with the first reply
+        assert first == {"q": "step, loss", "on": "batch", "name": "loss"}
+        peer.draw(first["q"], run["key"], on=first["on"], name=first["name"])
+        while not peer.frames:
+            peer.read()
+        _, message, columns = parts_of(peer.frames[0])  # and the first frame begins with the first event
+        assert message["full"]
+        assert struct.unpack("<d", columns[:8]) == (0.0,)
+        peer.close()
+    job.agent.close()
+
+
 def test_a_page_that_opens_gets_a_short_form_first_and_then_all(stored):
     count = 60_000
     long = Shown([stream_of([(i, i % 7) for i in range(count)], fields=("step", "loss"), name="loss")])
@@ -519,7 +637,7 @@ def test_viewers_requests_and_messages_are_bounded(stored, monkeypatch):
         assert ended(peers[1])
         for strange in ({"t": "canvas", "canvas": 1, "message": {"t": []}}, {"t": {}, "id": []}, {"t": "canvas"}):
             peers[2].say(strange)
-        assert peers[2].ask("summary")["value"] == []
+        assert peers[2].ask("table")["value"]["rows"] == []
         for peer in (*peers, late):
             peer.close()
 

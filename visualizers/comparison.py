@@ -15,6 +15,7 @@ from looptap.streams.forwarding import check_options
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.visualizers.charts.legends import label_of
 from looptap.visualizers.data.words import shown
+from looptap.visualizers.first_curves import SPEED
 from looptap.visualizers.plot import Plot
 
 if TYPE_CHECKING:
@@ -55,6 +56,15 @@ class RunTable(Sequence[ComparedRun]):
         differing = [name for name in self.settings if len({_key(row, name) for row in self.rows}) > 1]
         figures = [f"{what}({_quoted(line)})" for line in self.lines for what in ("best", "final")]
         return [_quoted_setting(name) for name in differing] + figures
+
+    def axes(self, last: str = "") -> tuple[str, ...]:
+        """Return the columns that `parallel` draws, ``last`` at the end if one is given.
+
+        They are the settings in which the runs differ, and the best of each line but its speed.
+        """
+        bests = [one for one in self.columns if not one.startswith("final(") and one not in (f"best({SPEED})", last)]
+        room = MAX_AXES - 1
+        return (*bests[:room], *([last] if last else bests[room:][-1:]))
 
     # ------------------------------------------------------------ rows
 
@@ -108,8 +118,7 @@ class RunTable(Sequence[ComparedRun]):
         colour of a line is its place on the last axis. ``how`` is what `looptap.plot` takes besides. Raises QueryError.
         """
         if not columns:
-            bests = [one for one in self.columns if not one.startswith("final(")]
-            columns = tuple(bests[:MAX_AXES] if len(bests) <= MAX_AXES else [*bests[: MAX_AXES - 1], bests[-1]])
+            columns = self.axes()
         if len(columns) < 2 or not self.rows:
             raise QueryError("lines across axes need two columns and a run, as in parallel('lr', 'best(loss)').")
         values = {column: self.values(column) for column in columns}

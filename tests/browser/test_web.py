@@ -21,6 +21,23 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 TOO_WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
   [...document.querySelectorAll('body *')].filter((el) => el.getBoundingClientRect().right > innerWidth + 1)
   .map((el) => `${el.tagName} ${el.id} ${el.className} ${Math.round(el.getBoundingClientRect().right)}`).slice(0, 8)"""
+ORDER = "[...document.querySelectorAll('#table td:first-child')].map((el) => el.textContent)"
+HAS_POINTS = """(title) => [...document.querySelectorAll('#charts article')].some((el) =>
+  el.querySelector('.asked').textContent === title
+  && [...(el.querySelector('.looptap')?.looptap.columns.values() ?? [])][0]?.view.length > 1)"""
+TRAINING = """
+import looptap, time, torch
+model = torch.nn.Linear(4, 1)
+agent = looptap.Agent("trained", config={"lr": 0.05})
+agent.expose(model=model)
+agent.stream("shown", "step, train_loss"), agent.stream("hidden", "step, 2 * train_loss")
+for step in range(100_000):
+    model.zero_grad()
+    loss = model(torch.ones(8, 4)).square().mean()
+    loss.backward()
+    agent.emit("batch", step=step, train_loss=loss)
+    time.sleep(0.01)
+"""
 DRAWN = "(count) => [...document.querySelectorAll('.looptap')].filter((el) => el.looptap.draws).length === count"
 
 
@@ -293,11 +310,74 @@ def test_stored_runs_are_compared_on_shared_axes_with_final_and_best_values(open
         for box in page.locator("nav input").all():
             box.check()
         until(page, "document.querySelector('.looptap')?.looptap.layout?.panels[0].marks.length === 2")
-        page.locator("#summary").get_by_text("fast").wait_for()
+        page.locator("#table td").get_by_text("fast").wait_for()
         assert page.locator("#name").inner_text() == "2 runs compared"
         assert len(re.findall("run=", page.url)) == 2
         page.go_back()
         until(page, "document.getElementById('name').textContent !== '2 runs compared'")
+
+
+def test_runs_of_a_sweep_are_sorted_filtered_drawn_across_axes_and_kept(opened, tmp_path):
+    for lr in (0.001, 0.01, 0.1):
+        with looptap.Agent(f"run-{lr}", store=tmp_path, config={"lr": lr}) as agent:
+            agent.stream("acc", "step, acc", on="batch", keep=True)
+            for step in range(40):
+                agent.emit("batch", step=step, acc=1 - math.exp(-lr * step))
+    with program("--operate", *map(str, sorted(tmp_path.glob("*.looptap")))) as web:
+        page = opened(web.url)
+        page.get_by_role("button", name="Tick all").click()
+        rows, cells = page.locator("#table tr:has(td)"), page.locator("#table td:first-child")
+        rows.nth(2).wait_for()
+        page.locator("#filter").fill("lr < 0.05 and rate > 1")
+        page.get_by_role("button", name="Apply").click()
+        page.locator("#table").get_by_text("no run has 'rate'").wait_for()
+        page.locator("#filter").fill("lr < 0.05 and best(acc) > 0.01")
+        page.get_by_role("button", name="Apply").click()
+        page.locator("#table").get_by_text("2 of 3 runs").wait_for()
+        assert page.locator("#table [role=alert]").is_hidden()
+        for order in (["run-0.01", "run-0.001"], ["run-0.001", "run-0.01"]):
+            page.locator("#table th button").get_by_text("best(acc)").click()
+            until(page, f"{ORDER}.join() === '{','.join(order)}'")
+        assert page.locator("#table th[aria-sort=descending]").inner_text().startswith("best(acc)")
+        page.get_by_role("button", name="Parallel coordinates", exact=True).click()
+        across = "document.querySelector('#table .looptap')?.looptap.layout"
+        until(page, f"{across}?.x.ticks.map(([, name]) => name).join() === 'lr,best(acc)'")
+        address = page.url
+        again = opened(web.url, hash=address[address.index("#") :])
+        until(again, f"{across}?.x.ticks.length === 2")
+        assert again.locator("#filter").input_value() == "lr < 0.05 and best(acc) > 0.01"
+        assert again.locator("#table td:first-child").all_inner_texts() == cells.all_inner_texts()
+        page.get_by_role("button", name="Keep only these").click()
+        page.get_by_text("2 runs compared").wait_for()
+        rows.first.get_by_role("button").click()
+        until(page, "document.getElementById('name').textContent === 'run-0.001'")
+        assert page.locator("#table").is_hidden()
+
+
+def test_a_second_browser_sees_what_the_page_exports_and_one_click_asks_for_a_gradient_norm(
+    opened, tmp_path, monkeypatch
+):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    job = warm.Popen([sys.executable, "-c", TRAINING])
+    try:
+        soon(looptap.runs)
+        with program("--operate") as web, program() as shown:
+            page, other = opened(web.url), opened(shown.url)
+            page.locator("#config").get_by_text("0.05").wait_for()
+            page.locator("#started").get_by_text("command").wait_for()
+            page.get_by_role("button", name="Gradient norm").click()
+            until(page, HAS_POINTS, arg="gradient norm")
+            assert page.locator("#offers").is_hidden()
+            other.locator("#empty").get_by_text("An exported one is shown").wait_for()
+            page.get_by_label("Show shown to viewers").check()
+            charts(other, 1)
+            assert other.locator(".asked").all_inner_texts() == ["shown"]
+            text = other.locator("body").inner_text()
+            assert not [word for word in ("hidden", "0.05", "train_loss", "Config", "Gradient") if word in text]
+    finally:
+        job.kill()
+        job.wait()
 
 
 def test_a_job_that_declares_nothing_opens_with_its_curves_from_the_first_event_on(opened, tmp_path, monkeypatch):
@@ -314,10 +394,7 @@ def test_a_job_that_declares_nothing_opens_with_its_curves_from_the_first_event_
             soon(lambda: run.events().get("batch", 0) > 300)
         with program("--operate") as web:
             page = opened(web.url)
-            until(page, "document.querySelectorAll('.looptap').length >= 1")
-            until(
-                page, "[...document.querySelectorAll('.asked')].some((el) => el.textContent.startsWith('step, loss'))"
-            )
+            until(page, HAS_POINTS, arg="loss")
             first = "[...document.querySelector('.looptap').looptap.columns.values()][0]?.view[0]"
             until(page, f"{first} === 0")
             grows(page)

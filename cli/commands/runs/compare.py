@@ -104,12 +104,11 @@ def _ways(best: list[str]) -> dict[str, str]:
 
 
 def _sorted(table: RunTable, where: str, sort: str, reverse: bool) -> RunTable:
-    if where:
-        table = table.where(where)
-    if not sort:
-        return table
-    ordered = table.sort(sort)
-    return RunTable(reversed(ordered.rows), ordered.ways) if reverse else ordered
+    if sort:
+        table = table.sort(sort)
+    if sort and reverse:
+        table = RunTable(reversed(table.rows), table.ways)
+    return table.where(where) if where else table  # last: of no run nothing is known to sort by
 
 
 def _split(columns: str) -> list[str]:

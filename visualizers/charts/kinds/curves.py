@@ -136,22 +136,21 @@ class ParallelChart(Chart):
         return ParallelRows(tuple(shown(row.get("run", place), 60) for place, row in enumerate(rows)), axes)
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the axes with their names and ends, then the lines."""
+        """Yield the axes with their ends, then the lines."""
         for table in series.frames.shown[-1:]:
             for place, axis in enumerate(table.axes):
-                top = 1.0 + _MARGIN_SHARE * (0.45 if place % 2 else 0.8)  # names of neighbours at two heights
-                heights = [-_MARGIN_SHARE / 2, *(height for height, _ in axis.texts), top]
-                notes = [*enumerate((text for _, text in axis.texts), 1), (len(heights) - 1, axis.name)]
+                heights = [-_MARGIN_SHARE / 2, *(height for height, _ in axis.texts), 1.0 + _MARGIN_SHARE / 2]
+                notes = tuple(enumerate((text for _, text in axis.texts), 1))
                 yield Line(
                     np.full(len(heights), float(place)), np.array(heights), color=_INK, opacity=_AXIS_OPACITY,
-                    notes=tuple(notes),
+                    notes=notes,
                 )  # fmt: skip
             yield from _lines(table)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
-        """Return the axes: the names of the columns below, where no note has room."""
+        """Return the axes: the names of the columns below, and shares of their ranges."""
         names = next(([axis.name for axis in table.axes] for one in self.series for table in one.frames.shown[-1:]), [])
-        below = Axis(" · ".join(names), -0.2, max(2, len(names)) - 0.6)
+        below = Axis("", -0.2, max(2, len(names)) - 0.6, ticks=tuple((float(i), name) for i, name in enumerate(names)))
         return below, Axis("", -_MARGIN_SHARE, 1.0 + _MARGIN_SHARE), None
 
 

@@ -76,6 +76,8 @@ class PlaneView:
                 [i for i, _ in at], [shown(text) for _, text in at], rotation=30 if long else 0,
                 ha="right" if long else "center", **PLAIN,
             )  # fmt: skip
+        if picture.x.ticks:
+            self.axes.set_xticks([place for place, _ in picture.x.ticks], [shown(name) for _, name in picture.x.ticks])
         if picture.y.ticks:
             places = [place for place, _ in picture.y.ticks]
             self.axes.set_yticks(places, [shown(name) for _, name in picture.y.ticks], **PLAIN)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from looptap.visualizers.surfaces.web.run_facts import REFRESH_INTERVAL_SECONDS
+from looptap.visualizers.surfaces.web.run_rows import RunRows
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf
 from looptap.visualizers.surfaces.web.viewer import READ_ONLY, Viewer
 from looptap.visualizers.surfaces.web.viewer_link import ViewerLink, ViewerSocket
@@ -32,6 +33,7 @@ class Viewers:
 
     def __init__(self, shelf: RunShelf, *, title: str = "") -> None:
         self.shelf, self.title = shelf, title
+        self.rows = RunRows(shelf)
         self.connections: dict[str, PageConnection] = {}
         self._pool = ThreadPoolExecutor(2 * MAX_VIEWERS + 2, thread_name_prefix="looptap-web")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,7 +84,7 @@ class PageConnection:
     def __init__(self, viewers: Viewers, name: str) -> None:
         self._viewers, self.name = viewers, name
         self.link = ViewerLink(asyncio.get_running_loop())
-        self.viewer = Viewer(viewers.shelf, self.link)
+        self.viewer = Viewer(viewers.shelf, viewers.rows, self.link)
         self._requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING_REQUESTS_COUNT)
         self._socket: ViewerSocket | None = None
         self._shelf_version = -1
@@ -161,8 +163,12 @@ class PageConnection:
                 log.exception("looptap: the facts of a run could not be read.")
                 continue
             if facts is not None and facts != self._informed and self.link.ready():
-                self._informed = facts
-                self.link.post({"t": "facts", "facts": facts})
+                before, self._informed = self._informed or {}, facts
+                if before.get("key") != facts["key"]:
+                    before = {}
+                news = {name: value for name, value in facts.items() if before.get(name) != value}
+                gone = dict.fromkeys(before.keys() - facts.keys())
+                self.link.post({"t": "facts", "facts": {**gone, **news, "key": facts["key"]}})
 
     def _list(self) -> None:
         shelf = self._viewers.shelf

@@ -27,6 +27,8 @@ log = logging.getLogger("looptap")
 
 REFRESH_INTERVAL_SECONDS = 1.0
 """Seconds between two requests for the state of a run."""
+MAX_DIFF_CHARACTERS = 200_000
+"""Characters of a diff that a page gets."""
 _MAX_ROWS = 30
 _MAX_COMMANDS = 12
 _MAX_TEXT_CHARACTERS = 300
@@ -74,6 +76,18 @@ class RunFacts:
             if question:  # a panel of one user leaves it open; here it is the page's, which asks again to say yes
                 controls.answer(knob, sure)
         return "" if sure else question
+
+    def export(self, name: str, shown: bool) -> None:
+        """Show a declared stream to viewers, or hide it. Raises LooptapError."""
+        if not self._operates:
+            raise QueryError("This run can only be looked at.")
+        self._run.export(name, shown)
+        self._looked = -math.inf
+
+    def diff(self) -> str:
+        """Return the changes that were not committed; empty if they are not shown."""
+        config = self._config.read()
+        return "" if config is None else cut(config.diff, MAX_DIFF_CHARACTERS)
 
     def close(self) -> None:
         """End the stream that the facts were read from."""
@@ -124,7 +138,7 @@ class RunFacts:
                 {
                     "name": one.name, "query": cut(one.query, _MAX_TEXT_CHARACTERS), "on": one.on, "unit": one.unit,
                     "fields": list(one.fields or ()), "values": one.values, "rate": _finite(one.rate),
-                    "state": one.reason or one.state,
+                    "state": one.reason or one.state, "exported": one.exported,
                 }
                 for one in self._run.streams[: 10 * _MAX_ROWS]
             ]
@@ -143,8 +157,7 @@ class RunFacts:
 
     def _started(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the run was started with, if that is shown."""
-        config = self._config.read()
-        return {} if config is None else config_facts(config)
+        return config_facts(self._config.read())
 
     def _gradient(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the query of a gradient norm, unless events carry one."""
@@ -222,15 +235,17 @@ class RunFacts:
                 *({"q": one.query, "on": one.on, "name": one.name} for one in curves),
             ],
             "commands": [_command(one, one.client) for one in reversed(run.commands[-_MAX_COMMANDS:])],
-            "problems": [], **config_facts(run.config),
+            "problems": [], **config_facts(self._config.read()),
         }  # fmt: skip
 
 
 def config_facts(config: Any) -> dict[str, Any]:
-    """Return the settings of a run and the facts of its start, as rows of texts."""
+    """Return the settings of a run and the facts of its start, as rows; {} for None."""
+    if config is None:
+        return {}
     settings = [[name, shown(value, _MAX_TEXT_CHARACTERS)] for name, value in list(config.items())[:_MAX_SETTINGS]]
     facts = [[name, cut(text, _MAX_FACT_CHARACTERS)] for name, text in config.facts().items()]
-    return {"config": settings, "started_with": facts, "changed": config.dirty}
+    return {"config": settings, "started_with": facts, "dirty": config.dirty}
 
 
 def _command(one: Any, client: str) -> list[str]:

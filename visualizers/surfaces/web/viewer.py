@@ -17,12 +17,12 @@ from looptap.client.exported_run import ExportedRun
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.chart import IncompatibleStreams
-from looptap.visualizers.data.words import shown as short_number
 from looptap.visualizers.plot import Plot
 from looptap.visualizers.surfaces.live.frame_channel import Asked, FrameChannel
 from looptap.visualizers.surfaces.live.live_chart import Live
 from looptap.visualizers.surfaces.web.completion import words_of
 from looptap.visualizers.surfaces.web.run_facts import RunFacts
+from looptap.visualizers.surfaces.web.run_rows import RunRows, arranged, drawn_table, plain_table
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf
 from looptap.visualizers.surfaces.web.stream_requests import StreamRequest, check, opened
 from looptap.visualizers.surfaces.web.viewer_link import ViewerLink
@@ -31,8 +31,6 @@ MAX_CHARTS = 32
 """Charts of a page."""
 MAX_COMPARED_RUNS = 24
 """Runs on one chart."""
-MAX_SUMMARY_ROWS = 200
-"""Rows of the table of final and best values."""
 MAX_CANVAS_NAME_CHARACTERS = 80
 """Characters of the name that a page gives a chart."""
 READ_ONLY = (
@@ -81,16 +79,15 @@ class ShownChart:
     streams: list[Hashable] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     lives: list[Live] = field(default_factory=list)
-    plot: Plot | None = None
 
 
 class Viewer:
     """What one page looks at, until `close`."""
 
-    def __init__(self, shelf: RunShelf, link: ViewerLink) -> None:
+    def __init__(self, shelf: RunShelf, rows: RunRows, link: ViewerLink) -> None:
         self.link = link
         self.closed = False
-        self._shelf = shelf
+        self._shelf, self._rows = shelf, rows
         self._guard = threading.Lock()  # held by each request and by `close`
         self._charts: dict[str, ShownChart] = {}
         self._canvases: dict[str, PageCanvas] = {}
@@ -131,23 +128,32 @@ class Viewer:
     def _chart(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Draw a chart: a text, of one run or several."""
         name = str(message.get("chart"))[:MAX_CANVAS_NAME_CHARACTERS]
-        runs = [str(run) for run in _list(message.get("runs"))][:MAX_COMPARED_RUNS]
+        runs = list(dict.fromkeys(str(run) for run in _list(message.get("runs"))))
+        more = f"the first {MAX_COMPARED_RUNS} of {len(runs):,} runs are drawn"
         request = StreamRequest.of(message)
         x = str(message.get("x") or "")
         if x not in _X_CHOICES:
             raise QueryError(f"x: {x!r:.40} is none of {', '.join(_X_CHOICES[1:])}.")
-        if name not in self._charts and len(self._charts) >= MAX_CHARTS:
-            raise QueryError(f"A page has {MAX_CHARTS} charts at most.")
+        self._check_room(name)
         if not runs:
             raise QueryError("Choose a run first.")
         shown = ShownChart()
         try:
-            streams, without = self._streams(runs, request, shown, typed=message.get("typed") is True)
+            typed, drawn = message.get("typed") is True, runs[:MAX_COMPARED_RUNS]
+            streams, without = self._streams(drawn, request, shown, typed=typed)
             plot = Plot(streams[0] if len(streams) == 1 else streams, x=x or ("step" if len(runs) > 1 else ""))
             for cell in plot.cells:
-                cell.refused.update(without)
+                cell.refused.update({"more": more} if len(runs) > MAX_COMPARED_RUNS else {}, **without)
                 if not self._shelf.operate:
                     cell.commands.forget_runs()
+        except BaseException:
+            self._release(shown)
+            raise
+        return self._show(name, shown, plot)
+
+    def _show(self, name: str, shown: ShownChart, plot: Plot) -> dict[str, Any]:
+        """Show a plot as the chart ``name``, in the place of the one that has it."""
+        try:
             canvases = [f"{name}.{place}" for place in range(len(plot.cells))]
             for cell, canvas in zip(plot.cells, canvases, strict=True):
                 live = Live(cell, partial(self._canvas, canvas))
@@ -161,8 +167,11 @@ class Viewer:
             self._release(before)
         for live, canvas in zip(shown.lives, canvases, strict=True):
             self._canvases[canvas] = live.canvas  # type: ignore[assignment]
-        shown.plot = plot
         return {"canvases": canvases}
+
+    def _check_room(self, name: str) -> None:
+        if name not in self._charts and len(self._charts) >= MAX_CHARTS:
+            raise QueryError(f"A page has {MAX_CHARTS} charts at most.")
 
     def _canvas(self, name: str, asked: Asked) -> PageCanvas:
         return PageCanvas(asked, name, self.link)
@@ -177,7 +186,7 @@ class Viewer:
         found: list[Stream] = []
         without: dict[str, str] = {}
         failed: LooptapError | None = None
-        for key in dict.fromkeys(runs):
+        for key in runs:
             try:
                 run = self._shelf.open(key)
                 shown.runs.append(key)
@@ -228,17 +237,32 @@ class Viewer:
         self._watched = key
         return self._facts.look() | {"key": key}
 
-    def _summary(self, message: Mapping[str, Any]) -> list[list[str]]:
-        """Return the final and best values of all charts of several runs."""
-        plots = [shown.plot for shown in self._charts.values() if shown.plot is not None and len(shown.runs) > 1]
-        rows = [row for plot in plots for row in plot.summary()][:MAX_SUMMARY_ROWS]
-        return [
-            [
-                str(row["run"]), str(row["stream"]), short_number(row["final"]),
-                f"{short_number(row['best'])} ({row['best_is']})", str(row["at"]),
-            ]
-            for row in rows
-        ]  # fmt: skip
+    def _table(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the table of several runs, sorted and filtered."""
+        table, without = self._rows.table([str(run) for run in _list(message.get("runs"))])
+        found = arranged(table, message)
+        return plain_table(found, self._rows.keys_of(found)) | {
+            "all": len(table), "without": list(without.values()),
+        }  # fmt: skip
+
+    def _parallel(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw the runs of a table as lines across axes."""
+        name = str(message.get("chart"))[:MAX_CANVAS_NAME_CHARACTERS]
+        self._check_room(name)
+        table, _ = self._rows.table([str(run) for run in _list(message.get("runs"))])
+        return self._show(name, ShownChart(), drawn_table(arranged(table, message), message))
+
+    def _export(self, message: Mapping[str, Any]) -> None:
+        """Show a stream of the run in front to viewers and read-only pages, or hide it."""
+        if self._facts is None:
+            raise QueryError("Choose a run first.")
+        self._facts.export(str(message.get("name")), message.get("on") is True)
+
+    def _diff(self, message: Mapping[str, Any]) -> str:
+        """Return the changes of the code that were not committed."""
+        if self._facts is None:
+            raise QueryError("Choose a run first.")
+        return self._facts.diff()
 
     def _unwatch(self) -> None:
         if self._facts is not None:
@@ -287,7 +311,10 @@ _REQUESTS: dict[str, tuple[Callable[[Viewer, Mapping[str, Any]], Any], bool]] = 
     "drop": (Viewer._drop, False),
     "watch": (Viewer._watch, False),
     "words": (Viewer._words, False),
-    "summary": (Viewer._summary, False),
+    "table": (Viewer._table, False),
+    "parallel": (Viewer._parallel, False),
+    "diff": (Viewer._diff, False),
+    "export": (Viewer._export, True),
     "turn": (Viewer._turn, True),
 }
 """What a page may ask for, and whether it needs --operate. A text of a chart is a query only with it."""

@@ -79,8 +79,12 @@ class Plane {
       const names = ticks?.map(([, name]) => name);
       return names?.length ? { splits: () => ticks.map(([at]) => at), values: () => names.map(ended), ...roomy(names) } : {};
     };
+    const named = ({ ticks }) => {
+      const most = Math.max(3, Math.floor(width / 7 / (ticks?.length + 1)));
+      return ticks?.length ? { splits: () => ticks.map(([at]) => at), values: () => ticks.map(([, name]) => fitted(name, most)) } : {};
+    };
     const axes = [
-      axis(x, { size: x.time ? DATES_PIXELS : ACROSS_PIXELS, space: 80, ...labelled(grid ? grid.columns : panel.labels, true) }),
+      axis(x, { size: x.time ? DATES_PIXELS : ACROSS_PIXELS, space: 80, ...named(x), ...labelled(grid ? grid.columns : panel.labels, true) }),
       axis(y, { scale: "y", ...ticked(y), ...labelled(grid?.rows), ...roomy(grid?.rows) }),
     ];
     const scales = {

@@ -6,6 +6,7 @@ const MAX_RETRY_MILLISECONDS = 5000;
 const CHART_PIXELS = 240;
 const MAX_FIRST_CHARTS = 6;
 const MAX_WORDS = 9;
+const TABLE_MILLISECONDS = 5000;
 
 // ------------------------------------------------------------ the connection
 
@@ -99,26 +100,26 @@ class Model {
 let charts = 0; // names of charts are never used twice
 
 class Card {
-  constructor(link, about) {
-    this.link = link;
-    this.about = about; // q, on, window, every
+  constructor(link, about, kind = "chart", el = $("charts"), removed = () => page.removed(this)) {
+    [this.link, this.kind] = [link, kind];
+    this.about = about; // q, on, window, every, name
     this.name = `c${++charts}`;
     this.views = [];
-    this.el = make($("charts"), "article");
+    this.el = make(el, "article");
     const head = make(this.el, "div");
-    const { q, on, window: size } = about;
+    const { q, on, window: size, name } = about;
     const words = [q, on && `on ${on}`, size && `window ${size}`].filter(Boolean).join(" · ");
-    make(head, "span", "asked", words).title = words;
+    make(head, "span", "asked", name || words).title = words;
     const remove = make(head, "button", "remove", "×");
-    remove.title = remove.ariaLabel = `Remove ${q}`;
-    remove.onclick = () => page.removed(this);
+    remove.title = remove.ariaLabel = `Remove ${name || q}`;
+    remove.onclick = removed;
     this.wrong = make(this.el, "p", "wrong");
     this.wrong.hidden = true;
     this.room = make(this.el, "div");
   }
   // Ask for it; returns the error, if any.
   async draw(runs, x, typed = false) {
-    const { value, error, lost } = await this.link.ask("chart", { chart: this.name, runs, x, typed, ...this.about });
+    const { value, error, lost } = await this.link.ask(this.kind, { chart: this.name, runs, x, typed, ...this.about });
     if (this.removed) return "";
     this.wrong.hidden = !error || lost;
     this.wrong.textContent = error ?? "";
@@ -302,7 +303,7 @@ class Row {
   }
 }
 
-// ------------------------------------------------------------ the page
+// ------------------------------------------------------------ tables
 
 const table = (el, titles, rows) => {
   const found = make(null, "table");
@@ -319,6 +320,92 @@ const table = (el, titles, rows) => {
   el.replaceChildren(found);
 };
 
+const button = (text, title, act) => {
+  const found = make(null, "button", "", text);
+  found.title = title;
+  found.onclick = act;
+  return found;
+};
+
+// The runs that are compared, as a table: where, sort, down and across of the page's state.
+class RunsTable {
+  constructor(page) {
+    this.page = page;
+    this.el = $("table");
+    [this.form, this.error, this.room, this.note, this.place] = this.el.children;
+    this.form.onsubmit = (event) => {
+      event.preventDefault();
+      this.set({ where: $("filter").value.trim(), sort: $("order").value.trim(), down: false });
+    };
+    $("across").onclick = () => this.set({ across: !this.page.state.across });
+    $("only").onclick = () => this.page.choose(this.keys);
+    setInterval(() => this.live && document.visibilityState === "visible" && this.show(), TABLE_MILLISECONDS);
+  }
+  get asked() {
+    const { where, sort, down } = this.page.state;
+    return { where, sort, down };
+  }
+  // True while a run of the table may still change.
+  get live() {
+    const { runs } = this.page.state;
+    return runs.length > 1 && this.page.known.some(({ key, state }) => state === "live" && runs.includes(key));
+  }
+  set(about) {
+    Object.assign(this.page.state, about);
+    this.page.write();
+    return this.show();
+  }
+  // Begin with the runs of the state.
+  begin() {
+    const { where, sort } = this.page.state;
+    [$("filter").value, $("order").value] = [where, sort];
+    this.card?.remove();
+    this.card = null;
+    this.drawn = "";
+    this.el.hidden = this.page.state.runs.length < 2;
+    this.show();
+  }
+  async show() {
+    const { runs, sort, down, across } = this.page.state;
+    if (runs.length < 2) return;
+    const turn = (this.turn = {});
+    const { value, error, lost } = await this.page.link.ask("table", { runs, ...this.asked });
+    if (turn !== this.turn || lost) return;
+    this.error.hidden = !error;
+    this.error.textContent = error ?? "";
+    if (error) return;
+    const { titles, rows, without } = value, all = value.all;
+    this.keys = rows.map(({ key }) => key);
+    const heads = titles.map((title) => {
+      const mark = title === sort ? (down ? " ↑" : " ↓") : "";
+      return button(`${title}${mark}`, `Sort by ${title}, the best first; again: the last first`, () => {
+        $("order").value = title;
+        this.set({ sort: title, down: title === sort && !down });
+      });
+    });
+    table(this.room, heads, rows.map(({ key, cells, problem }) => [button(cells[0], problem || `Show ${key} alone`, () => this.page.choose([key])), ...cells.slice(1)]));
+    titles.forEach((title, i) => title === sort && (this.room.querySelectorAll("th")[i].ariaSort = down ? "descending" : "ascending"));
+    this.note.textContent = [`${rows.length} of ${all} runs`, ...without].join(". ");
+    $("only").disabled = !rows.length || rows.length === runs.length;
+    $("across").ariaPressed = String(!!across);
+    await this.lines(across && rows.length, JSON.stringify(rows));
+  }
+  // Draw the rows as lines across axes, anew if they have changed.
+  async lines(wanted, rows) {
+    if (!wanted || this.drawn !== rows) {
+      this.card?.remove();
+      this.card = null;
+    }
+    this.drawn = rows;
+    if (!wanted || this.card) return;
+    this.card = new Card(this.page.link, { q: "Parallel coordinates" }, "parallel", this.place, () => this.set({ across: false }));
+    Object.assign(this.card.about, this.asked);
+    await this.card.draw(this.page.state.runs, "");
+  }
+}
+
+// ------------------------------------------------------------ the page
+
 const ago = (started) => {
   const seconds = Math.max(0, Date.now() / 1000 - started);
   for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
@@ -330,9 +417,13 @@ class Page {
     this.cards = [];
     this.rows = new Map(); // of the panel, by name
     this.known = []; // all runs
+    this.seen = {}; // facts of the run in front
     this.state = this.read();
     this.operate = false;
     this.words = new Words($("query"), $("words"));
+    this.table = new RunsTable(this);
+    $("tick").onclick = () => this.choose(this.known.filter(({ problem }) => !problem).map(({ key }) => key));
+    $("offers").firstChild.onclick = () => this.draw(this.seen.gradient);
     $("ask").onsubmit = (event) => this.typed(event);
     $("x").onchange = () => this.over($("x").value);
     $("on").onchange = () => this.learn();
@@ -352,23 +443,26 @@ class Page {
     const chart = (text) => {
       if (!text.startsWith("{")) return { q: text };
       try {
-        const { q = "", on, window: size, every } = JSON.parse(text);
-        return { q: String(q), on, window: size, every };
+        const { q = "", on, window: size, every, name } = JSON.parse(text);
+        return { q: String(q), on, window: size, every, name };
       } catch {
         return { q: text };
       }
     };
-    return { runs: found.getAll("run"), charts: found.has("c") ? found.getAll("c").filter(Boolean).map(chart) : null, x: found.get("x") ?? "" };
+    return {
+      runs: found.getAll("run"), charts: found.has("c") ? found.getAll("c").filter(Boolean).map(chart) : null, x: found.get("x") ?? "",
+      where: found.get("where") ?? "", sort: found.get("sort") ?? "", down: found.has("down"), across: found.has("across"),
+    };
   }
   write(push = false) {
-    const { runs, charts, x } = this.state, found = new URLSearchParams();
+    const { runs, charts, x, where, sort, down, across } = this.state, found = new URLSearchParams();
     for (const run of runs) found.append("run", run);
     for (const { q, ...how } of charts ?? []) {
       const rest = Object.fromEntries(Object.entries(how).filter(([, value]) => value));
       found.append("c", Object.keys(rest).length || q.startsWith("{") ? JSON.stringify({ q, ...rest }) : q);
     }
     if (charts && !charts.length) found.append("c", "");
-    if (x) found.set("x", x);
+    for (const [name, value] of Object.entries({ x, where, sort, down: down && "1", across: across && "1" })) if (value) found.set(name, value);
     const hash = `#${found}`;
     if (hash === location.hash) return;
     if (push) history.pushState(null, "", hash);
@@ -393,6 +487,7 @@ class Page {
     if (this.chosen && drawn.every(({ name }) => kept.has(name))) {
       for (const { views } of drawn) for (const [, store] of views) store.ask();
       for (const card of this.cards) if (!card.views.length) card.draw(this.state.runs, this.state.x);
+      this.table.begin();
       this.link.ask("watch", { run: this.state.runs[0] });
     } else this.front();
   }
@@ -453,12 +548,15 @@ class Page {
     for (const card of this.cards) card.remove();
     this.cards = [];
     this.rows.clear();
+    this.seen = {};
+    $("started").lastElementChild.hidden = true;
     $("panel").children[2].textContent = $("panel").children[3].textContent = "";
     $("x").value = this.state.x;
     this.list();
     const { value, error, lost } = await this.link.ask("watch", { run: runs[0] });
     if (turn !== this.turn || lost) return;
-    this.facts({ facts: value ?? { name: this.known.find(({ key }) => key === runs[0])?.name ?? runs[0], state: "ended", problems: [error] } });
+    this.table.begin();
+    this.facts({ facts: value ?? { key: runs[0],  name: this.known.find(({ key }) => key === runs[0])?.name ?? runs[0], state: "ended", problems: [error] } });
     if (error) return;
     for (const about of this.state.charts ?? []) this.add(about);
     this.begin(value.first);
@@ -468,7 +566,7 @@ class Page {
   add(about) {
     const card = new Card(this.link, about);
     this.cards.push(card);
-    card.draw(this.state.runs, this.state.x).then(() => this.summarize());
+    card.draw(this.state.runs, this.state.x);
   }
   // Until its user chooses, the page has the first charts of the run, as they come.
   begin(first) {
@@ -491,20 +589,16 @@ class Page {
     if (value && turn === this.turn) this.words.known = value;
     document.body.dataset.words = this.words.known.length;
   }
-  async summarize() {
-    const several = this.state.runs.length > 1;
-    $("summary").hidden = !several;
-    if (!several) return;
-    const { value } = await this.link.ask("summary", {});
-    if (value) table($("summary").lastElementChild, ["run", "stream", "final", "best", "at"], value);
-    $("summary").hidden = !value?.length;
-  }
   // ------------------------------------------------------------ what its user does
   async typed(event) {
     event.preventDefault();
     const about = { q: $("query").value.trim(), on: $("on").value.trim(), window: $("window").value.trim() };
     this.wrong("");
     if (!about.q) return this.wrong("Type the name of a stream, or a query.");
+    if (await this.draw(about)) $("query").value = "";
+  }
+  // Draw a chart, unless an error comes first: it stands under the field.
+  async draw(about) {
     const card = new Card(this.link, about);
     card.el.hidden = true;
     $("ask").ariaBusy = "true";
@@ -512,14 +606,15 @@ class Page {
     $("ask").ariaBusy = "false";
     if (error) {
       card.remove();
-      return this.wrong(error);
+      this.wrong(error);
+      return false;
     }
+    this.wrong("");
     card.el.hidden = false;
     this.cards.push(card);
-    $("query").value = "";
     this.kept();
-    this.summarize();
     card.el.scrollIntoView({ block: "nearest" });
+    return true;
   }
   wrong(text) {
     $("error").hidden = !text;
@@ -530,12 +625,12 @@ class Page {
     this.cards = this.cards.filter((one) => one !== card);
     card.remove();
     this.kept();
-    this.summarize();
   }
   kept() {
     this.state.charts = this.cards.map(({ about }) => about);
     this.write();
     this.blank();
+    this.offer();
   }
   over(x) {
     this.state.x = x;
@@ -543,7 +638,8 @@ class Page {
     for (const card of this.cards) card.draw(this.state.runs, x);
   }
   // ------------------------------------------------------------ the run in front
-  facts({ facts }) {
+  facts({ facts: news }) {
+    const facts = (this.seen = news.key === this.seen.key ? { ...this.seen, ...news } : news);
     const several = this.state.runs.length > 1, name = several ? `${this.state.runs.length} runs compared` : facts.name;
     document.title = `${name} – looptap`;
     $("name").textContent = name;
@@ -560,21 +656,45 @@ class Page {
     this.section("commands", several ? [] : facts.commands, ["at", "what", "change", "by", "outcome"]);
     $("machine").textContent = several ? "" : (facts.machine ?? []).join(" · ");
     this.section("cost", several ? [] : [...(facts.cost ?? []), ...(facts.queries ?? []).map(([query, on, time, share, limit]) => [`${query} on ${on}`, [time, share, limit].filter(Boolean).join(", ")])]);
-    const streams = (facts.streams ?? []).map(({ name, on, values, rate, unit, state }) => {
-      const button = make(null, "button", "", name);
-      button.title = `Draw ${name}`;
-      button.onclick = () => {
-        $("query").value = name;
-        $("ask").requestSubmit();
-      };
-      return [button, on, unit, values.toLocaleString("en"), rate ? `${short(rate, 3)}/s` : "", state];
+    const streams = (facts.streams ?? []).map(({ name, on, values, rate, unit, state, exported }) => {
+      const drawn = button(name, `Draw ${name}`, () => this.draw({ q: name }));
+      return [drawn, on, unit, values.toLocaleString("en"), rate ? `${short(rate, 3)}/s` : "", state, ...(facts.operates ? [this.shown(name, exported)] : [])];
     });
-    this.section("streams", streams, ["stream", "on", "unit", "values", "", "state"], JSON.stringify(facts.streams));
+    this.section("streams", streams, ["stream", "on", "unit", "values", "", "state", ...(facts.operates ? ["viewers see it"] : [])], JSON.stringify(facts.streams));
+    this.section("config", several ? [] : facts.config);
+    const begun = (facts.started_with ?? []).map(([what, text]) => [what, what === "commit" && facts.dirty ? button(text, "Show the changes", () => this.changes()) : text]);
+    this.section("started", several ? [] : begun, null, JSON.stringify(facts.started_with));
     this.panel(several ? null : facts);
+    this.offer();
     if (facts.first?.length && facts.key === this.state.runs[0] && this.cards.length < MAX_FIRST_CHARTS) {
       this.begin(facts.first);
       this.blank();
     }
+  }
+  // A box that shows a stream to viewers.
+  shown(name, exported) {
+    const box = make(null, "input");
+    box.type = "checkbox";
+    box.checked = exported;
+    box.ariaLabel = `Show ${name} to viewers`;
+    box.onchange = async () => {
+      const { error } = await this.link.ask("export", { name, on: box.checked });
+      if (error) box.checked = !box.checked;
+      this.wrong(error ?? "");
+    };
+    return box;
+  }
+  async changes() {
+    const el = $("started").lastElementChild;
+    el.hidden = !el.hidden;
+    if (el.hidden) return;
+    const { value, error } = await this.link.ask("diff", {});
+    el.textContent = error ?? value;
+  }
+  // One click asks for what no event carries.
+  offer() {
+    const { gradient } = this.seen, several = this.state.runs.length > 1;
+    $("offers").hidden = several || !gradient || this.cards.some(({ about }) => about.q === gradient.q);
   }
   progress(found) {
     const el = $("progress");
@@ -590,7 +710,7 @@ class Page {
     el.hidden = !rows?.length;
     if (!rows?.length || el.key === key) return;
     el.key = key;
-    table(el.lastElementChild, titles, rows);
+    table(el.querySelector("div"), titles, rows);
   }
   panel(facts) {
     const el = $("panel"), knobs = facts?.knobs ?? [];
