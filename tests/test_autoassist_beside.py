@@ -120,7 +120,7 @@ def test_it_makes_a_batch_while_fewer_than_c_wait_and_else_learns():
         if isinstance(one, int):
             plain.observe(np.arange(4), np.array([1, 2, 3, one], np.float32), None)
         else:
-            before, found = again.walked, again.take(10, plain.acceptance, ahead=plain.ahead)
+            before, found = again.walked, again.take(10, plain.acceptance)
             assert one.accepted.indices.tolist() == found.indices.tolist()
             assert one.prediction.tolist() == plain.predicted(found.indices).tolist()
             assert one.offered == again.walked - before

@@ -117,10 +117,10 @@ def test_each_part_that_is_missing_is_named_and_nothing_changes(name):
 @pytest.mark.parametrize("state", [None, [], [1.0, 2.0], {}, "sums"])
 def test_sums_of_a_gain_that_are_cut_off_are_refused(state):
     gain = HonestGain()
-    with pytest.raises(ValueError, match="must be 4 sums"):
+    with pytest.raises(ValueError, match="must be 6 sums"):
         gain.load_state_dict(state)
     broken = selection().state_dict() | {"gain": [1.0]}
-    with pytest.raises(ValueError, match="must be 4 sums"):
+    with pytest.raises(ValueError, match="must be 6 sums"):
         selection().load_state_dict(broken)
 
 

@@ -85,7 +85,7 @@ def test_the_loss_is_that_of_torch_while_all_are_drawn_alike_and_weighted_after_
     x, y = torch.randn(40, 3), torch.arange(40) % 3
     plain = functional.cross_entropy(x[:8], y[:8])
     assert torch.equal(selection.loss(range(8), x[:8], y[:8]), plain)
-    selection.table.weight[:4], selection.table.plain = 3.0, False
+    selection.table.weight[:4], selection.table.weighted = 3.0, True
     losses = functional.cross_entropy(x[:8], y[:8], reduction="none")
     torch.testing.assert_close(selection.loss(range(8), x[:8], y[:8]), (losses[:4].sum() * 3 + losses[4:].sum()) / 8)
     torch.testing.assert_close(selection.loss([99], x[:8], y[:8]), plain)

@@ -132,7 +132,7 @@ def test_a_loop_that_ends_another_says_so():
 def test_indices_that_are_refilled_in_place_are_read_again():
     selection = Selection(16, 4, "loss", switch="on")
     walk(selection, 3, lambda batch: torch.tensor([1.0 if index < 8 else 0.1 for index in batch]))
-    selection.table.weight[:] = np.arange(16)
+    selection.table.weight[:], selection.table.weighted = np.arange(16), True
     indices = torch.tensor([1, 1])
     assert selection.mean(indices, torch.ones(2)) == 1
     indices[:] = 3  # and the step was left out

@@ -73,13 +73,45 @@ def test_norm_corrects_the_bias_more_towards_the_end_of_the_plan(elapsed, expone
 def test_the_weights_of_norm_have_a_running_mean_of_1():
     selection, norm = method_of("norm")
     known(selection)
-    rng, mean = np.random.default_rng(1), 1.0
-    for _ in range(30):
+    rng, mean = np.random.default_rng(1), math.nan
+    for step in range(40):
+        if step == 25:  # the switch turns on again
+            norm.resume()
+            mean = math.nan
         probability = rng.uniform(0.2, 1, BATCH).astype(np.float32)
         raw = [p**-0.5 for p in probability.tolist()]
-        mean = 0.95 * mean + 0.05 * sum(raw) / BATCH
+        mean = sum(raw) / BATCH if math.isnan(mean) else 0.95 * mean + 0.05 * sum(raw) / BATCH
         found = norm.weights(np.arange(BATCH), probability)
         assert found.tolist() == pytest.approx([w / mean for w in raw], rel=1e-5)
+
+
+def test_the_step_is_not_longer_when_it_is_turned_on():
+    scores = np.where(np.arange(1000) % 10 == 0, 1, 0.05).astype(np.float32)
+    selection, means = Selection(1000, 100, switch="off"), []
+    selection.table.observed(np.arange(1000), scores, scores)
+    for epoch in range(4):
+        selection.switch = "on" if epoch in (1, 3) else "off"
+        for batch in selection:
+            means.append(float(selection.table.weight[batch].mean()))
+            selection.observe(batch, losses=torch.from_numpy(scores[batch]))
+    assert selection.skipped > 500
+    assert means == pytest.approx([1.0] * len(means), abs=0.2)  # 1.5 if the running mean began with 1
+
+
+def test_a_method_without_weights_trains_on_the_loss_of_torch():
+    selection = Selection(40, 8, "loss", loss="mse")
+    losses = torch.linspace(0, 1, 40)
+    for _ in range(3):
+        for batch in selection:
+            outputs = losses[batch].sqrt()
+            assert torch.equal(selection.loss(batch, outputs, torch.zeros(8)), outputs.square().mean())
+            selection.observe(batch, losses=losses[batch])
+    assert selection.skipped > 10
+    selection.method = "infobatch"
+    batch = next(iter(selection))
+    weights = torch.from_numpy(selection.table.weight[batch])
+    torch.testing.assert_close(selection.mean(batch, losses[batch]), (weights * losses[batch]).mean())
+    assert weights.max() > 1
 
 
 def test_loss_draws_by_the_loss_and_weighs_nothing():
@@ -89,7 +121,7 @@ def test_loss_draws_by_the_loss_and_weighs_nothing():
     wanted = [min(1.0, max(0.2, min(one, 2 * mean) / mean)) for one in losses.tolist()]
     found = loss.acceptance(np.arange(COUNT)).probability
     assert found.tolist() == pytest.approx(wanted, rel=1e-5)
-    assert loss.weights(np.arange(COUNT), found).tolist() == [1.0] * COUNT
+    assert loss.weights(np.arange(COUNT), found) is None  # all weigh alike
 
 
 # ------------------------------------------------------------ infobatch

@@ -32,17 +32,17 @@ def after(found, gain, steps=25):
 @pytest.mark.parametrize(
     ("gain", "step", "cost", "on", "wanted"),
     [
-        (1.09, 1.0, 0.0, False, False), (1.11, 1.0, 0.0, False, True),  # from a net gain of 1.05
-        (1.05, 1.0, 0.0, True, True), (1.03, 1.0, 0.0, True, False),  # off below 1.02
-        (1.07, 1.0, 0.0, True, True), (1.07, 1.0, 0.0, False, False),  # between them it stays as it is
-        (2.0, 1.0, 0.42, False, True), (2.0, 1.0, 0.44, False, False),  # 1.5 t / (t + o)
-        (2.0, 1.0, 0.46, True, True), (2.0, 1.0, 0.48, True, False), (math.nan, 1.0, 0.0, True, False),
+        (1.04, 1.0, 0.0, False, False), (1.06, 1.0, 0.0, False, True),  # from a net gain of 1.05
+        (1.03, 1.0, 0.0, True, True), (1.01, 1.0, 0.0, True, False),  # off below 1.02
+        (1.04, 1.0, 0.0, True, True),  # between them it stays as it is
+        (2.0, 1.0, 0.90, False, True), (2.0, 1.0, 0.91, False, False),  # G t / (t + o)
+        (2.0, 1.0, 0.95, True, True), (2.0, 1.0, 0.97, True, False), (math.nan, 1.0, 0.0, True, False),
     ],
 )  # fmt: skip
 def test_it_is_on_from_a_net_gain_of_1_05_and_off_below_1_02(gain, step, cost, on, wanted):
     found = switch(step, cost, on)
     assert after(found, gain) is wanted
-    net = (1 + (gain - 1) / 2) * step / (step + cost)
+    net = gain * step / (step + cost)
     assert found.net == pytest.approx(net, nan_ok=True)
     assert ("no gain is known" if math.isnan(gain) else f"gain {gain:.2f}") in found.why
 
@@ -93,11 +93,11 @@ def test_the_cost_while_it_is_on_is_remembered_so_that_it_does_not_turn_back_and
     found = switch(1.0, 0.1)
     assert after(found, 2.0)
     for _ in range(40):
-        found.timed(1.0, 0.5)
+        found.timed(1.0, 1.2)
     assert not after(found, 2.0)
     for _ in range(40):
         found.timed(1.0, 0.1)
-    assert found.cost_seconds == 0.5
+    assert found.cost_seconds == 1.2
     assert not after(found, 2.0, 500)
 
 
@@ -220,17 +220,24 @@ def test_nan_turns_it_off_until_the_next_test_and_it_turns_on_again():
     assert states[-1]
 
 
-def test_the_gain_is_that_of_its_definition():
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+def test_the_gain_is_that_of_its_definition(exponent):
     rng, gain = np.random.default_rng(0), HonestGain()
-    sums = np.zeros(4)
+    sums = np.zeros(6)
     for _ in range(20):
         drawn, wanted = rng.uniform(0.2, 1, (2, 8)).astype(np.float32)
         scores = rng.exponential(1, 8).astype(np.float32)
-        gain.add(drawn=drawn, wanted=wanted, scores=scores)
-        new = [(1 / drawn).sum(), (scores**2 / drawn).sum(), (scores**2 / drawn / wanted).sum(), (wanted / drawn).sum()]
-        sums = 0.98 * sums + new
-    offered, squares, weighted, kept = sums
-    assert gain.value == pytest.approx(squares / (weighted * kept / offered), rel=1e-5)
+        weights = 3 * wanted**-exponent if exponent else None
+        gain.add(drawn=drawn, wanted=wanted, weights=weights, scores=scores)
+        w = wanted**-exponent
+        new = [1 / drawn, wanted / drawn, scores / drawn, scores**2 / drawn, wanted * w * scores / drawn,
+               wanted * w**2 * scores**2 / drawn]  # fmt: skip
+        sums = 0.98 * sums + np.sum(new, 1)
+    offered, kept, mean, squares, led, noise = sums
+    wanted = led**2 / (kept * noise) / (mean**2 / (offered * squares))
+    assert gain.value == pytest.approx(wanted, rel=1e-5)
+    if exponent == 1.0:  # the reduction of variance
+        assert gain.value == pytest.approx(squares / (noise * kept / offered), rel=1e-5)
     assert gain.kept == pytest.approx(kept / offered, rel=1e-5)
 
 

@@ -47,6 +47,8 @@ class InstanceTable:
         """How many were trained on so far, copies too."""
         self.plain = True
         """Whether all instances were drawn alike so far."""
+        self.weighted = False
+        """Whether an instance may have a weight other than 1."""
         self.sums = [0.0, 0, 0.0, 0]
         """The sum and the number of the losses that are known, and of the scores."""
         self._seen, self._last = np.zeros(size, np.int32), np.full(size, -1, np.int64)
@@ -75,10 +77,12 @@ class InstanceTable:
         """The mean of the newest scores; NaN before the first."""
         return self.sums[2] / self.sums[3] if self.sums[3] else float("nan")
 
-    def drawn(self, found: Accepted, weights: Floats, prediction: Floats | None) -> None:
-        """Note how instances were drawn."""
+    def drawn(self, found: Accepted, weights: Floats | None, prediction: Floats | None) -> None:
+        """Note how instances were drawn, and their weights; None: all weigh 1."""
         self.probability[found.indices], self.uniform[found.indices] = found.probability, found.uniform
-        self.weight[found.indices] = weights
+        if weights is not None or self.weighted:
+            self.weight[found.indices] = 1.0 if weights is None else weights
+            self.weighted = True
         if prediction is not None or self._predicted:
             self.prediction[found.indices] = np.nan if prediction is None else prediction
             self._predicted = True
@@ -86,8 +90,9 @@ class InstanceTable:
 
     def drawn_alike(self, indices: Ints) -> None:
         """Note that instances were drawn with probability and weight 1."""
-        self.probability[indices] = self.weight[indices] = 1.0
-        self.uniform[indices] = True
+        self.probability[indices], self.uniform[indices] = 1.0, True
+        if self.weighted:
+            self.weight[indices] = 1.0
         if self._predicted:
             self.prediction[indices] = np.nan
 
@@ -111,8 +116,9 @@ class InstanceTable:
         After an epoch in which all were drawn alike, nothing of the draws before it is left.
         """
         self._predicted = not np.isnan(self.prediction).all()
-        if not self.plain and not self._predicted:
-            self.plain = bool((self.probability == 1).all() and (self.weight == 1).all() and self.uniform.all())
+        self.weighted = self.weighted and not bool((self.weight == 1).all())
+        if not (self.plain or self.weighted or self._predicted):
+            self.plain = bool((self.probability == 1).all() and self.uniform.all())
         for place, values in ((0, self.loss), (2, self.score)):
             self.sums[place : place + 2] = [
                 float(np.nansum(values, dtype=np.float64)), int(np.count_nonzero(values == values)),
@@ -128,7 +134,7 @@ class InstanceTable:
         for name in _SAVED:
             getattr(self, name)[state["ids"]] = state[name]
         self.trained_instances = int(self.scored_at.max(initial=0))
-        self.plain = False
+        self.plain, self.weighted = False, True
         self.recount()
 
     def _count(self) -> None:
@@ -139,7 +145,7 @@ class InstanceTable:
 
     def _replace(self, values: Floats, place: int, indices: Ints, new: Any) -> None:
         old = values[indices]
-        more, unknown = float((new - old).sum()), 0
+        more, unknown = float(np.add.reduce(new - old)), 0
         if more != more:
             known = old == old
             more, unknown = float(new.sum() - old[known].sum()), len(indices) - int(np.count_nonzero(known))

@@ -69,25 +69,25 @@ class PermutationWalk:
         self._place, self.walked = self._place + count, self.walked + count
         return self._order[self._place - count : self._place]
 
-    def take(self, count: int, acceptance: Callable[[Ints], Acceptance], *, ahead: int = 0) -> Accepted:
+    def take(self, count: int, acceptance: Callable[[Ints], Acceptance]) -> Accepted:
         """Walk until ``count`` instances are accepted; return them in order.
 
-        At least ``ahead`` instances are offered to ``acceptance`` at once. If it raises, none of them was offered.
+        If ``acceptance`` raises, none of them was offered.
         """
         before = self._order, self._place, self.walked
         try:
-            return self._take(count, acceptance, ahead)
+            return self._take(count, acceptance)
         except BaseException:
             self._order, self._place, self.walked = before  # what was accepted already is offered again
             raise
 
-    def _take(self, count: int, acceptance: Callable[[Ints], Acceptance], ahead: int) -> Accepted:
+    def _take(self, count: int, acceptance: Callable[[Ints], Acceptance]) -> Accepted:
         found: list[Accepted] = []
         missing, vain = count, 0
         while missing:
             if self._place == len(self._order):
                 self._permute(found)
-            offered = self._order[self._place : self._place + max(int(missing / self._rate * 1.1) + 4, ahead)]
+            offered = self._order[self._place : self._place + int(missing / self._rate * 1.1) + 4]
             stuck = vain >= _MAX_VAIN_PERMUTATIONS * len(self.shard)
             probability, floor = everything(offered) if stuck else acceptance(offered)
             if floor >= 1.0:

@@ -13,6 +13,7 @@ from looptap.training.sampling.permutation_walk import Floats
 
 MAX_NUMBERS = 16_384
 """Of the logits of a batch that counts as small."""
+_ROWS = np.arange(MAX_NUMBERS)
 
 
 @np.errstate(all="ignore")  # what is not finite is left out later
@@ -29,13 +30,12 @@ def small_cross_entropy(outputs: Any, targets: Any, ignored: int) -> tuple[Float
         return None
     if logits.dtype != np.float32 or classes.shape != logits.shape[:1] or classes.dtype.kind != "i" or not logits.size:
         return None
-    if classes.min() < 0 or (ignored >= 0 and (classes == ignored).any()):
+    if np.minimum.reduce(classes) < 0 or (ignored >= 0 and (classes == ignored).any()):
         return None
-    rows = np.arange(len(classes))
-    shifted = logits - logits.max(1, keepdims=True)
-    chosen = shifted[rows, classes]  # raises where torch raised
+    shifted = logits - np.maximum.reduce(logits, 1, keepdims=True)
+    chosen = shifted[_ROWS[: len(classes)], classes]  # raises where torch raised
     powers = np.exp(shifted, out=shifted)
-    total = powers.sum(1)
+    total = np.add.reduce(powers, 1)
     losses = np.log(total) - chosen
     squares = np.einsum("ij,ij->i", powers, powers) / (total * total) - 2 * np.exp(-losses) + 1
     return losses, np.sqrt(np.maximum(squares, 0, out=squares), out=squares)

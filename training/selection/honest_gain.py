@@ -7,35 +7,38 @@ import numpy as np
 from looptap.training.sampling.permutation_walk import Floats
 
 _DECAY_FACTOR = 0.98  # of what was seen, a step
-_LEAST_PROBABILITY = np.float32(1e-3)  # with a floor of 0, an instance that is never drawn must not outweigh all others
+LEAST_PROBABILITY = np.float32(1e-3)
+"""What counts as the least: with a floor of 0, an instance that is never drawn must not outweigh all others."""
 _MAX_NEW_STEPS = 64  # that are added together, which takes no longer than adding one
 
 
 class HonestGain:
     """Measures the gain G of drawing with other probabilities.
 
-    ``wanted`` are those probabilities, ``drawn`` those with which the instances were drawn.
+    ``wanted`` are those probabilities P, ``drawn`` those with which the instances were drawn, and ``weights`` the w
+    that go with P, up to a factor; None: all alike.
 
-    With scores s that came after the draw, sums over recent instances, each counted 1/drawn times so that they stand
-    for all that were offered: ``G = sum(s**2) * n / (sum(s**2 / wanted) * sum(wanted))``: the squared gradient of an
-    instance at random over that of a selected and weighted one, for each instance trained. 1: no gain. Scores from
-    before the draw would flatter it. After Katharopoulos & Fleuret (2018).
+    How far a step leads for its noise is the square of the mean gradient over the mean of its square: with scores s
+    that came after the draw, ``sum(P w s)**2 / (sum(P) * sum(P w**2 s**2))`` for each instance trained, and G is that
+    over the same of all alike, ``sum(s)**2 / (n * sum(s**2))``. The sums are over recent instances, each counted
+    1/drawn times so that they stand for all that were offered. 1: no gain. Scores from before the draw would flatter
+    it. With w = 1/P it is the reduction of variance of Katharopoulos & Fleuret (2018).
 
     >>> gain = HonestGain()
     >>> half = np.array([1, .5], np.float32)
-    >>> gain.add(drawn=half, wanted=half, scores=np.array([2, 1], np.float32))
+    >>> gain.add(drawn=half, wanted=half, weights=1 / half, scores=np.array([2, 1], np.float32))
     >>> gain.value, gain.kept
     (1.125, 0.6666666666666666)
     """
 
     def __init__(self) -> None:
-        self._sums = np.zeros(4)
-        self._new: list[tuple[Floats, Floats, Floats]] = []  # steps that are not in the sums
+        self._sums = np.zeros(6)
+        self._new: list[tuple[Floats, Floats, Floats, Floats]] = []  # steps that are not in the sums
 
-    def add(self, *, drawn: Floats, wanted: Floats, scores: Floats) -> None:
+    def add(self, *, drawn: Floats, wanted: Floats, weights: Floats | None, scores: Floats) -> None:
         """Add a step, in arrays that stay as they are."""
         if len(drawn):
-            self._new.append((drawn, wanted, scores))
+            self._new.append((drawn, wanted, np.ones_like(wanted) if weights is None else weights, scores))
         if len(self._new) >= _MAX_NEW_STEPS:
             self._sum_up()
 
@@ -43,14 +46,15 @@ class HonestGain:
     def value(self) -> float:
         """The gain; NaN before the first step."""
         self._sum_up()
-        offered, squares, weighted, kept = self._sums.tolist()
-        return squares * offered / (weighted * kept) if weighted > 0 and kept > 0 else float("nan")
+        offered, kept, sums, squares, weighted, weighted_squares = self._sums.tolist()
+        noise = sums**2 * kept * weighted_squares
+        return offered * squares * weighted**2 / noise if noise > 0 else float("nan")
 
     @property
     def kept(self) -> float:
         """The share of the offered instances that is trained on; NaN at first."""
         self._sum_up()
-        offered, _, _, kept = self._sums.tolist()
+        offered, kept = self._sums[:2].tolist()
         return kept / offered if offered else float("nan")
 
     @np.errstate(all="ignore")  # steps with what is not finite are left out
@@ -58,11 +62,12 @@ class HonestGain:
         if not self._new:
             return
         new, self._new = self._new, []
-        drawn, wanted, scores = (np.concatenate(parts) for parts in zip(*new, strict=True))
-        each, wanted = 1 / drawn, np.maximum(wanted, _LEAST_PROBABILITY)
-        squares = scores.astype(np.float64) ** 2 * each
+        drawn, wanted, weights, scores = (np.concatenate(parts).astype(np.float64) for parts in zip(*new, strict=True))
+        each, weighted = 1 / drawn, weights * scores
+        kept = wanted * each
+        terms = [each, kept, each * scores, each * scores**2, kept * weighted, kept * weighted**2]
         starts = np.cumsum([0, *(len(one[0]) for one in new[:-1])])
-        sums = np.add.reduceat(np.stack([each, squares, squares / wanted, wanted * each]), starts, axis=1)
+        sums = np.add.reduceat(np.stack(terms), starts, axis=1)
         good = np.isfinite(sums.sum(0))  # else nothing would be known ever after
         ages = np.cumsum(good[::-1])[::-1] - 1  # good steps after each
         self._sums *= _DECAY_FACTOR ** np.count_nonzero(good)

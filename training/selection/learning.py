@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.per_example import PerExample
 from looptap.training.sampling.permutation_walk import Bools, Floats, Ints
 from looptap.training.selection import selection_arguments as arguments
 from looptap.training.selection.audit import Audit
-from looptap.training.selection.honest_gain import HonestGain
+from looptap.training.selection.honest_gain import LEAST_PROBABILITY, HonestGain
 from looptap.training.selection.methods.method import Method
 
 
@@ -31,6 +33,8 @@ class Learning:
 
         Does not raise, but calls ``fail``.
         """
+        if not self._late:
+            return
         late, self._late = self._late, []
         for ids, found in late:
             try:
@@ -63,7 +67,10 @@ class Learning:
             some = slice(None) if counted is None else counted
             drawn = table.probability[ids[some]]
             wanted = drawn if selecting else method.acceptance(ids[some]).probability
-            self.gain.add(drawn=drawn, wanted=wanted, scores=(losses if scores is None else scores)[some].copy())
+            wanted = np.maximum(wanted, LEAST_PROBABILITY)
+            weights = method.correction(ids[some], wanted)
+            slopes = (losses if scores is None else scores)[some].copy()
+            self.gain.add(drawn=drawn, wanted=wanted, weights=weights, scores=slopes)
         judged = table.uniform[ids]  # selected instances would flatter the audit
         if known is not None:
             judged &= known
@@ -84,8 +91,8 @@ class Learning:
     def _predicted(self, method: Method, ids: Ints) -> tuple[Floats, Bools | None]:
         """Return the predictions at the draw, and which are known; None: all."""
         predicted = self.table.prediction[ids] if method.predicts else method.predicted(ids)
-        known = predicted == predicted
-        if method.predicts and not known.all():  # what was drawn alike has no prediction yet
-            predicted[~known] = method.predicted(ids[~known])
-            known = predicted == predicted
-        return predicted, None if known.all() else known
+        unknown = predicted != predicted
+        if method.predicts and np.count_nonzero(unknown):  # what was drawn alike has no prediction yet
+            predicted[unknown] = method.predicted(ids[unknown])
+            unknown = predicted != predicted
+        return predicted, ~unknown if np.count_nonzero(unknown) else None

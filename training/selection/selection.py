@@ -178,7 +178,9 @@ class Selection(SelectionLoss):
         self._mark, self._position = ended, self.switch
         gain = self._learning.gain.value if self._method.draws and gate.is_due else math.nan
         on = gate.tested(gain, self.walk.walked <= len(self.shard), self._position)
-        self._selecting = self._method.acts(on, self.switch)
+        selecting, self._selecting = self._selecting, self._method.acts(on, self.switch)
+        if self._selecting and not selecting:
+            self._method.resume()
         if self._selecting or self._method.learns:
             gate.idle = 0
 

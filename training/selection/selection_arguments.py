@@ -125,7 +125,7 @@ def distinct(ids: Ints, found: PerExample) -> tuple[Ints, Floats, Floats | None]
     """Return each of ``ids`` once, with its mean loss and score."""
     losses, scores = array_of(found.losses), None if found.scores is None else array_of(found.scores)
     ordered = np.sort(ids)
-    if not (ordered[1:] == ordered[:-1]).any():  # no copies, which is usual
+    if not np.count_nonzero(ordered[1:] == ordered[:-1]):  # no copies, which is usual
         return ids, losses, scores
     unique, merged = merge_copies(ids, losses)
     means = None if scores is None else merge_copies(ids, scores)[1].astype(np.float32)
@@ -134,7 +134,7 @@ def distinct(ids: Ints, found: PerExample) -> tuple[Ints, Floats, Floats | None]
 
 def finite(ids: Ints, losses: Floats, scores: Floats | None) -> tuple[Ints, Floats, Floats | None]:
     """Return what has a finite loss and score."""
-    if math.isfinite(float(losses.sum()) + (0.0 if scores is None else float(scores.sum()))):
+    if math.isfinite(float(losses.dot(losses if scores is None else scores))):  # what is not shows in the product
         return ids, losses, scores
     good = np.isfinite(losses) if scores is None else np.isfinite(losses) & np.isfinite(scores)
     return ids[good], losses[good], None if scores is None else scores[good]

@@ -32,13 +32,13 @@ class SelectionLoss(SelectionState):
     def loss(self, indices: Any, outputs: Any, targets: Any) -> Any:
         """Return the loss of a batch, the mean over its examples, weighted.
 
-        While all are drawn alike it is torch's own, of ``reduction="mean"``, at no further cost.
+        While all weigh alike it is torch's own, of ``reduction="mean"``, at no further cost.
         """
         reduced = self._reducing
         if reduced is None:  # a function, which leaves the gradient to its losses
             found: Any = self._criterion(outputs, targets)
             return self.mean(indices, found[0] if isinstance(found, tuple) else found)
-        if self.table.plain and not self._method.chooses:
+        if not self.table.weighted and not self._method.chooses:
             return reduced.mean(outputs, targets)
         return self.mean(indices, reduced.each(outputs, targets))
 
@@ -47,7 +47,7 @@ class SelectionLoss(SelectionState):
 
         For a loss of one's own; `loss` computes those that are known.
         """
-        if self.table.plain and not self._method.chooses and losses.ndim == 1:
+        if not self.table.weighted and not self._method.chooses and losses.ndim == 1:
             return losses.mean()
         begun = self._clock()
         self._asked = NOTHING_ASKED  # the loop may have refilled the same tensor
@@ -82,7 +82,7 @@ class SelectionLoss(SelectionState):
                 weights = self._chosen(ids, losses)
                 kept = weights > 0
                 self.table.weight[ids] = weights * np.float32(np.count_nonzero(kept) / len(ids))
-                self.table.plain, self._chose = False, True
+                self.table.plain, self.table.weighted, self._chose = False, True, True
                 self.taken -= len(ids) - int(np.count_nonzero(kept))
                 return torch.from_numpy(kept)
         except Exception as error:

@@ -24,9 +24,9 @@ _MEDIAN_EVERY_STEPS = 10
 class Switch:
     """Decides whether to select, from times and gains.
 
-    ``net = (1 + (G - 1) / 2) * t / (t + o)``: half of the gain G is believed, t are the seconds of a step without and o
-    those of selection. It is off in the first epoch, on from a net gain of 1.05, off below 1.02. While it is off, only
-    so many steps are scored that they cost 1 %.
+    ``net = G * t / (t + o)``: G is the gain, t are the seconds of a step without and o those of selection. It is off in
+    the first epoch, on from a net gain of 1.05, off below 1.02. While it is off, only so many steps are scored that
+    they cost 1 %.
     """
 
     def __init__(self, most_idle: int = 0) -> None:
@@ -105,7 +105,7 @@ class Switch:
     def _test(self, gain: float) -> None:
         whole = self.step_seconds + self.cost_seconds
         paid = self.step_seconds / whole if whole > 0 else math.nan  # a clock may stand still
-        self.net = (1 + (gain - 1) / 2) * paid
+        self.net = gain * paid
         if math.isnan(self.net):
             self._turn(False, "no gain is known yet")
         elif self.net >= ON_FROM_FACTOR or (self.on and self.net >= OFF_BELOW_FACTOR):

@@ -65,7 +65,7 @@ class ProportionalLoss(Method):
             return everything(indices)
         return Acceptance(self._relative(np.searchsorted(self._shard, indices)), self.settings.floor)
 
-    def weights(self, indices: Ints, probability: Floats) -> Floats:
+    def correction(self, indices: Ints, probability: Floats) -> Floats:
         """Return ``1 / probability``."""
         return np.float32(1) / probability
 

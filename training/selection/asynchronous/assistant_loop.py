@@ -72,7 +72,7 @@ def assist(queues: AssistantQueues, method: AutoAssist, walk: PermutationWalk, b
     while not queues.closed:
         if queues.wants_batch:
             before = walk.walked
-            found = walk.take(batch_size, method.acceptance, ahead=method.ahead)
+            found = walk.take(batch_size, method.acceptance)
             queues.put_batch(Made(found, method.predicted(found.indices), walk.walked - before))
         elif (seen := queues.next_losses()) is not None:
             method.observe(*seen, None)

@@ -75,7 +75,7 @@ class DenseFeatures(Features):
 
     def rows(self, indices: Ints) -> Rows:
         """Return the rows of ``indices``."""
-        dense = DenseRows(self.table[indices])
+        dense = DenseRows(self.table.take(indices, 0))
         return dense if self.labels is None else ClassRows(dense, self.labels[indices], self.classes)
 
     @property

@@ -16,6 +16,7 @@ from looptap.training.selection.methods.method import Method, Settings
 _LOSS_DECAY_FACTOR = 0.75  # of the sums whose ratio is T, a step
 _ACCURACY_DECAY_FACTOR = 0.95
 _MAX_FRESH_RATINGS = 4096  # of more instances the newest ratings are returned, so that a query does not hold a step up
+_MAX_ROWS_PER_ERROR = 4  # above which it is quicker to read rows again than to compute with all that were read last
 
 
 class AutoAssist(Method):
@@ -30,7 +31,6 @@ class AutoAssist(Method):
     name: ClassVar[str] = "autoassist"
     draws: ClassVar[bool] = True
     predicts: ClassVar[bool] = True
-    ahead: ClassVar[int] = 128
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         super().__init__(table, settings)
@@ -45,7 +45,8 @@ class AutoAssist(Method):
         """Whether an assistant beside the loop rates the instances, so that this need not."""
         self._rated = np.full(features.size, np.nan, np.float32)
         self._rated_at = np.full(features.size, -1, np.int64)  # after how many updates
-        self._rows: tuple[Ints, Rows] = np.empty(0, np.int64), features.rows(np.empty(0, np.int64))
+        self._read: tuple[Ints, Rows] = np.empty(0, np.int64), features.rows(np.empty(0, np.int64))
+        self._place_of = np.zeros(features.size, np.int32)  # of an instance in what was read last
 
     @classmethod
     def require(cls, settings: Settings) -> None:
@@ -76,7 +77,7 @@ class AutoAssist(Method):
         """Return the probability with which each of ``indices`` is drawn."""
         gamma = self.gamma
         rating = self.predicted(indices)
-        if math.isnan(float(rating.sum())):  # some were never rated
+        if self._stored(indices):  # some were never rated, it may be
             rating = np.where(rating == rating, rating, np.float32(0.5))
         return Acceptance(np.float32(1 - gamma) + np.float32(gamma) * rating, 1 - gamma)
 
@@ -85,13 +86,7 @@ class AutoAssist(Method):
 
         For more than 4,096, and with an assistant beside the loop, that of when each was rated last; NaN: never.
         """
-        if self.beside or len(indices) > _MAX_FRESH_RATINGS:
-            return self._rated[indices]
-        if (self._rated_at[indices] == self.averages[3]).all():
-            return self._rated[indices]
-        rating = self._rating(self._rows_of(indices))
-        self.rated(indices, rating)
-        return rating
+        return self._rated[indices] if self._stored(indices) else self._rating(indices)
 
     def rated(self, indices: Ints, rating: Floats) -> None:
         """Note g of ``indices``, as an assistant beside the loop found it."""
@@ -100,19 +95,18 @@ class AutoAssist(Method):
     def observe(self, indices: Ints, losses: Floats, scores: Floats | None) -> None:
         """Learn from the batch that was trained on."""
         total, count, gamma, updates = self.averages.tolist()
-        total += (1 - _LOSS_DECAY_FACTOR) * (float(losses.sum(dtype=np.float64)) - total)
+        total += (1 - _LOSS_DECAY_FACTOR) * (float(np.add.reduce(losses, dtype=np.float64)) - total)
         count += (1 - _LOSS_DECAY_FACTOR) * (len(losses) - count)
         important = losses > total / count
-        rows = self._rows_of(indices)
-        rating = self._rating(rows)
+        rating = self._rating(indices)
         accuracy = np.count_nonzero((rating > self.cut) == important) / len(losses)
         errors = (rating - important) * np.float32(self.settings.learning_rate / len(losses))
         phi = self.phi
         phi *= np.float32(1 - self.features.decay)
-        phi[:-1] -= rows.gradient(errors)
-        phi[-1] -= errors.sum()
-        if not math.isfinite(float(phi.sum())):
-            phi[:] = 0
+        phi[:-1] -= self._gradient(indices, errors)
+        phi[-1] -= np.add.reduce(errors)
+        if not math.isfinite(float(phi.dot(phi))):
+            phi[:], self._rated_at[:] = 0, -1
             raise ValueError(
                 f"the assistant diverged with learning_rate={self.settings.learning_rate!r}, and begins again. Set a "
                 "lower one, or scale the features."
@@ -133,13 +127,32 @@ class AutoAssist(Method):
         self.phi[:], self.averages[:] = state["phi"], state["averages"]
         self._rated_at[:] = -1
 
-    def _rows_of(self, indices: Ints) -> Rows:
-        """Return rows; those of the last call if it was for the same instances."""
-        if not np.array_equal(self._rows[0], indices):
-            self._rows = indices, self.features.rows(indices)
-        return self._rows[1]
+    def _stored(self, indices: Ints) -> bool:
+        """Return whether `predicted` takes the ratings that are stored."""
+        return self.beside or len(indices) > _MAX_FRESH_RATINGS
 
-    def _rating(self, rows: Rows) -> Floats:
+    def _rating(self, indices: Ints) -> Floats:
+        """Return g of each of ``indices`` with the present weights."""
+        if not np.count_nonzero(self._rated_at[indices] != self.averages[3]):
+            return self._rated[indices]
+        rows = self.features.rows(indices)
+        self._read = indices, rows
+        self._place_of[indices] = np.arange(len(indices), dtype=np.int32)
         half = np.float32(0.5)
-        found: Floats = half + half * np.tanh(half * (rows.dot(self.phi[:-1]) + self.phi[-1]))
-        return found
+        rating: Floats = half + half * np.tanh(half * (rows.dot(self.phi[:-1]) + self.phi[-1]))
+        self.rated(indices, rating)
+        return rating
+
+    def _gradient(self, indices: Ints, errors: Floats) -> Floats:
+        """Return the sum of the rows of distinct ``indices``, each times its error.
+
+        Those that were offered last, for a draw, need not be read again.
+        """
+        read, rows = self._read
+        places = self._place_of[indices]
+        near = 0 < len(read) <= _MAX_ROWS_PER_ERROR * len(indices)
+        if near and not np.count_nonzero(read.take(places, mode="clip") != indices):
+            every = np.zeros(len(read), np.float32)
+            every[places] = errors
+            return rows.gradient(every)
+        return self.features.rows(indices).gradient(errors)

@@ -56,8 +56,6 @@ class Method:
     """Whether what it predicts of an instance changes between the draw of that and the step on it."""
     oversampling: ClassVar[int] = 1
     """Instances that are drawn for each that is chosen."""
-    ahead: ClassVar[int] = 0
-    """Instances that are offered at once at least."""
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         self.table, self.settings = table, settings
@@ -82,17 +80,30 @@ class Method:
     def begin(self, epoch: int) -> None:
         """Begin an epoch."""
 
+    def resume(self) -> None:
+        """Begin to draw, after steps on instances that were drawn alike."""
+
     def draw(self, walk: PermutationWalk, count: int) -> Accepted:
         """Return the next batch of ``count`` instances."""
-        return walk.take(count, self.acceptance, ahead=self.ahead)
+        return walk.take(count, self.acceptance)
 
     def acceptance(self, indices: Ints) -> Acceptance:
         """Return the probability with which each of ``indices`` is drawn."""
         return Acceptance(np.ones(len(indices), np.float32), 1.0)
 
-    def weights(self, indices: Ints, probability: Floats) -> Floats:
-        """Return the weights of losses that were drawn with ``probability``."""
-        return np.ones(len(indices), np.float32)
+    def correction(self, indices: Ints, probability: Floats) -> Floats | None:
+        """Return the weights of losses, up to a factor.
+
+        They are drawn with ``probability``. None: all weigh alike.
+        """
+        return None
+
+    def weights(self, indices: Ints, probability: Floats) -> Floats | None:
+        """Return the weights of losses that were drawn with ``probability``.
+
+        None: all weigh 1.
+        """
+        return self.correction(indices, probability)
 
     def choose(self, indices: Ints, losses: Floats) -> Floats:
         """Return the weight of each example of a batch.

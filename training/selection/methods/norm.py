@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +31,14 @@ class Norm(Method):
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         super().__init__(table, settings)
-        self._mean_weight = 1.0
+        self._mean_weight = math.nan
+
+    def resume(self) -> None:
+        """Begin with the mean weight of the next batch.
+
+        Else its step would be longer than those before it.
+        """
+        self._mean_weight = math.nan
 
     def acceptance(self, indices: Ints) -> Acceptance:
         """Return the probability with which each of ``indices`` is drawn."""
@@ -40,10 +48,20 @@ class Norm(Method):
         probability = np.fmin(self.predicted(indices) / mean, 1.0)  # 1 for NaN
         return Acceptance(np.maximum(probability, floor, out=probability), floor)
 
-    def weights(self, indices: Ints, probability: Floats) -> Floats:
+    def correction(self, indices: Ints, probability: Floats) -> Floats | None:
+        """Return ``P**-b``."""
+        found: Floats = probability ** np.float32(-self.bias_correction)
+        return found
+
+    def weights(self, indices: Ints, probability: Floats) -> Floats | None:
         """Return the weights of losses that were drawn with ``probability``."""
-        found = probability ** np.float32(-self.bias_correction)
-        self._mean_weight += (1 - _EMA_DECAY_FACTOR) * (float(found.sum()) / len(found) - self._mean_weight)
+        found = self.correction(indices, probability)
+        if found is None:
+            return None
+        mean = float(found.sum()) / len(found)
+        if math.isnan(self._mean_weight):
+            self._mean_weight = mean
+        self._mean_weight += (1 - _EMA_DECAY_FACTOR) * (mean - self._mean_weight)
         return found / np.float32(self._mean_weight)
 
     @property
@@ -95,9 +113,9 @@ class Loss(Norm):
     name: ClassVar[str] = "loss"
     switched: ClassVar[bool] = False
 
-    def weights(self, indices: Ints, probability: Floats) -> Floats:
-        """Return 1 for each."""
-        return np.ones(len(indices), np.float32)
+    def correction(self, indices: Ints, probability: Floats) -> Floats | None:
+        """Return None: all weigh alike."""
+        return None
 
     @property
     def _scored(self) -> bool:
@@ -135,7 +153,7 @@ class InfoBatch(Method):
         easy = self.table.loss[indices] < self._threshold  # False where one of them is unknown
         return Acceptance(np.where(easy, kept, 1.0).astype(np.float32), kept)
 
-    def weights(self, indices: Ints, probability: Floats) -> Floats:
+    def correction(self, indices: Ints, probability: Floats) -> Floats:
         """Return ``1 / probability``."""
         return np.float32(1) / probability
 
