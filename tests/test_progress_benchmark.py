@@ -98,11 +98,11 @@ def test_a_run_ends_where_its_rule_stops_it_or_at_its_last_validation():
 
 
 def test_the_learning_rates_are_given_only_where_they_change():
-    assert "ours, rates" in methods(KindCase(made(), Patience(4)))
+    assert "ours, rates" in methods(KindCase(made(), Patience(8)))
     constant = dataclasses.replace(made(), rates=[1.0] * 20)
-    assert "ours, rates" not in methods(KindCase(constant, Patience(4)))
+    assert "ours, rates" not in methods(KindCase(constant, Patience(8)))
     unknown = dataclasses.replace(made(), rates=None)
-    assert "ours, rates" not in methods(KindCase(unknown, Patience(4)))
+    assert "ours, rates" not in methods(KindCase(unknown, Patience(8)))
 
 
 def test_verdicts_on_rivals_are_kept_for_the_next_try():

@@ -101,8 +101,9 @@ def cases(curves: Sequence[KindCurve]) -> list[KindCase]:
 
 
 def methods(case: KindCase) -> tuple[str, ...]:
-    """Return the methods that are judged on a case."""
-    return tuple(name for name in METHODS if case.with_rates or name != "ours, rates")
+    """Return the methods that are judged on a case; rates are given with one rule."""
+    known = case.with_rates and case.rule.patience in PATIENCES[1]
+    return tuple(name for name in METHODS if known or name != "ours, rates")
 
 
 def follow(case: KindCase, method: str) -> Iterator[Look]:
@@ -150,8 +151,12 @@ def _made(case: KindCase, method: str, clock: Callable[[], float]) -> Progress:
 
 
 def _reason(progress: Progress) -> str:
-    """Return why the shown end moved, if the progress says so."""
-    return str(getattr(progress, "reason", "") or "")
+    """Return what explains a move: a new best, another learning rate or speed.
+
+    That nothing has improved explains any later end, so it does not count.
+    """
+    reason = str(getattr(progress, "reason", "") or "")
+    return "" if reason.startswith("no validation") else reason
 
 
 def seconds(case: KindCase) -> float:

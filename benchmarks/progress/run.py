@@ -215,8 +215,9 @@ and are played to `Progress` by a clock that makes the whole recording half an h
 inserted, and all methods are looked at 150 times, at the same moments. *ours / paper* is the quotient of the mean
 errors; parentheses are 95 % intervals over as many curves drawn from these with replacement, where the three runs of
 a curve stay together. *below, above* is how often the truth was below and above the band, *jumps* how often the
-shown end moved by over 10 % of the run from one look to the next without a reason in `progress.reason`, and *back* the
-share of runs in which `progress.fraction` ran back by over 2 %."""
+shown end moved by over 10 % of the run from one look to the next without a reason in `progress.reason` (a new best,
+another learning rate, another speed: that nothing improves explains any move, and does not count), and *back* the share
+of runs in which `progress.fraction` ran back by over 2 %."""
 
 
 if __name__ == "__main__":
