@@ -288,6 +288,19 @@ def test_each_kind_of_model_finds_its_way(case):
     assert all(len(one._forward_hooks) == (case == "hooks of the user" and one is model[0]) for one in model.modules())
 
 
+def test_an_embedding_that_divides_its_gradient_is_for_hooks_alone():
+    torch.manual_seed(5)
+    embed = nn.Embedding(9, WIDTH, padding_idx=2, scale_grad_by_freq=True)
+    model, (x, y) = nn.Sequential(embed, nn.Flatten(), nn.Linear(T * WIDTH, CLASSES)), tokens()
+    gbar, true = [torch.randn_like(one) for one in model.parameters()], true_gradients(model, x, y)
+    found = ExactPriorities(model, CROSS_ENTROPY)(x, y, gbar, norms=True)
+    assert error(found.priorities, products(true, gbar)) <= 1e-4
+    assert error(found.norms, norms_of(true)) <= 1e-4
+    for method in ("jvp", "finite_difference"):
+        with pytest.raises(PriorityError, match=r"scale_grad_by_freq=True\): take method='ghost'"):
+            ExactPriorities(model, CROSS_ENTROPY, method=method)(x, y, gbar)
+
+
 IN_THE_LOOP = [name for name, (*_, method) in CASES.items() if method == "ghost" and "compile" not in name]
 
 

@@ -20,15 +20,14 @@ def along_by_jvp(
 ) -> tuple[Any, Any]:
     """Return the derivatives and losses (n,) by forward-mode differentiation.
 
-    ``buffers`` are those that the model changes. Attention runs by torch's plain kernel: the fused ones have no forward
-    mode.
+    ``buffers`` are the model's, which may change copies of them. Attention runs by torch's plain kernel: the fused ones
+    have no forward mode.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def of(*values: Any) -> Any:
-        changing = {name: one.clone() for name, one in buffers.items()}  # what is made here may be changed in place
-        return losses({**dict(zip(parameters, values, strict=True)), **changing})
+        return losses({**dict(zip(parameters, values, strict=True)), **_copied(buffers)})  # made here, they may change
 
     _load_forward_mode()
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -59,18 +58,19 @@ def _load_forward_mode() -> None:
 
 
 def along_by_difference(
-    losses: Losses, parameters: dict[str, Any], direction: Sequence[Any], now: Any
+    losses: Losses, parameters: dict[str, Any], direction: Sequence[Any], buffers: dict[str, Any], now: Any
 ) -> tuple[Any, Any]:
     """Return the derivatives and losses (n,) by the difference of two forward passes.
 
-    ``now`` are the losses of the first of them, None: it is made here. Both passes draw the same random numbers.
+    ``now`` are the losses of the first of them, None: it is made here. Both passes draw the same random numbers, and
+    begin with the same buffers.
     """
     import torch
 
     with torch.no_grad(), _whole_precision(direction):
         if now is None:
             before = RandomState()
-            now = losses(parameters)
+            now = losses({**parameters, **_copied(buffers)})
             before.put_back()
         values, along = list(parameters.values()), list(direction)
         size, length = (torch.stack(torch._foreach_norm(one)).norm() for one in (values, along))
@@ -78,4 +78,9 @@ def along_by_difference(
         moved = torch._foreach_mul(along, step)
         torch._foreach_add_(moved, values)
         now = now.detach()
-        return (losses(dict(zip(parameters, moved, strict=True))) - now) / step, now
+        moved = {**dict(zip(parameters, moved, strict=True)), **_copied(buffers)}
+        return (losses(moved) - now) / step, now
+
+
+def _copied(buffers: dict[str, Any]) -> dict[str, Any]:
+    return {name: one.clone() for name, one in buffers.items()}

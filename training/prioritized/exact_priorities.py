@@ -63,7 +63,8 @@ class ExactPriorities:
     - ``"finite_difference"``: one more forward pass, for any model; ranks are right (0.995 and more), digits are not.
     - ``"auto"``: the first of these that the model's layers allow; `refused` says why not those before it.
 
-    With BatchNorm in training mode a priority is the change of an example's loss as the whole batch moves. Under
+    With BatchNorm in training mode a priority is the change of an example's loss as the whole batch moves. What a model
+    computes under ``torch.no_grad()`` counts with ``"jvp"``, and what it detaches with ``"finite_difference"``. Under
     autocast ``"ghost"`` computes in its precision, the others in that of the parameters.
 
     Parameters, gradients, buffers, modes and random numbers of the job stay as they are. The priorities of prioritized
@@ -136,8 +137,8 @@ class ExactPriorities:
         """Return the priorities of a batch along a direction.
 
         ``inputs`` is the model's argument, or a tuple of them, (n, ...). ``direction`` has one tensor for each of
-        ``model.parameters()`` (None: zero). ``losses`` (n,) of the same model, batch and random numbers save a finite
-        difference one of its passes.
+        ``model.parameters()`` (None: zero). ``losses`` (n,) of the same model, buffers, batch and random numbers save a
+        finite difference one of its passes.
         """
         along, given = self._current().matched(direction), inputs if isinstance(inputs, tuple) else (inputs,)
 
@@ -174,11 +175,11 @@ class ExactPriorities:
         if norms:
             raise PriorityError(f"norms need method='ghost', not {method!r}. {self.refused.get('ghost', '')}".rstrip())
         parameters = {name: one.detach() for name, one in self.model.named_parameters()}
-        along = _without_padding(self.model, along)
+        along, buffers = _without_padding(self.model, along), dict(self.model.named_buffers())
         if method == "finite_difference":
-            found, losses = along_by_difference(of, parameters, along, losses)
+            found, losses = along_by_difference(of, parameters, along, buffers, losses)
         else:
-            found, losses = _forward_mode(of, parameters, along, self._plan.changing_buffers())
+            found, losses = _forward_mode(of, parameters, along, buffers)
         return BatchPriorities(found, losses, None, None)
 
     def _ghost_pass(self, direction: Sequence[Any], norms: bool, fused: bool) -> GhostPass:
@@ -202,6 +203,8 @@ def _without_padding(model: Any, along: list[Any]) -> list[Any]:
     place = {id(one): number for number, one in enumerate(model.parameters())}
     found = list(along)
     for layer in layers:
+        if getattr(layer, "scale_grad_by_freq", False):
+            raise PriorityError("an Embedding divides its gradient (scale_grad_by_freq=True): take method='ghost'.")
         if isinstance(layer, torch.nn.Embedding) and layer.padding_idx is not None:
             if any(one.weight is layer.weight for one in layers if one is not layer and hasattr(one, "weight")):
                 raise PriorityError("an Embedding with padding_idx shares its weight: take method='ghost'.")
@@ -224,7 +227,13 @@ def _eagerly() -> Iterator[None]:
 
 def _forward_mode(of: Losses, parameters: dict[str, Any], along: list[Any], buffers: dict[str, Any]) -> tuple[Any, Any]:
     try:
-        return along_by_jvp(of, parameters, along, buffers)
+        found, losses = along_by_jvp(of, parameters, along, buffers)
+        if not bool(found.any()) and any(bool(one.any()) for one in along):
+            raise PriorityError(
+                "the losses do not change along the direction in forward-mode differentiation, as if the loss detached "
+                "the outputs: return losses with their graph, or take method='finite_difference'."
+            )
+        return found, losses
     except PriorityError:
         raise
     except RuntimeError as error:  # NotImplementedError is one

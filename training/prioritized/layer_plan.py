@@ -88,11 +88,6 @@ class LayerPlan:
         """Return True if the model is still what it was."""
         return self._seen() == self._signature
 
-    def changing_buffers(self) -> dict[str, Any]:
-        """Return the buffers that a forward pass changes: BatchNorm's in training mode."""
-        found = [one.named_buffers(path) for path, one in self._normalizing.items() if one.training]
-        return {name: buffer for each in found for name, buffer in each}
-
     def _seen(self) -> list[Any]:
         return [
             *map(id, chain.from_iterable(map(dict.values, self._parts))),

@@ -32,7 +32,7 @@ class LayerRule(NamedTuple):
 
 def rule_of(layer: Any) -> LayerRule | None:
     """Return the rule of a layer; None: it has parameters and no rule."""
-    if not trained(layer).keys() <= {"weight", "bias"} or getattr(layer, "scale_grad_by_freq", False):
+    if not trained(layer).keys() <= {"weight", "bias"}:
         return None
     kind: Any = type(layer)
     return _rule_of_class(kind)
@@ -155,14 +155,19 @@ def _linear_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
 def _embedding(layer: Any, x: Any, g: Any, weight: Any, bias: Any) -> Any:
     from torch.nn import functional
 
-    found = functional.embedding(x, weight)
-    return _dot(found if layer.padding_idx is None else found * (x != layer.padding_idx).unsqueeze(-1), g)
+    return _dot(functional.embedding(x, weight), _counted(layer, x, g))
 
 
 def _embedding_gradients(layer: Any, x: Any, g: Any) -> Iterator[tuple[str, Any]]:
+    g = _counted(layer, x, g)
+    yield "weight", OuterProduct(x.reshape(len(x), -1), g.reshape(len(g), -1, g.shape[-1]), layer.num_embeddings)
+
+
+def _counted(layer: Any, x: Any, g: Any) -> Any:
+    """Return what an Embedding adds to its weight's gradient: no padding."""
     if layer.padding_idx is not None:
         g = g * (x != layer.padding_idx).unsqueeze(-1)
-    yield "weight", OuterProduct(x.reshape(len(x), -1), g.reshape(len(g), -1, g.shape[-1]), layer.num_embeddings)
+    return g / x.flatten().bincount()[x].unsqueeze(-1) if layer.scale_grad_by_freq else g
 
 
 # ---------------------------------------------------------------- convolution

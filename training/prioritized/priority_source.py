@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from looptap.streams.preserving.random_state import RandomState
 from looptap.training.prioritized.exact_priorities import ExactPriorities, PriorityError
 from looptap.training.prioritized.ghost_products import GhostPass
+from looptap.training.prioritized.layer_plan import why_compiled
 from looptap.training.prioritized.methods.published import Published
-from looptap.training.sampling.per_example import criterion_of
+from looptap.training.sampling.per_example import ReducedLoss, criterion_of
 from looptap.training.sampling.permutation_walk import Bools, Floats
+
+MAX_LOSS_DIFFERENCE_SHARE = 0.05
+"""Of the losses of a step, up to which those of a pass of its own are the same: precisions differ."""
+
+_OTHER_LOSS = (
+    "The losses given to backward() are not those of loss=, of which the priorities are: give Prioritized the loss "
+    "that you train by, such as loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1)."
+)
 
 
 class PriorityStep(NamedTuple):
@@ -35,11 +45,14 @@ class PrioritySource:
         self._exact = ExactPriorities(model, self._losses, method=exact)
         self.model = self._exact.model
         """The module inside all wrappers."""
+        self._compiled = why_compiled(model)
         self._handle: Any = None
         self._ghost: GhostPass | None = None
         self._why = ""  # the hooks cannot be used
         self._found: Any = None  # the priorities of the present step
         self._missing = ""  # what is missing in it
+        self._uses_hooks = False
+        self._random: RandomState | None = None  # with which the loop's forward pass began
 
     @property
     def way(self) -> str:
@@ -52,9 +65,10 @@ class PrioritySource:
         It may change in place.
         """
         self.close()
-        self._why = self._exact.refused.get("ghost", "")
-        if self.way == "ghost":
-            self._handle = self.model.register_forward_pre_hook(lambda module, given: self._watch(direction))
+        self._why, self._uses_hooks = self._exact.refused.get("ghost", self._compiled), self.way == "ghost"
+        if self._compiled:  # a hook would be compiled, too
+            return
+        self._handle = self.model.register_forward_pre_hook(lambda module, given: self._watch(direction))
 
     def close(self) -> None:
         """Take the hooks off the model."""
@@ -67,18 +81,22 @@ class PrioritySource:
         """Open a pass at the first forward pass of a step. Does not raise."""
         import torch
 
-        if self._ghost is None and not self._why and torch.is_grad_enabled():
-            try:
+        if self._ghost is not None or self._random is not None or not torch.is_grad_enabled():
+            return
+        try:
+            if self._uses_hooks and not self._why:
                 self._ghost = self._exact.ghost_pass(direction, fused=True).__enter__()
-            except PriorityError as error:
-                self._why = str(error)
-            except Exception as error:  # it runs inside the loop's forward pass
-                self._why = f"Hooks failed: {error}"
+            else:
+                self._random = RandomState()
+        except PriorityError as error:
+            self._why = str(error)
+        except Exception as error:  # it runs inside the loop's forward pass
+            self._why = f"Hooks failed: {error}"
 
     def _unwatch(self) -> None:
         if self._ghost is not None:
             self._ghost.__exit__(None, None, None)
-        self._ghost = None
+        self._ghost = self._random = None
 
     def step(
         self,
@@ -105,9 +123,7 @@ class PrioritySource:
         before = [None if one.grad is None else one.grad.clone() for one in trained]
         apart: Any = None
         if not (first or second) and (method.separate or method.from_renewed):
-            part = ~mask if method.separate else mask
-            if bool(part.any()) and not bool(part.all()):
-                apart = torch.autograd.grad(losses[part].mean(), trained, retain_graph=True, allow_unused=True)
+            apart = self._apart(losses, ~mask if method.separate else mask, trained)
         self._backward(losses, scale, priorities=not first)
         self._unwatch()
         own: Any = [_added(one.grad, old, scale) for one, old in zip(trained, before, strict=True)]
@@ -123,6 +139,18 @@ class PrioritySource:
         return PriorityStep(self._matched(trained, own), self._numbers(), self._missing)
 
     # ------------------------------------------------------------ inside
+
+    def _apart(self, losses: Any, part: Any, trained: list[Any]) -> Any:
+        """Return the gradients of the mean of a part; None: take all of it."""
+        import torch
+
+        if not bool(part.any()) or bool(part.all()):
+            return None
+        try:
+            return torch.autograd.grad(losses[part].mean(), trained, retain_graph=True, allow_unused=True)
+        except RuntimeError as error:  # of a reentrant checkpoint, for one
+            self._missing = f"The gradient of a part of the batch failed, and that of all is taken: {error!s:.200}"
+            return None
 
     def _backward(self, losses: Any, scale: float, *, priorities: bool) -> None:
         """Run the backward pass of the mean, with priorities if hooks can."""
@@ -148,13 +176,21 @@ class PrioritySource:
                 "come in turn."
             )
             return
+        after = RandomState()
         try:
-            self._found = self._exact(inputs, targets, direction, losses=losses.detach()).priorities
-            self._missing = ""
+            if self._random is not None:
+                self._random.put_back()  # the dropout of the loop's own pass
+            found = self._exact(inputs, targets, direction)
+            self._found = found.priorities
+            self._missing = _OTHER_LOSS if self._random and _differ(found.losses, losses.detach()) else ""
         except Exception as error:  # of the model, in another forward pass than that of the loop
             self._missing = f"Priorities by {self.way} failed: {error}"
+        finally:
+            after.put_back()
 
     def _losses(self, outputs: Any, targets: Any) -> Any:
+        if isinstance(self._criterion, ReducedLoss):
+            return self._criterion.single(outputs, targets)
         found: Any = self._criterion(outputs, targets)
         return found[0] if isinstance(found, tuple) else found
 
@@ -164,7 +200,7 @@ class PrioritySource:
 
         if own is None:
             return None
-        known = [one for one in own if one is not None]
+        known = [one.coalesce().values() if one.is_sparse else one for one in own if one is not None]
         if known and not bool(torch.stack([*torch._foreach_norm(known)]).isfinite().all()):
             self._missing = "Gradients that are not finite: the average gradient stays as it was."
             return None
@@ -184,7 +220,14 @@ def _added(gradient: Any, before: Any, scale: float) -> Any:
 
     None: nothing.
     """
-    if gradient is None or (before is not None and gradient.equal(before)):
+    if gradient is None:
+        return None
+    if before is not None and not gradient.is_sparse and not before.is_sparse and gradient.equal(before):
         return None
     added = gradient if before is None else gradient - before
     return added if scale == 1.0 else added / scale
+
+
+def _differ(losses: Any, others: Any) -> bool:
+    """Return True if losses are not the same up to precision."""
+    return bool((losses - others).norm() > MAX_LOSS_DIFFERENCE_SHARE * others.norm())

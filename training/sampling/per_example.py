@@ -33,6 +33,9 @@ class ReducedLoss(Protocol):
     def each(self, outputs: Any, targets: Any) -> Any:
         """Return one loss for each example, shape (n,), whose mean is `mean`."""
 
+    def single(self, outputs: Any, targets: Any) -> Any:
+        """Return the losses (n,) that a call returns, with their graph."""
+
 
 class CrossEntropy:
     """Cross-entropy of logits with class indices, or with probabilities, as targets.
@@ -109,6 +112,13 @@ class CrossEntropy:
             return losses
         return (losses.flatten(1).sum(1) if losses.ndim > 1 else losses) * (len(losses) / counted.sum())
 
+    def single(self, outputs: Any, targets: Any) -> Any:
+        """Return the losses that a call returns, with their graph."""
+        losses = self._loss(outputs, targets, "none")
+        if targets.is_floating_point() or losses.ndim == 1:
+            return _by_example(losses)
+        return losses.flatten(1).sum(1) / (targets != self.ignore_index).flatten(1).sum(1).clamp(min=1)
+
     def _loss(self, outputs: Any, targets: Any, reduction: str) -> Any:
         weight = None if self.weight is None else _like(self.weight, outputs)
         return self._function(
@@ -146,6 +156,8 @@ class BinaryCrossEntropy:
         """Return one loss for each example, whose mean is `mean`."""
         return _by_example(self._loss(outputs, targets, "none"))
 
+    single = each
+
     def _loss(self, outputs: Any, targets: Any, reduction: str) -> Any:
         from torch.nn import functional
 
@@ -181,6 +193,8 @@ class SquaredError:
         from torch.nn import functional
 
         return _by_example(functional.mse_loss(outputs, targets, reduction="none"))
+
+    single = each
 
 
 NAMES = ("cross_entropy", "bce", "mse")
