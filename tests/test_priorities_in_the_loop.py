@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 
 import numpy as np
 import pytest
@@ -186,3 +187,29 @@ def test_each_pass_of_a_finite_difference_begins_with_the_same_buffers():
     exact = ExactPriorities(model, EACH)
     assert rank_correlation(exact(x, y, gbar).priorities, true) >= 0.97  # 16 examples
     assert all(torch.equal(one, before[name]) for name, one in model.named_buffers())
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_copies_and_pickles_of_the_model_are_made_at_any_time_and_watch_nothing(norm):
+    torch.manual_seed(1)
+    (x, y), model = images(), hidden(norm=norm)
+    prioritized = Prioritized(N, model, N, "published", k=0.5, r=0.5, switch="on")
+
+    def copies():
+        saved = io.BytesIO()
+        torch.save(model, saved)
+        saved.seek(0)
+        return copy.deepcopy(model), torch.load(saved, weights_only=False)
+
+    for _ in range(3):
+        for batch in prioritized:
+            made = copies()
+            losses = EACH(model(x[batch]), y[batch])
+            made += copies()
+            for one in made:
+                assert EACH(one(torch.cat([x, x])), torch.cat([y, y])).mean().isfinite()
+            prioritized.backward(batch, losses, inputs=x[batch], targets=y[batch])
+            prioritized.observe(batch)
+    prioritized.close()
+    assert not prioritized.note
+    assert torch.from_numpy(prioritized.trends.priority).isfinite().all()

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from looptap.training.prioritized.fused_layers import Sums, fused_output, layer_sums
 from looptap.training.prioritized.gradient_norms import squares_of
-from looptap.training.prioritized.layer_calls import LayerCall, projections
+from looptap.training.prioritized.layer_calls import LayerCall, ModelHook, projections
 from looptap.training.prioritized.layer_plan import (
     LayerPlan,
     PlannedLayer,
@@ -119,11 +119,10 @@ class GhostPass:
 
     def __enter__(self) -> Self:
         for one in self._plan.layers:
-            self._handles.append(
-                one.layer.register_forward_hook(partial(self._tap, one), with_kwargs=True, prepend=True)
-            )
+            hook = ModelHook(partial(self._tap, one))
+            self._handles.append(one.layer.register_forward_hook(hook, with_kwargs=True, prepend=True))
         for layer, parts in self._plan.attentions:
-            hook = partial(self._tap_attention, parts)
+            hook = ModelHook(partial(self._tap_attention, parts))
             self._handles.append(layer.register_forward_hook(hook, with_kwargs=True, prepend=True))
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -9,6 +10,26 @@ from looptap.training.prioritized.layer_plan import PlannedLayer, PriorityError
 
 MAX_NODES = 500
 """Of a graph, that are searched for the projections of an attention."""
+
+
+class ModelHook:
+    """A hook of one model: in copies and pickles of the model it does nothing."""
+
+    __slots__ = ("_act",)
+
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self._act = act
+
+    def __call__(self, *given: Any) -> Any:
+        """Act on what the module hands to its hooks."""
+        return self._act(*given)
+
+    def __reduce__(self) -> Any:
+        return ModelHook, (do_nothing,)
+
+
+def do_nothing(*given: Any) -> None:
+    """Do nothing: a hook in a copy of a model."""
 
 
 class LayerCall:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from looptap.streams.preserving.random_state import RandomState
 from looptap.training.prioritized.exact_priorities import ExactPriorities, PriorityError
 from looptap.training.prioritized.ghost_products import GhostPass
+from looptap.training.prioritized.layer_calls import ModelHook
 from looptap.training.prioritized.layer_plan import why_compiled
 from looptap.training.prioritized.methods.published import Published
 from looptap.training.sampling.per_example import ReducedLoss, criterion_of
@@ -68,7 +69,8 @@ class PrioritySource:
         self._why, self._uses_hooks = self._exact.refused.get("ghost", self._compiled), self.way == "ghost"
         if self._compiled:  # a hook would be compiled, too
             return
-        self._handle = self.model.register_forward_pre_hook(lambda module, given: self._watch(direction))
+        hook = ModelHook(lambda module, given: self._watch(direction))
+        self._handle = self.model.register_forward_pre_hook(hook)
 
     def close(self) -> None:
         """Take the hooks off the model."""
