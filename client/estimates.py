@@ -102,11 +102,15 @@ def said(report: Mapping[str, Any]) -> list[str]:
         facts.append("stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop))
     elif stop is not None:
         facts.append(f"ends after validation {stop[0]:.0f}")
+    if (certain := report.get("unless_better")) is not None:
+        facts.append(f"in {certain} unless one improves")
     for what in ("train", "validation"):
         if (speed := report[f"{what}_speed"]) is not None:
             facts.append(f"{what} {speed:,.{0 if speed >= 10 else 1}f}/s")
     if facts:
         lines.append(", ".join(facts))
+    if report.get("reason"):
+        lines.append(f"The estimate has just moved: {report['reason']}.")
     if report["note"]:
         lines.append(report["note"])
     return lines

@@ -125,28 +125,26 @@ def test_a_changed_length_moves_where_a_run_ends_and_leaves_where_the_rule_stops
     loader = Skipping(40, lambda walked: 0.5 if walked > 400 else 1.0)
     progress, looked, _, points = followed(loader, epochs=60, rule=Patience(5), curve=curve)
     assert points < 60
-    at_the_change = looked[395:425, 2]
+    at_the_change = looked[401:425, 2]
     assert np.ptp(at_the_change) <= 4
     assert progress.estimator.forecasts <= points + 1
 
 
-def test_only_a_plan_that_is_much_longer_has_another_forecast():
+def test_a_plan_that_changes_has_no_forecast_of_its_own():
     clock = Clock()
     estimator = Estimator(TrainingPlan(100.0, 4000.0), Patience(5), Ledger(clock))
-    first = estimator.stops()
-    assert first.draws.max() == 40
-    for left in (3999.0, 2000.0, 4100.0, 4199.0):
+    assert estimator.stop_at is None
+    estimator.renew()
+    first = estimator.stop_at
+    assert first.high == 40
+    for left in (3999.0, 2000.0, 4100.0, 4199.0, 8000.0):
         estimator.plan.left = left
         last = int(left / 100)
-        wanted = np.where(first.draws == 40, last, np.minimum(first.draws, last))
-        assert estimator.stops().draws.tolist() == wanted.tolist()
-    assert estimator.forecasts == 1
-    estimator.plan.left = 8000.0
-    assert estimator.stops(pace=1e9).draws.max() == 80  # it is not time for one
-    assert estimator.forecasts == 1
-    estimator.stops()
-    estimator.plan.left = 8100.0
-    estimator.stops()
+        assert estimator.stop_at == tuple(last if stop == 40 else min(stop, last) for stop in first)
+        assert not estimator.due(0.0)
+    estimator.observed(0.5)
+    assert estimator.due(0.0)
+    estimator.renew()
     assert estimator.forecasts == 2
 
 
@@ -216,7 +214,7 @@ def test_inserted_validations_move_with_the_length_of_an_epoch(monkeypatch):
         for _ in progress.train():
             clock.now += 1.0
         progress.validated(0.5)
-    places = np.array([x for x, _, _ in progress.estimator.seen if x != int(x)])
+    places = np.array([x for x, _, _ in progress.estimator.stopping.seen if x != int(x)])
     for epoch in range(4):
         inside = places[(places > epoch) & (places < epoch + 1)] - epoch
         assert len(inside) >= 4

@@ -347,7 +347,7 @@ RANK = """
                     steps.zero_grad()
                 losses.append(loss.item())
             progress.validated(evaluate(check))
-        places = [x for x, _, _ in progress.estimator.seen if x != int(x)]
+        places = [x for x, _, _ in progress.estimator.stopping.seen if x != int(x)]
         return losses, places, progress.note
 
     bare, with_them = train(False), train(True)

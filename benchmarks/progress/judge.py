@@ -50,6 +50,8 @@ def follow(
                 estimator.observed(stretch.error)
             else:
                 estimator.observed(stretch.error, x=stretch.x, variance=stretch.variance)
+        if estimator.due(0.0):
+            estimator.renew()
         if clock[0] - looked >= total / looks and (found := estimator.estimate()) is not None:
             looked = clock[0]
             yield looked, found

@@ -95,3 +95,12 @@ def number_of(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return math.nan
+
+
+def ignored_rule(rule: StopRule, point: int) -> str:
+    """Return the note on a loop that goes on after ``rule`` has stopped it at ``point``."""
+    kind = type(rule).__name__
+    return (
+        f"{kind} stopped the run at validation {point}, but the loop trains on: early stopping is not forecast any "
+        f"more. Let the loop break when validated() returns True, or declare the rule that does stop it."
+    )

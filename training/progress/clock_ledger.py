@@ -15,6 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
+from looptap.training.progress.forecast.stopping_rules import Floats
 from looptap.training.progress.speed_change import SpeedChange, deviation
 
 TRAIN, VALIDATION, OTHER = 0, 1, 2
@@ -155,6 +158,13 @@ class Ledger:
     def pause(self, seconds: float) -> None:
         """Leave out ``seconds`` that have just passed: the loop was paused."""
         self._paused += seconds
+
+    def training(self) -> tuple[Floats, Floats]:
+        """Return the instances and the seconds of training up to some moments, since the last change."""
+        since = 0.0 if self._turn is None else self._turn.at
+        found = [(one.trained, one.train_time) for one in self._samples if one.at >= since]
+        trained, seconds = np.array(found, float).reshape(-1, 2).T
+        return trained, seconds
 
     def settle(self) -> None:
         """Book the time up to now."""

@@ -5,38 +5,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, NamedTuple, TypeAlias
 
 from looptap.training.progress.clock_ledger import OTHER, SHORT_WINDOW_SECONDS, TRAIN, VALIDATION, Ledger
-from looptap.training.progress.forecast import curve_ensemble, power_law
-from looptap.training.progress.forecast.curve_ensemble import Earlier, Observations, Stops
+from looptap.training.progress.forecast.curve_ensemble import Earlier
 from looptap.training.progress.forecast.metrics import Metric
-from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
-from looptap.training.progress.loader_size import MOVED_SHARE
+from looptap.training.progress.forecast.stop_forecast import StopAt, StopForecast
+from looptap.training.progress.forecast.stopping_rules import Floats, StopRule
 from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.speed import SpeedWindow, units
+from looptap.training.progress.speed_trend import grown, trend_of
 from looptap.training.saved_state import require_state
 
 PRIOR_SPEED_RATIO = 3.0
 """Assumed speed of validation relative to training, before the first validation."""
 _OUTLIVED_SHARE = 0.25
+_LOAD_CHANGE = 0.1  # of the logarithm of the remaining time, by the speed of the last minute
 _STDEVS_FOR_80_PERCENT = 1.28  # standard deviations on either side of the 80 % band
 _MIN_BAND_SHARE = 0.02  # minimum of the band on either side, as a share of the remaining time
 
 
 class Remaining(NamedTuple):
     """Seconds until training ends: the median, and a band with about 80 % of runs."""
-
-    median: float
-    low: float
-    high: float
-
-
-class StopAt(NamedTuple):
-    """The validation after which training stops: the median, and the same band."""
 
     median: float
     low: float
@@ -60,6 +50,8 @@ class Estimate(NamedTuple):
     validation_cost: float
     train_speed: float | None
     validation_speed: float | None
+    unless_better: int | None = None
+    """In how many validations the rule stops the run if none of them improves; None: it does not."""
 
     def at_most(self, seconds: float) -> Estimate:
         """Return this estimate for a run that ends after ``seconds`` at the latest."""
@@ -88,27 +80,24 @@ class Estimator:
         metric: Metric | None = None,
         skip: int = 1,
     ) -> None:
-        if forecast not in ("ensemble", "former", "none"):
-            raise ValueError(f"forecast={forecast!r} must be 'ensemble', 'former' or 'none'.")
         if speed not in ("ledger", "paper", "former"):
             raise ValueError(f"speed={speed!r} must be 'ledger', 'paper' or 'former'.")
-        self.plan, self.rule, self.ledger, self.rates, self.earlier = plan, rule, ledger, rates, earlier
-        self.forecast, self.speed = forecast, speed
+        self.plan, self.ledger, self.speed = plan, ledger, speed
+        self.stopping = StopForecast(rule, metric or Metric(), forecast, rates=rates, earlier=earlier, seed=seed)
+        """The forecast of early stopping, with the validations so far."""
         self.window = SpeedWindow(skip)
-        self.metric = metric or Metric()
-        self.seen: list[tuple[float, float, float]] = []
-        """For each validation: position in raw points, value, and known variance."""
         self.cycles = 0
         """Raw points of this process."""
         self.made = self.took = 0.0
         """When the last forecast was made, in seconds since the ledger was opened, and how long it took."""
         self.ratio, self.rest = PRIOR_SPEED_RATIO, 0.0
         """Until measured in this process: speed of validation relative to training, other time per second of work."""
-        self._rng = np.random.default_rng(seed)
+        self.load_changed = False
+        """True while the speed of the last minute differs from that of the time before."""
         self.forecasts = 0
         """How many were made."""
-        self._stops: Stops | None = None
-        self._stale, self._last = False, 0
+        self._stop: StopAt | None = None
+        self._stale, self._last, self._trend = False, 0, 0.0
         self._recent: list[tuple[float, float, float]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,14 +105,16 @@ class Estimator:
         plan = self.plan
         return {
             "done": plan.done, "since": plan.since, "checked": plan.checked, "trained": self.ledger.counts[TRAIN],
-            "seen": [list(one) for one in self.seen], "shares": list(self.shares()),
+            "seen": [list(one) for one in self.stopping.seen], "shares": list(self.shares()),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`; speeds are measured again."""
         require_state(state, self.state_dict(), "an Estimator")
         self.plan.done, self.plan.since, self.plan.checked = state["done"], state["since"], state["checked"]
-        self.seen = [(float(x), float(value), float(variance)) for x, value, variance in state["seen"]]
+        self.stopping.seen.clear()
+        for x, value, variance in state["seen"]:
+            self.stopping.see(float(x), float(value), float(variance))
         self.ratio, self.rest = state["shares"]
         self.ledger.resume(state["trained"])
         self.changed()
@@ -154,84 +145,67 @@ class Estimator:
             self.plan.reached()
             self.cycles += 1
             x = float(self.plan.done)
-        self.seen.append((x, value, variance))
+        self.stopping.see(x, value, variance)
         self._stale = True
 
-    @property
-    def values(self) -> list[float]:
-        """The results of the validations at raw points."""
-        return [value for x, value, _ in self.seen if x == int(x)]
-
     def changed(self) -> None:
-        """Drop the forecast: the plan, the rule or the learning rates have changed."""
-        self._stops = None
+        """Drop the forecast: the rule or the learning rates have changed."""
+        self._stop = None
+        self.stopping.restart()
 
     # ------------------------------------------------------------ estimates
 
-    def stops(self, pace: float = 0.0) -> Stops:
-        """Return draws of where the run stops, cached until there is new information.
+    def due(self, pace: float) -> bool:
+        """Return True if there is no forecast, or if it is time for one with a validation that is new.
 
-        New are a validation, or a plan that is longer by more than 5 % and by a whole raw point. Draws are made at the
-        earliest after ``pace`` times as long as the last took, four times sooner if the run has outlived most of them.
-        Until then the draws that are not over yet are kept, and those that nothing stopped end with the plan: with a
-        shorter plan that is exact.
+        That is ``pace`` times as long after the last as it took, four times sooner if the run has outlived it.
         """
-        last, found = self.plan.last, self._stops
-        if found is not None and (self._stale or self._longer(found, last)):
-            wait = pace * self.took * (_OUTLIVED_SHARE if (found.draws <= self.plan.done).mean() > 0.5 else 1.0)
-            found = found if self.ledger.elapsed() - self.made < wait else None
-        if found is None:
-            begun = time.perf_counter()
-            self._stops = found = self._forecast()
-            self._stale, self._last, self.forecasts = False, last, self.forecasts + 1
-            self.made, self.took = self.ledger.elapsed(), time.perf_counter() - begun
-        if not self._stale and last == self._last:
-            return found
-        least = min(self.plan.done + 1, last) if self._stale else 0
-        return Stops(np.clip(np.where(found.draws >= self._last, last, found.draws), least, last))
+        if (stop := self._stop) is None:
+            return True
+        wait = pace * self.took * (_OUTLIVED_SHARE if stop.median <= self.plan.done else 1.0)
+        return self._stale and self.ledger.elapsed() - self.made >= wait
 
-    def _longer(self, found: Stops, last: int) -> bool:
-        """Return True if draws cut off by the end of the plan could lie far beyond it.
+    def renew(self) -> None:
+        """Forecast where the run stops, and whether its speed has a trend."""
+        begun, self._last = time.perf_counter(), self.plan.last
+        self._stop = self.stopping.make(self._last)
+        self._trend = trend_of(*self.ledger.training()) if self.speed == "ledger" else 0.0
+        self._stale, self.forecasts = False, self.forecasts + 1
+        self.made, self.took = self.ledger.elapsed(), time.perf_counter() - begun
 
-        That is after the plan became longer.
+    @property
+    def stop_at(self) -> StopAt | None:
+        """Where the run stops by the last forecast, in the present plan; None before the first.
+
+        What nothing stopped ends with the plan: with a shorter one that is exact.
         """
-        cut = len(found.draws) > 1 and bool((found.draws >= self._last).any())  # one draw: there is nothing to guess
-        return cut and last >= self._last + max(1, MOVED_SHARE * self._last)
+        last = self.plan.last
+        if self.stopping.nothing_to_guess:
+            return StopAt(float(last), float(last), float(last))
+        if self._stop is None:
+            return None
+        return self._stop.within(last, self.plan.done + 1 if self._stale else 0, self._last)
 
-    def _forecast(self) -> Stops:
-        last, metric = self.plan.last, self.metric
-        x, values, variances = np.array(self.seen, float).reshape(-1, 3).T
-        if self.forecast == "none" or isinstance(self.rule, Never) or not np.isfinite(values).all():
-            return Stops(np.full(1, float(last)))
-        raw = values[x == np.floor(x)]
-        seen, compared = Observations(x, metric.errors(values), variances), metric.compared(raw).tolist()
-
-        def stops(errors: Floats) -> NDArray[np.int64]:
-            return self.rule.stops_after(compared, metric.back(errors, values))
-
-        if self.forecast == "former":
-            return power_law.forecast(seen, len(raw), stops, last, rng=self._rng)
-        return curve_ensemble.forecast(seen, len(raw), stops, last, self.rates, rng=self._rng, earlier=self.earlier)
-
-    def estimate(self, pace: float = 0.0) -> Estimate | None:
-        """Estimate what remains, with `stops` at ``pace``; None before the first batch."""
+    def estimate(self) -> Estimate | None:
+        """Estimate what remains by the last forecast; None before it, and before the first batch."""
         self.ledger.settle()
-        stops = self.stops(pace)
-        centre = np.array([stops.median, *stops.band()])
-        train, validation = self.plan.remaining(centre)
+        if (stop := self.stop_at) is None:
+            return None
+        train, validation = (list(of) for of in zip(*map(self.plan.remaining, stop), strict=True))
         if self.speed == "former":
             seconds, speeds = self._by_units(train, validation)
         elif self.speed == "paper":
             seconds, speeds = self._by_window(train, validation)
         else:
-            seconds, speeds = self._by_ledger(centre, train, validation)
+            seconds, speeds = self._by_ledger(stop, train, validation)
         if seconds is None:
             return None
-        rest, low, high = map(float, seconds)
-        stop, first, latest = map(float, centre)
-        return Estimate(rest, low, high, stop, first, latest, float(train[0]), float(validation[0]), *speeds)
+        certain = self.stopping.unless_better
+        certain = None if certain is None or certain > self.plan.last else certain - self.plan.done
+        rest, low, high = seconds
+        return Estimate(rest, low, high, *stop, train[0], validation[0], *speeds, certain)
 
-    def _by_units(self, train: Floats, validation: Floats) -> tuple[Floats | None, tuple[float | None, float | None]]:
+    def _by_units(self, train: list[float], validation: list[float]) -> _Timed:
         now = (self.ledger.now, self.ledger.counts[TRAIN], self.ledger.counts[VALIDATION])
         self._recent.append(now)
         while len(self._recent) > 2 and self._recent[1][0] <= now[0] - 10.0:
@@ -242,43 +216,49 @@ class Estimator:
         speed = units(now[1] - then[1], now[2] - then[2], now[0] - then[0])
         if not speed:
             return None, (None, None)
-        return (train + validation / 3) / speed, (speed, None)
+        return [(a + b / 3) / speed for a, b in zip(train, validation, strict=True)], (speed, None)
 
-    def _by_window(self, train: Floats, validation: Floats) -> tuple[Floats | None, tuple[float | None, float | None]]:
+    def _by_window(self, train: list[float], validation: list[float]) -> _Timed:
         fast, checked = self.window.speeds
         if fast is None:
             return None, (None, checked)
-        return train / fast + (validation / (checked or PRIOR_SPEED_RATIO * fast)), (fast, checked)
+        slow = checked or PRIOR_SPEED_RATIO * fast
+        idle = VALIDATION if self.ledger.current == TRAIN else TRAIN
+        speeds = (None, checked) if idle == TRAIN else (fast, None)
+        return [a / fast + b / slow for a, b in zip(train, validation, strict=True)], speeds
 
-    def _by_ledger(
-        self, stop: Floats, train: Floats, validation: Floats
-    ) -> tuple[Floats | None, tuple[float | None, float | None]]:
+    def _by_ledger(self, stop: StopAt, train: list[float], validation: list[float]) -> _Timed:
         ledger = self.ledger
         near = self._seconds(stop, train, validation, SHORT_WINDOW_SECONDS)
         if near is None:
             return None, (None, None)
-        window = max(SHORT_WINDOW_SECONDS, float(near[0]))
+        window = max(SHORT_WINDOW_SECONDS, near[0])
         far = self._seconds(stop, train, validation, window)
         assert far is not None
-        both = np.sqrt(near * far)
-        spread = np.abs(np.log(np.maximum(near, 1e-9) / np.maximum(far, 1e-9))) / 2 + _MIN_BAND_SHARE
-        spread += _STDEVS_FOR_80_PERCENT * ledger.unsure(window)
-        seconds = np.array([both[0], both[1] * np.exp(-spread[1]), both[2] * np.exp(spread[2])])
+        unsure = _STDEVS_FOR_80_PERCENT * ledger.unsure(window) + _MIN_BAND_SHARE
+        spreads = [unsure + abs(math.log(max(a, 1e-9) / max(b, 1e-9))) / 2 for a, b in zip(near, far, strict=True)]
+        self.load_changed = spreads[0] - unsure > _LOAD_CHANGE / 2
+        median, low, high = (math.sqrt(a * b) for a, b in zip(near, far, strict=True))
+        seconds = [median, low * math.exp(-spreads[1]), high * math.exp(spreads[2])]
         return seconds, (ledger.rate(TRAIN, SHORT_WINDOW_SECONDS), ledger.rate(VALIDATION, SHORT_WINDOW_SECONDS))
 
-    def _seconds(self, stop: Floats, train: Floats, validation: Floats, window: float) -> Floats | None:
+    def _seconds(self, stop: StopAt, train: list[float], validation: list[float], window: float) -> list[float] | None:
         ledger = self.ledger
-        cycle = (ledger.seconds[0] + ledger.seconds[1] + ledger.seconds[2]) / max(1, self.cycles)
-        window = max(window, cycle) if self.cycles else window
+        if self.cycles:
+            window = max(window, sum(ledger.seconds) / self.cycles)
         fast = ledger.rate(TRAIN, window)
         if fast is None:
             return None
         checked = ledger.rate(VALIDATION, window) or self.ratio * fast
-        work = train / fast + validation / checked
+        seen = ledger.counts[TRAIN]
+        work = [
+            a / fast * grown(self._trend, window * fast, a, seen) + b / checked
+            for a, b in zip(train, validation, strict=True)
+        ]
         if not self.cycles:
-            return np.asarray(work * (1 + self.rest))
-        other = ledger.seconds[OTHER] / self.cycles
-        return np.asarray(work + other * np.maximum(0.0, stop - self.plan.done - 1))
+            return [one * (1 + self.rest) for one in work]
+        other, done = ledger.seconds[OTHER] / self.cycles, self.plan.done
+        return [one + other * max(0.0, place - done - 1) for one, place in zip(work, stop, strict=True)]
 
     def shares(self) -> tuple[float, float]:
         """Return `ratio` and `rest`, which survive a restart better than speeds do."""
@@ -286,3 +266,7 @@ class Estimator:
         train, validation, other = self.ledger.seconds
         whole = self.cycles and train + validation
         return checked / fast if fast and checked else self.ratio, other / whole if whole else self.rest
+
+
+_Timed: TypeAlias = tuple[list[float] | None, tuple[float | None, float | None]]
+"""Remaining seconds (median, low, high), and the speeds of training and validation."""

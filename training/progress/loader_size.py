@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,10 +20,10 @@ def length_of(loader: Any, name: str) -> float | None:
     """
     if loader is None:
         return None
-    if isinstance(loader, numbers.Integral) and not isinstance(loader, bool):
-        if loader < 0 or (loader == 0 and name == "train"):
+    if isinstance(loader, numbers.Real) and not isinstance(loader, bool):
+        if not 0 <= float(loader) < math.inf or (loader == 0 and name == "train"):
             raise ValueError(f"{name}={loader!r} must be a loader, or a number above 0.")
-        return int(loader)
+        return float(loader)
     if not isinstance(loader, str | bytes):
         if (stated := stated_length(loader)) is not None:
             return stated
@@ -32,6 +33,17 @@ def length_of(loader: Any, name: str) -> float | None:
             if hasattr(loader, "__iter__"):
                 return None
     raise TypeError(f"{name}={loader!r:.60} must be a loader, or a number.")
+
+
+def instances_of(validation: Any) -> float:
+    """Return the instances of a validation, given its loader or their number; 0: unknown.
+
+    Raises ValueError if there are none.
+    """
+    checks = length_of(validation, "validation")
+    if validation is not None and checks == 0:
+        raise ValueError("The validation set is empty: there is nothing to validate. Leave validation= out.")
+    return (checks or 0.0) * (1.0 if isinstance(validation, numbers.Real) else Sizes(validation, None).mean)
 
 
 class EpochLength:

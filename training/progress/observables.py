@@ -9,11 +9,12 @@ from looptap.streams.durations import duration
 from looptap.streams.loop_observer import LoopObserver
 from looptap.training.noted import Noted
 from looptap.training.progress.clock_ledger import TRAIN, Ledger
-from looptap.training.progress.estimate import Estimate, Remaining, StopAt
+from looptap.training.progress.estimate import Estimate, Remaining
+from looptap.training.progress.forecast.stop_forecast import StopAt
 from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
-_FRACTION_HYSTERESIS = 0.02  # drops smaller than this are not shown
+_FRACTION_HYSTERESIS = 0.02  # a longer run lowers the fraction by so much at most: then it waits
 
 
 class ProgressObservables(Noted, LoopObserver):
@@ -34,7 +35,7 @@ class ProgressObservables(Noted, LoopObserver):
         self.steps = 0
         """Batches that were trained."""
         self._before = 0.0  # seconds of earlier processes
-        self._spent = self._shown = 0.0
+        self._spent = self._shown = self._peak = 0.0
         self._over = False
 
     def on_command(self) -> None:
@@ -67,11 +68,20 @@ class ProgressObservables(Noted, LoopObserver):
         rest = self.remaining.median
         if math.isnan(rest):
             return self._shown
-        elapsed = self.elapsed
-        now = min(elapsed / (elapsed + rest), 0.999) if elapsed + rest > 0 else 0.0
-        if now > self._shown or now < self._shown - _FRACTION_HYSTERESIS:
+        now = self._done_share(self.elapsed, rest)
+        if now > self._shown:
             self._shown = now
+        elif now < self._peak - _FRACTION_HYSTERESIS:
+            self._shown = self._peak - _FRACTION_HYSTERESIS
+        self._peak = max(self._peak, self._shown)
         return self._shown
+
+    def _restart_fraction(self) -> None:
+        """Show the fraction as it is: a setting has changed."""
+        self._shown = self._peak = 0.0
+
+    def _done_share(self, done: float, rest: float) -> float:
+        return min(done / (done + rest), 0.999) if done + rest > 0 else 0.0
 
     @property
     def elapsed(self) -> float:
@@ -83,6 +93,17 @@ class ProgressObservables(Noted, LoopObserver):
         """The validation after which training stops (median, low, high), or None."""
         found = self.estimate()
         return None if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
+
+    @property
+    def unless_better(self) -> int | None:
+        """In how many validations the rule stops training if none improves, or None."""
+        found = self.estimate()
+        return None if found is None else found.unless_better
+
+    @property
+    def reason(self) -> str:
+        """Why the estimate has just moved by more than a tenth of the run, if it has."""
+        raise NotImplementedError
 
     @property
     def train_speed(self) -> float | None:
@@ -116,6 +137,7 @@ class ProgressObservables(Noted, LoopObserver):
         return {
             "fraction": self.fraction, "over": self._over, "elapsed": self.elapsed,
             "remaining": list(rest) if known else None, "stop_at": list(self.stop_at or ()) or None,
+            "unless_better": self.unless_better, "reason": self.reason,
             "epoch": self.epoch, "steps": self.steps, "train_speed": self.train_speed,
             "validation_speed": self.validation_speed, "train_cost": found and found.train_cost,
             "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": self.note,

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from looptap.training.progress.forecast.stopping_rules import Floats
-
 _SAME_POINT_SHARE = 0.2  # of the way to the next raw point
 
 
@@ -48,23 +44,21 @@ class TrainingPlan:
 
     def checked_at_point(self) -> float:
         """Return the instances of the validation just ended, without inserted ones."""
-        here = self.inserted(np.array([self.done + 1])) - self.inserted(np.array([self.done]))
-        return max(0.0, self.checked - self.subset * float(here[0]))
+        return max(0.0, self.checked - self.subset * self.inserted(self.done, self.done + 1))
 
-    def inserted(self, points: Floats) -> Floats:
-        """Return how many validations are inserted before raw point ``points``."""
-        sums = np.concatenate([[0.0], np.cumsum(self.ahead)])
-        return np.asarray(sums[np.minimum(points, len(sums) - 1).astype(int)])
+    def inserted(self, first: float, last: float) -> int:
+        """Return how many validations are inserted between raw points ``first`` and ``last``."""
+        return sum(self.ahead[int(first) : int(last)])
 
-    def remaining(self, stop: Floats) -> tuple[Floats, Floats]:
-        """Return the remaining training and validation instances for ``stop`` points.
+    def remaining(self, stop: float) -> tuple[float, float]:
+        """Return the remaining training and validation instances for a ``stop``.
 
         Training left after the last raw point belongs to the run.
         """
-        points = np.maximum(0.0, stop - self.done)
-        train = np.where(stop >= self.last, self.left, np.minimum(self.point * points - self.since, self.left))
-        inserted = self.subset * (self.inserted(stop) - self.inserted(np.array([self.done])))
-        return np.maximum(0.0, train), np.maximum(0.0, self.validation * points + inserted - self.checked)
+        points = max(0.0, stop - self.done)
+        train = self.left if stop >= self.last else min(self.point * points - self.since, self.left)
+        inserted = self.subset * self.inserted(self.done, stop)
+        return max(0.0, train), max(0.0, self.validation * points + inserted - self.checked)
 
 
 def nearest(place: float) -> float:

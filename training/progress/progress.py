@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
-from looptap.training.progress.arguments import (
-    callables,
-    counts,
-    earlier_from,
-    number_of,
-    positive,
-    rates_of,
-    rule_of,
-    seed_of,
-)
+from looptap.training.progress import arguments
 from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger, steady
-from looptap.training.progress.estimate import Estimate, Estimator
+from looptap.training.progress.estimate import PRIOR_SPEED_RATIO, Estimate, Estimator
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
-from looptap.training.progress.loader_size import EpochLength, Sizes, length_of
+from looptap.training.progress.loader_size import EpochLength, Sizes, instances_of
 from looptap.training.progress.observables import ProgressObservables
 from looptap.training.progress.plan import TrainingPlan, nearest
 from looptap.training.progress.run_end import RunEnd
+from looptap.training.progress.setting import Setting
 from looptap.training.progress.step_counter import StepCounter
 from looptap.training.progress.validation_subsets import Inserting
 from looptap.training.saved_state import require_state
@@ -72,8 +62,8 @@ class Progress(ProgressObservables):
     1.0
     """
 
-    epochs = Control(int, minimum=1, default=1, doc="after how many epochs training ends")
-    patience = Control(int, minimum=0, default=0, doc="how many validations without improvement stop the run")
+    epochs = Setting(int, minimum=1, default=1, doc="after how many epochs training ends")
+    patience = Setting(int, minimum=0, default=0, doc="how many validations without improvement stop the run")
 
     def __init__(
         self,
@@ -99,26 +89,21 @@ class Progress(ProgressObservables):
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every, accumulate=accumulate)
-        positive(budget=budget, max_time=max_time, every=every)
-        callables(size=size, on_update=on_update, clock=clock)
+        self._ready = False  # settings take no effect yet
+        arguments.counts(epochs=epochs, max_steps=max_steps, validate_every=validate_every, accumulate=accumulate)
+        arguments.positive(budget=budget, max_time=max_time, every=every)
+        arguments.callables(size=size, on_update=on_update, clock=clock)
         if epochs is None and max_steps is None and budget is None and max_time is None:
             raise ValueError("Nothing says when training ends: give epochs=, max_steps=, budget= or max_time=.")
-        self._length = EpochLength(train)
-        sizes = Sizes(train, size)
-        checks, batch = length_of(validation, "validation"), Sizes(validation, None)
-        if validation is not None and checks == 0:
-            raise ValueError("The validation set is empty: there is nothing to validate. Leave validation= out.")
-        if isinstance(validation, numbers.Real):
-            batch = Sizes(1, None)
+        self._length, sizes = EpochLength(train), Sizes(train, size)
         if max_steps is None and budget is None and epochs is not None and self._length.present == 0:
             raise ValueError("The training loader is empty: an epoch of no batches never brings training to an end.")
-        self._validation = (checks or 0) * batch.mean
+        self._validation = instances_of(validation)
         self._every_batches = validate_every
         max_batches = None if max_steps is None else max_steps * accumulate
         self._end = RunEnd(epochs is not None, max_batches, budget, max_time)
         self.epochs = epochs or 1
-        self._rule: StopRule = rule_of(rule)
+        self._rule: StopRule = arguments.rule_of(rule)
         if (patience := getattr(self._rule, "patience", None)) is not None:
             self.patience = patience
         self.metric = Metric(metric)
@@ -134,13 +119,13 @@ class Progress(ProgressObservables):
         plan = TrainingPlan(1.0, 0.0, self._validation)
         self.estimator = Estimator(
             plan, self._rule, self.ledger, forecast=forecast, speed=speed, metric=self.metric,
-            seed=seed_of(seed), rates=rates_of(rates), earlier=earlier_from(history, self.metric),
-            skip=sizes.prefetched or 1,
+            seed=arguments.seed_of(seed), rates=arguments.rates_of(rates), skip=sizes.prefetched or 1,
+            earlier=arguments.earlier_from(history, self.metric),
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked, self._point_at = -math.inf, 0.0
-        self._asked: tuple[object, ...] | None = None
+        self._looked, self._point_at, self._stopped_at = -math.inf, 0.0, 0
+        self._ready = True
         if insert is not None:
             if not isinstance(insert, Inserting):
                 raise TypeError(f"insert={insert!r:.60} must be Inserting(evaluate, model, validation).")
@@ -152,6 +137,7 @@ class Progress(ProgressObservables):
     def train(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
         """Yield and count the batches of an epoch; one counts at the next request."""
         loader = self._length.loader if loader is None else loader
+        self._ignored()
         self._from, self._resumed = self.steps - self._resumed, 0
         known = self._length.begin(loader, self._in_epoch)
         self._phase(TRAIN)
@@ -205,6 +191,7 @@ class Progress(ProgressObservables):
         if self._insert is not None and self._insert.due():
             self._inserted(self._insert)
         self._turned()
+        self._renew()
         self._update()
 
     def _turned(self) -> None:
@@ -214,7 +201,8 @@ class Progress(ProgressObservables):
 
     def validated(self, value: float) -> bool:
         """Record the result of a validation; True if the rule stops training here."""
-        number = number_of(value)
+        number = arguments.number_of(value)
+        self._ignored()
         self._flush()
         if not math.isfinite(number):
             self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
@@ -227,8 +215,19 @@ class Progress(ProgressObservables):
             self._insert.next_point(None if self._every_batches else self._length.later)
             if self._insert.reason:
                 plan.ahead = []
-        compared = self.metric.compared(np.array(self.estimator.values)).tolist()
-        return self.rule.stops(compared) == len(compared)
+        stopping = self.estimator.stopping
+        compared = self.metric.compared(np.array(stopping.values)).tolist()
+        stop = self.rule.stops(compared) == len(compared)
+        self._stopped_at = len(compared) if stop and stopping.method != "none" else 0
+        self._renew()
+        return stop
+
+    def _ignored(self) -> None:
+        """Forecast no stop in a loop that goes on after the rule has stopped it."""
+        if self._stopped_at:
+            self._say(arguments.ignored_rule(self.rule, self._stopped_at))
+            self._stopped_at, self.estimator.stopping.method = 0, "none"
+            self.estimator.changed()
 
     def finished(self) -> None:
         """Record that training is over: `fraction` is 1 and nothing remains."""
@@ -247,23 +246,30 @@ class Progress(ProgressObservables):
 
     @rule.setter
     def rule(self, rule: StopRule | Callable[[list[float]], object] | None) -> None:
-        self._rule = rule_of(rule)
+        self._rule = arguments.rule_of(rule)
         self.patience = getattr(self._rule, "patience", self.patience)
+        self.set_up()
+
+    @property
+    def reason(self) -> str:
+        """Why the estimate has just moved by more than a tenth of the run, if it has."""
+        return self.estimator.stopping.reason or ("the speed changed" if self.estimator.load_changed else "")
+
+    def _done_share(self, done: float, rest: float) -> float:
+        """Return the share of the time, or with the speed of the paper that of the work: its percentage."""
+        if self._estimate is not None and self.estimator.speed == "paper":
+            done, rest = (a + b / PRIOR_SPEED_RATIO for a, b in (self.ledger.counts, self._estimate[6:8]))
+        return super()._done_share(done, rest)
 
     def estimate(self) -> Estimate | None:
         """Return the estimate; None while the epoch length or speed is unknown.
 
-        It is at most a second old. A validation affects the forecast of the stop later if forecasts would otherwise
-        take more than 0.1 % of the time; a change of the epochs, the patience or, by more than 5 %, the expected
-        length of the loader takes effect at once.
+        It is at most a second old, and reads the last forecast of the stop. One is made after a validation, later if
+        forecasts would otherwise take more than 0.1 % of the time, and after a change of the epochs or the patience.
         """
-        age, asked = self.ledger.elapsed() - self._looked, (self.epochs, self.patience, self._over)
-        most = ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS
-        if asked != self._asked or age > most or self._length.moved():
-            begun = time.perf_counter()
-            self._refresh(asked != self._asked)
-            self._asked = asked
-            self._spent += time.perf_counter() - begun
+        age = self.ledger.elapsed() - self._looked
+        if age > (ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS) or self._length.moved():
+            self._refresh()
         return self._estimate
 
     # ------------------------------------------------------------ a resumed run
@@ -289,7 +295,7 @@ class Progress(ProgressObservables):
         self.estimator.load_state_dict(state)
         point = self._every_batches or self._length.later
         self._point_at = nearest(self._position() - (state["since"] / (point * self._counter.size) if point else 0.0))
-        self._asked = None
+        self._looked = -math.inf
 
     # ------------------------------------------------------------ inside
 
@@ -318,34 +324,53 @@ class Progress(ProgressObservables):
         batches = self._length.left(self.epochs - self.epoch, self._in_epoch)
         return self._end.left(batches, self.steps, self.ledger.counts[TRAIN], self._counter.sizes.mean)
 
-    def _refresh(self, asked: bool) -> None:
-        """Plan and estimate; ``asked`` forecasts again at once, after a changed setting."""
-        estimator, plan = self.estimator, self.estimator.plan
+    def set_up(self) -> None:
+        """Take a changed setting into account."""
+        if self._ready:
+            self.estimator.changed()
+            self._restart_fraction()
+            self._renew()
+
+    def _plan(self) -> float | None:
+        """Bring the plan up to date; return the instances left; None: unknown."""
         self._flush()
         self._turned()
-        self._looked = self.ledger.elapsed()
-        batches = self._length.plan()
-        batches, left = self._every_batches or batches, self._left()
-        if left is None or self._over:
-            self._estimate = None
-            return
+        plan, batches = self.estimator.plan, self._length.plan()
+        batches, left = self._every_batches or batches, None if self._over else self._left()
+        if left is None:
+            return None
         whole = left if math.isfinite(left) else self.ledger.counts[TRAIN] + 1.0
         plan.left, plan.point = whole, batches * self._counter.sizes.mean if batches else max(whole, 1.0)
         if batches:  # in these units a change of length keeps the number of points
             plan.since = (self._position() - self._point_at) * plan.point
-        if asked or self.rule != estimator.rule:
-            estimator.rule = self.rule
-            estimator.changed()
-        try:
-            found = estimator.estimate(_FORECAST_PACE_FACTOR)
-        except Exception as error:  # a rule of the host's that cannot take simulated futures
-            estimator.forecast = "none"
-            estimator.changed()
-            found = estimator.estimate()
-            self._say(f"A forecast raised {type(error).__name__}: {error}; early stopping is not forecast any more.")
-        if found is not None:
-            found = self._end.in_time(found, left, self.elapsed)
-        self._estimate = found
+        return left
+
+    def _renew(self) -> None:
+        """Forecast again, if there is something new and it is time."""
+        estimator = self.estimator
+        if not estimator.due(_FORECAST_PACE_FACTOR):
+            return
+        begun = time.perf_counter()
+        if self._plan() is not None:
+            estimator.stopping.rule = self.rule
+            try:
+                estimator.renew()
+            except Exception as error:  # a rule of the host's that cannot take simulated futures
+                estimator.stopping.method = "none"
+                estimator.renew()
+                self._say(
+                    f"A forecast raised {type(error).__name__}: {error}; early stopping is not forecast any more."
+                )
+            self._looked = -math.inf
+        self._spent += time.perf_counter() - begun
+
+    def _refresh(self) -> None:
+        """Estimate again by the last forecast."""
+        begun = time.perf_counter()
+        self._looked, left = self.ledger.elapsed(), self._plan()
+        found = None if left is None else self.estimator.estimate()
+        self._estimate = None if found is None or left is None else self._end.in_time(found, left, self.elapsed)
+        self._spent += time.perf_counter() - begun
 
     def _update(self, now: bool = False) -> None:
         if self._on_update is None or not (now or self.ledger.now - self._updated >= self._every):

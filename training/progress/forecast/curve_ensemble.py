@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from looptap.training.progress.forecast.future_noise import drawn_noise
 from looptap.training.progress.forecast.stopping_rules import Floats
 
 DRAW_COUNT = 400
@@ -26,22 +27,25 @@ _OVERSAMPLING_FACTOR = 4  # draws with a negative coefficient are rejected
 _POWERS = [(x0, b) for x0 in (0.3, 2.0) for b in (0.3, 0.6, 1.0, 1.7)]
 _POWER_LAW_PRIOR = 0.45  # the prior of all power laws together
 _EXPONENTIALS = (  # beta, how many time constants, their prior together; with beta above 1 a fall begins late
-    (1.0, 6, 0.15), (0.5, 4, 0.05), (1.4, 6, 0.15), (1.9, 7, 0.15), (2.5, 7, 0.1),
+    (1.0, 5, 0.15), (0.5, 3, 0.05), (1.4, 5, 0.15), (1.9, 5, 0.15), (2.5, 5, 0.1),
 )  # fmt: skip
 _MIN_TIME_CONSTANT_POINTS = 3.0  # points: the shortest time constant of an exponential
-_SIGMAS = np.geomspace(0.004, 0.12, 9)
-_TAILS = ((None, 0.45), (0.08, 0.35 / 3), (0.25, 0.35 / 3), (0.8, 0.35 / 3), ("rise", 0.2))
+_SIGMAS = np.geomspace(0.00005, 0.13, 9)
+_SLOW_TAILS = ((None, 0.45), (0.08, 0.25 / 3), (0.25, 0.25 / 3), (0.8, 0.25 / 3))
+_RISES, _RISES_PRIOR = (10.0, 100.0), 0.3  # points in which over-fitting may add a first error; the prior
+_FLAT_PRIOR = 0.1  # of a curve that never learns anything
 _MEANS = np.array([0.25, 0.65, 0.12])  # of c, a, t, in units of the first error
 _SPREADS = np.array([0.30, 0.45, 0.20])
 _DROP_MEAN_AND_SPREAD = (0.02, 0.06)  # mean and spread of d
+_RATE_MEAN_AND_SPREAD = (0.05, 0.08)  # the same of what the largest learning rate adds to the error
 _EARLIER_RUN_SPREADS = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
 _EARLIER_RUN_PACES = (0.7, 1.0, 1.4)  # of this run relative to an earlier one
 _NOISE_ERROR_POWER = 1.5  # power of the error by which the variance of noise falls
 _DROP_EFFECT_POINTS = 1.0  # points within which a drop of the learning rate takes effect
 _AGE_DISCOUNT, _MIN_WEIGHT = 1.0, 0.01
 _EVIDENCE_POWER = 0.7  # power of the evidence, since real curves match none of these exactly
-_NOISE_CORRELATION = 0.3  # between the noise of successive validations
-_BAND_QUANTILES = (0.22, 0.93)  # of the draws; fitted, since draws are wide and real runs last longer
+_BAND_QUANTILES = (0.11, 0.90)  # of the draws; fitted, since draws are wide and real runs last longer
+_SURPRISES_PER_POINT, _SURPRISE_MEAN = 0.008, 0.12  # drops that are not known ahead, and the mean of their logarithms
 _MAX_OBSERVATIONS = 120  # observations; older ones are merged
 _MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
 
@@ -66,11 +70,11 @@ class Stops:
     @property
     def median(self) -> float:
         """The median of the draws."""
-        return float(np.median(self.draws))
+        return float(np.quantile(self.draws, 0.5, method="closest_observation"))
 
     def band(self) -> tuple[float, float]:
         """Return the quantiles between which about 80 % of runs stop."""
-        found = np.quantile(self.draws, _BAND_QUANTILES)
+        found = np.quantile(self.draws, _BAND_QUANTILES, method="closest_observation")
         return float(found[0]), float(found[1])
 
 
@@ -111,43 +115,62 @@ def forecast(
     if done >= last:
         return Stops(np.full(1, float(last)))
     unit = float(seen.y[0]) if len(seen.y) and seen.y[0] > 0 else scale
-    curves = _Curves(last, rates, earlier)
-    weights, means, roots = curves.posterior(_merged(seen), unit)
+    merged = _merged(seen)
+    curves = _Curves(last, rates, earlier, _lowest(merged))
+    weights, means, roots = curves.posterior(merged, unit)
     chosen, linear = curves.drawn(weights, means, roots, rng)
     cells, levels = np.divmod(chosen, len(_SIGMAS))
+    residuals, shares = curves.residuals(merged, unit, cells, linear)
+    length = min(last - done, HORIZON_POINTS)
+    noise = drawn_noise(residuals, shares, _SIGMAS[levels], length, rng)
+    luck = _luck(len(cells), length, rng)
     paths = np.empty((len(cells), 0))
     found = np.zeros(len(cells), np.int64)
-    for until in (done + _FIRST_POINTS, done + HORIZON_POINTS):  # most stop soon
-        going = np.flatnonzero(found == 0)
-        future = np.arange(done + 1 + paths.shape[1], min(last, until) + 1, dtype=float)
-        if not len(going) or not len(future):
+    begun, place = 0, np.arange(len(cells))
+    for until in (_FIRST_POINTS, HORIZON_POINTS):  # most stop soon
+        place = np.flatnonzero(found == 0)
+        future = np.arange(begun, min(length, until))
+        if not len(place) or not len(future):
             break
-        ahead = curves.paths(future, cells[going], linear[going])
-        noise = np.sqrt(np.clip(ahead, 0.01, 1.0))
-        noise *= np.sqrt(noise)  # in total, the error to the power of _NOISE_ERROR_POWER / 2
-        noise *= (_SIGMAS[levels[going]] / np.sqrt(1 + _NOISE_CORRELATION**2))[:, None] * np.sqrt(curves.rate(future))
-        fresh = rng.standard_normal((ahead.shape[0], ahead.shape[1] + 1))
-        ahead += noise * (fresh[:, 1:] + _NOISE_CORRELATION * fresh[:, :-1])
-        paths = np.concatenate([paths[going], ahead * unit], axis=1)
-        found[going] = stops(paths)
+        x: Floats = done + 1.0 + future.astype(float)
+        ahead = curves.paths(x, cells[place], linear[place])
+        ahead *= luck[place[:, None], future]
+        ahead += noise[place[:, None], future] * np.sqrt(_noise_level(ahead, curves.rate(x)))
+        paths = ahead * unit if not begun else np.concatenate([paths[place], ahead * unit], axis=1)
+        found[place] = stops(paths)
+        begun = until
     return Stops(np.where(found == 0, last, found).astype(float))
+
+
+def _luck(rows: int, length: int, rng: np.random.Generator) -> Floats:
+    """Return factors of errors to come: now and then something that is not known ahead lets them drop."""
+    sizes = rng.exponential(_SURPRISE_MEAN, (rows, length))
+    sizes[rng.random((rows, length)) >= _SURPRISES_PER_POINT] = 0.0
+    return np.asarray(np.exp(-np.cumsum(sizes, axis=1)))
+
+
+def _noise_level(errors: Floats, rates: Floats) -> Floats:
+    """Return the variance of the noise at ``errors`` and learning ``rates``, relative to that at 1."""
+    return np.asarray(rates * np.clip(errors, 0.01, 1.5) ** _NOISE_ERROR_POWER)
 
 
 class _Curves:
     """All combinations of shape, tail and u, for a run of ``last`` raw points."""
 
-    def __init__(self, last: int, rates: Floats | None, earlier: Sequence[Earlier] = ()) -> None:
+    def __init__(self, last: int, rates: Floats | None, earlier: Sequence[Earlier], best: float) -> None:
         self.last, self.earlier = last, earlier
         self.rates = None
         if rates is not None and len(rates) and np.ptp(rates):  # beyond the known rates the last one holds
             self.rates = np.pad(np.asarray(rates, float), (0, max(0, last - len(rates))), mode="edge")
+        self.relative = np.ones(last) if self.rates is None else self.rates / self.rates.max()
         self.drops = self._dropped()
-        self.cells, shares = _cells(last, self.rates is not None)
+        self.extra = 3 + (self.rates is not None)  # the coefficients before those of the drops
+        self.cells, shares = _cells(last, self.rates is not None, best)
         self.general = len(self.cells)
         if len(earlier):
             more = [(("earlier", index, pace), tail, False)
                     for index in range(len(earlier)) for tail in (None, 0.25,
-                    "rise") for pace in _EARLIER_RUN_PACES]  # fmt: skip
+                    (2.0, 100.0)) for pace in _EARLIER_RUN_PACES]  # fmt: skip
             self.cells = (*self.cells, *more)
             shares = np.concatenate([0.5 * shares, np.full(len(more), 0.5 / len(more))])
         self.logs = np.log(shares)
@@ -165,25 +188,24 @@ class _Curves:
         return np.asarray(places[:_MAX_RATE_DROPS], float)
 
     def rate(self, x: Floats) -> Floats:
-        """Return the learning rate at ``x`` relative to the first."""
+        """Return the learning rate at ``x`` relative to the largest."""
         if self.rates is None:
             return np.ones_like(x)
         at = np.clip(np.ceil(x).astype(int) - 1, 0, len(self.rates) - 1)
-        return np.asarray(np.clip(self.rates[at] / self.rates[0], 1e-3, 10.0))
+        return np.asarray(np.clip(self.relative[at], 1e-3, 1.0))
 
     def integral(self, x: Floats) -> Floats:
-        """Return the integral from 0 to ``x`` of the learning rate relative to the first."""
-        assert self.rates is not None
-        whole = np.concatenate([[0.0], np.cumsum(self.rates / self.rates[0])])
+        """Return the integral from 0 to ``x`` of the learning rate relative to the largest."""
+        whole = np.concatenate([[0.0], np.cumsum(self.relative)])
         return np.asarray(np.interp(x, np.arange(len(whole)), whole))
 
     def designs(self, x: Floats) -> Floats:
         """Return the factors of c, a, t, d...: (cells, points, coefficients)."""
-        found = np.empty((len(self.cells), len(x), 3 + len(self.drops)))
+        found = np.empty((len(self.cells), len(x), self.extra + len(self.drops)))
         shapes, tails, gains = self._parts(x)
         found[:, :, 0] = 1.0
         found[:, :, 1], found[:, :, 2] = shapes[self._kind], tails[self._slow]
-        found[:, :, 3:] = -gains.T
+        found[:, :, 3:] = gains.T
         return found
 
     def paths(self, x: Floats, cells: NDArray[np.int64], linear: Floats) -> Floats:
@@ -192,8 +214,19 @@ class _Curves:
         found: Floats = shapes[self._kind[cells]]
         found *= linear[:, 1:2]
         found += linear[:, 2:3] * tails[self._slow[cells]]
-        found += linear[:, :1] - linear[:, 3:] @ gains
+        found += linear[:, :1] + linear[:, 3:] @ gains
         return found
+
+    def residuals(self, seen: _Merged, unit: float, cells: NDArray[np.int64], linear: Floats) -> tuple[Floats, Floats]:
+        """Return what each drawn curve leaves of raw points, in units of its noise, and how much each point counts."""
+        raw = seen.v == 0
+        x = seen.x[raw]
+        if not len(x):
+            return np.empty((len(cells), 0)), np.empty(0)
+        y = seen.y[raw] / unit
+        found = y - self.paths(x, cells, linear)
+        found *= np.sqrt(seen.merged[raw] / _noise_level(y, self.rate(x)))
+        return found, np.maximum(x / x[-1], _MIN_WEIGHT) ** _AGE_DISCOUNT
 
     def _parts(self, x: Floats) -> tuple[Floats, Floats, Floats]:
         """Return all shapes, tails, and effects of the rate drops, each by points."""
@@ -201,10 +234,20 @@ class _Curves:
         shapes = np.array([self._shape(shape, clocks[clock]) for shape, clock in self._kinds])
         tails = np.array([self._tail(tail, x, clocks[clock]) for tail, clock in self._tails])
         late = np.maximum(x - self.drops[:, None], 0.0)
-        return shapes, tails, np.asarray(1 - np.exp(-late / _DROP_EFFECT_POINTS))
+        gains = np.exp(-late / _DROP_EFFECT_POINTS) - 1
+        if self.rates is not None:
+            gains = np.concatenate([self._smoothed_rate(x)[None, :], gains])
+        return shapes, tails, np.asarray(gains)
+
+    def _smoothed_rate(self, x: Floats) -> Floats:
+        """Return the learning rate at ``x``, relative to the largest, as the error follows it."""
+        rates = self.relative
+        return np.asarray(np.interp(x, np.arange(1, len(rates) + 1), rates))
 
     def _shape(self, shape: tuple[str, float, float], u: Floats) -> Floats:
         kind, first, second = shape
+        if kind == "flat":
+            return np.zeros_like(u)
         if kind == "power":
             return np.asarray((1 + u / first) ** -second)
         if kind == "exp":
@@ -216,20 +259,23 @@ class _Curves:
 
         They are in units of the first error: (cells, coefficients).
         """
-        means = np.full((len(self.cells), 3 + len(self.drops)), _DROP_MEAN_AND_SPREAD[0])
+        means = np.full((len(self.cells), self.extra + len(self.drops)), _DROP_MEAN_AND_SPREAD[0])
         spreads = np.full_like(means, _DROP_MEAN_AND_SPREAD[1])
         means[:, :3], spreads[:, :3] = _MEANS, _SPREADS
+        means[self.general - 1, 0] = 1.0  # flat
+        if self.extra > 3:
+            means[:, 3], spreads[:, 3] = _RATE_MEAN_AND_SPREAD
         for index in range(self.general, len(self.cells)):
             end = self.earlier[int(self.cells[index][0][1])].end
             means[index, :3], spreads[index, :3] = (end, 1 - end, 0.0), _EARLIER_RUN_SPREADS
             means[index, 3:], spreads[index, 3:] = 0.0, _EARLIER_RUN_SPREADS[2]
         return means, spreads
 
-    def _tail(self, tail: float | str | None, x: Floats, u: Floats) -> Floats:
+    def _tail(self, tail: float | tuple[float, float] | None, x: Floats, u: Floats) -> Floats:
         if tail is None:
             return np.zeros_like(x)
-        if isinstance(tail, str):
-            return np.asarray(np.maximum(0.0, x - 2) / self.last)
+        if isinstance(tail, tuple):  # a rise
+            return np.asarray(np.maximum(0.0, x - tail[0]) / tail[1])
         return np.asarray(np.exp(-u / (tail * self.last)))
 
     def posterior(self, seen: _Merged, unit: float) -> tuple[Floats, Floats, Floats]:
@@ -244,7 +290,7 @@ class _Curves:
         p0 = 1 / s0**2
         y = seen.y / unit
         designs = self.designs(seen.x)
-        level = self.rate(seen.x) * np.clip(y, 0.01, 1.0) ** _NOISE_ERROR_POWER
+        level = _noise_level(y, self.rate(seen.x))
         variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit**2
         discount = np.maximum((seen.x / seen.x[-1]) ** _AGE_DISCOUNT, _MIN_WEIGHT)
         precise = discount / variance
@@ -276,12 +322,12 @@ class _Curves:
         return chosen[order], np.maximum(linear[order], 0.0)
 
 
-_Cell: TypeAlias = tuple[tuple[str, float, float], float | str | None, bool]
+_Cell: TypeAlias = tuple[tuple[str, float, float], float | tuple[float, float] | None, bool]
 """Shape, tail, and whether u is the integral of the learning rate."""
 
 
 @lru_cache(maxsize=4)
-def _cells(last: int, rated: bool) -> tuple[tuple[_Cell, ...], Floats]:
+def _cells(last: int, rated: bool, best: float) -> tuple[tuple[_Cell, ...], Floats]:
     """Return all combinations for a run of ``last`` raw points, and their priors."""
     taus = [(("exp", beta, float(tau)), share / count) for beta, count, share in _EXPONENTIALS
             for tau in np.geomspace(_MIN_TIME_CONSTANT_POINTS, max(last, _MIN_TIME_CONSTANT_POINTS),
@@ -290,12 +336,23 @@ def _cells(last: int, rated: bool) -> tuple[tuple[_Cell, ...], Floats]:
     clocks = (False, True) if rated else (False,)
     found: list[_Cell] = []
     priors = []
+    starts = sorted({2.0, best})
+    rises = [((start, scale), _RISES_PRIOR / len(starts) / len(_RISES)) for start in starts for scale in _RISES]
     for clock in clocks:
-        for tail, share in _TAILS:
+        for tail, share in (*_SLOW_TAILS, *rises):
             for shape, part in shapes:
                 found.append((shape, tail, clock))
                 priors.append(share * part / len(clocks))
-    return tuple(found), np.array(priors)
+    found.append((("flat", 0.0, 0.0), None, False))
+    return tuple(found), np.array([*((1 - _FLAT_PRIOR) * np.array(priors)), _FLAT_PRIOR])
+
+
+def _lowest(seen: _Merged) -> float:
+    """Return where the running mean of three points is lowest, at least 2: from there over-fitting may rise."""
+    if len(seen.x) < 4:
+        return 2.0
+    place = int(np.argmin(np.convolve(seen.y, np.ones(3) / 3, mode="valid"))) + 1
+    return max(2.0, float(round(seen.x[place])))
 
 
 class _Merged(NamedTuple):

@@ -32,6 +32,11 @@ class Metric:
         """True if larger values are better."""
         return self.kind in ("accuracy", "max")
 
+    @property
+    def scale(self) -> float:
+        """A typical first error, used before there is one."""
+        return _LOG_START if self.kind == "log" else 1.0
+
     def compared(self, values: Floats) -> Floats:
         """Return ``values`` as a rule compares them: negated if larger is better."""
         return -values if self.larger_is_better else values

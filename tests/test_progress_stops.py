@@ -1,0 +1,198 @@
+"""Where a run will stop: ties, silence, certain stops; and when forecasts are made."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from clocks import Clock, trained
+
+from looptap.client.estimates import said
+from looptap.training.progress import Patience, Progress
+
+
+def followed(values, rule, *, metric="accuracy", **arguments):
+    """Return a `Progress` after these validations, each of ten batches of a second."""
+    clock = Clock()
+    arguments = {"epochs": 300, "validation": 20, **arguments}
+    progress = Progress(10, rule=rule, metric=metric, clock=clock, **arguments)
+    stopped = False
+    for value in values:
+        for _ in progress.train([[0] * 4] * 10):
+            clock.now += 1.0
+        for _ in progress.validate([[0] * 10] * 2):
+            clock.now += 1.0
+        clock.now += 600.0  # however long a forecast takes here, it is time for the next
+        stopped = progress.validated(value)
+    assert not stopped
+    clock.now += 1.1
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"), [("accuracy", 0.1), ("loss", 2.302585), ("log", 1e-3), ("max", -200.0), ("error", 0.0)]
+)
+def test_a_history_without_noise_has_futures_without_noise(metric, value):
+    progress = followed([value] * 38, Patience(40), metric=metric)
+    assert progress.stop_at.median == 41
+    assert progress.stop_at.low == 41
+    assert progress.stop_at.high <= 50
+    assert progress.unless_better == 3
+    assert "in 3 unless one improves" in "; ".join(said(progress.report))
+
+
+def test_a_discrete_metric_ties_and_a_tie_is_no_improvement():
+    rng = np.random.default_rng(0)
+    values = (np.round(50 * (0.8 - 0.5 * np.exp(-np.arange(30) / 3))) / 50).tolist()
+    values += [0.8 - 0.02 * rng.integers(0, 3) for _ in range(12)]
+    last_best = int(np.argmax(values)) + 1
+    rule = Patience(len(values) - last_best + 4)
+    progress = followed(values, rule)
+    assert progress.unless_better == 4
+    assert progress.stop_at.median == last_best + rule.patience
+
+
+def test_a_smooth_loss_that_still_falls_is_not_stopped_by_noise_it_does_not_have():
+    progress = followed([2.0 / k**0.3 for k in range(1, 40)], Patience(5), metric="loss", epochs=60)
+    assert progress.stop_at == (60, 60, 60)
+
+
+def test_a_rule_that_must_fire_is_certain_whatever_the_forecast():
+    progress = followed([0.5, 0.4, 0.41, 0.42], Patience(4), metric="loss")
+    assert progress.unless_better == 2
+    assert progress.estimate().unless_better == 2
+    assert progress.report["unless_better"] == 2
+    assert followed([0.5], None).unless_better is None
+
+
+def test_looks_make_no_forecast():
+    clock = Clock()
+    progress = Progress(10, epochs=100, rule=Patience(3), clock=clock)
+    trained(progress, clock, 4, error=lambda epoch: 0.5 - 0.01 * epoch)
+    before = progress.estimator.forecasts
+    for _ in range(50):
+        clock.now += 100.0
+        assert progress.report["stop_at"]
+        assert progress.remaining
+    assert progress.estimator.forecasts == before
+
+
+def test_a_length_that_jitters_asks_for_no_forecast():
+    class Fractional(list):
+        rng = random.Random(0)
+
+        def __len__(self):
+            return 40 + self.rng.randint(-6, 6)
+
+    clock = Clock()
+    progress = Progress(Fractional([[0] * 4] * 40), epochs=10, rule=Patience(3), clock=clock)
+    for epoch in range(10):
+        for _ in progress.train():
+            clock.now += 30.0
+            assert progress.remaining
+        progress.validated(0.5 - 0.01 * epoch)
+    assert progress.steps == 400
+    assert progress.estimator.forecasts <= 11
+
+
+def test_a_loop_that_ignores_its_rule_is_told_so_and_has_no_forecast():
+    clock = Clock()
+    progress = Progress(10, epochs=20, rule=Patience(2), clock=clock)
+    with pytest.warns(RuntimeWarning, match="Patience stopped the run at validation 3, but the loop trains on"):
+        trained(progress, clock, 5, error=lambda epoch: 0.5)
+    assert "trains on" in progress.note
+    clock.now += 1.1
+    assert progress.stop_at == (20, 20, 20)
+    heeded = Progress(10, epochs=20, rule=Patience(2), clock=clock)
+    trained(heeded, clock, 3, error=lambda epoch: 0.5)
+    heeded.finished()
+    assert heeded.note == ""
+
+
+@pytest.mark.parametrize("number", [32500.0, 32500, np.float64(32500), np.int64(32500)])
+def test_a_number_is_a_number_of_instances_of_any_type(number):
+    progress = Progress(10, epochs=2, validation=number)
+    assert progress.estimator.plan.validation == 32500
+    with pytest.raises(ValueError, match="must be a loader, or a number above 0"):
+        Progress(10, epochs=2, validation=float("nan"))
+
+
+def test_the_method_of_the_paper_reports_its_percentage_and_no_speed_of_an_idle_phase():
+    clock = Clock()
+    progress = Progress(10, epochs=10, validation=30, speed="paper", clock=clock)
+    trained(progress, clock, 5)
+    batches = progress.train([torch.zeros(4)] * 10)
+    for _ in range(6):
+        next(batches)
+        clock.now += 9.0  # it is a share of the work, not of the time
+    done, whole = 5.5 * 40 + 5 * 20 / 3, 10 * 40 + 10 * 20 / 3
+    assert progress.fraction == pytest.approx(done / whole, rel=0.02)
+    assert progress.train_speed > 0
+    assert progress.validation_speed is None
+    checks = progress.validate([torch.zeros(10)] * 5)
+    for _ in range(4):
+        next(checks)
+        clock.now += 2.0
+    assert progress.train_speed is None
+    assert progress.validation_speed > 0
+
+
+@pytest.mark.parametrize("growth", [3.0, 1 / 3])
+def test_steps_that_grow_or_shrink_have_a_trend(growth):
+    clock, looked = Clock(), []
+    progress = Progress(20, epochs=40, clock=clock)
+    for _epoch in range(40):
+        for _ in progress.train([[0] * 4] * 20):
+            clock.now += 60 * growth ** (progress.steps / 800)
+        progress.validated(0.5)
+        clock.now += 0.01
+        looked.append((clock.now, progress.remaining.median))
+    for at, said_then in looked[15:30]:
+        assert said_then == pytest.approx(clock.now - at, rel=0.12)
+
+
+def test_a_machine_that_slows_down_at_once_has_no_trend():
+    clock = Clock()
+    progress = Progress(20, epochs=40, clock=clock)
+    for epoch in range(30):
+        for _ in progress.train([[0] * 4] * 20):
+            clock.now += 60 if epoch < 15 else 90
+        progress.validated(0.5)
+    clock.now += 1.1
+    assert progress.remaining.median < 1.05 * 200 * 90
+
+
+def test_progress_never_runs_back_by_more_than_two_percent():
+    rng = np.random.default_rng(1)
+    clock, shown = Clock(), []
+    progress = Progress(10, epochs=200, rule=Patience(15), metric="loss", clock=clock)
+    value = 2.0
+    for epoch in range(120):
+        for _ in progress.train([[0] * 4] * 10):
+            clock.now += 30.0
+            shown.append(progress.fraction)
+        value = 0.5 + 1.5 / (1 + epoch) + 0.05 * rng.standard_normal()
+        if progress.validated(value):
+            break
+    assert (np.maximum.accumulate(shown) - shown).max() <= 0.02 + 1e-9
+    assert shown[-1] > shown[0]
+
+
+def test_a_leap_of_the_estimate_has_a_reason():
+    clock, leaps = Clock(), 0
+    progress = Progress(10, epochs=200, rule=Patience(10), clock=clock)
+    stop = None
+    curve = [0.9 - 0.05 * k for k in range(10)] + [0.46] * 8 + [0.3, 0.2, 0.15, 0.12] + [0.15] * 9
+    for value in curve:
+        for _ in progress.train([[0] * 4] * 10):
+            clock.now += 60.0
+        progress.validated(value)
+        clock.now += 1.1
+        now = progress.stop_at.median
+        if stop is not None and abs(now - stop) > 0.1 * max(now, stop):
+            leaps += 1
+            assert progress.reason
+        stop = now
+    assert leaps >= 1

@@ -1,0 +1,150 @@
+"""Forecast where a run stops: when a forecast is made, and how it is shown.
+
+A forecast takes milliseconds, so it is made after a validation, and asking reads the last one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looptap.training.progress.forecast import curve_ensemble, power_law
+from looptap.training.progress.forecast.curve_ensemble import Earlier, Observations
+from looptap.training.progress.forecast.future_noise import lattice_of
+from looptap.training.progress.forecast.metrics import Metric
+from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
+
+METHODS = ("ensemble", "former", "none")
+_KEPT_BAND_SHARE = 0.6  # of the band on either side of a new median, within which the median before it is kept
+_MIN_RATE_CHANGE_FACTOR = 1.4  # of the learning rate, either way, that is named as a reason
+_LEAP_SHARE = 0.1  # of the run: a stop that moves by more has a reason
+_MAX_CERTAIN_POINTS = 300  # validations ahead in which a stop is looked for if nothing improves
+
+
+class StopAt(NamedTuple):
+    """The validation after which training stops: the median, and the same band."""
+
+    median: float
+    low: float
+    high: float
+
+    def within(self, last: float, least: float, cut: float) -> StopAt:
+        """Return this for a run that ends at ``last``, but not before ``least``.
+
+        What was at ``cut``, where it ended before, ends there.
+
+        >>> StopAt(20.0, 12.0, 40.0).within(50.0, 15.0, 40.0)
+        StopAt(median=20.0, low=15.0, high=50.0)
+        """
+        return StopAt(*(max(min(last if place >= cut else place, last), min(least, last)) for place in self))
+
+
+class StopForecast:
+    """The forecast of the raw point at which a ``rule`` stops a run.
+
+    ``method`` is "ensemble", "former" or "none" (no early stopping). ``rates`` are the learning rates before each raw
+    point, ``earlier`` the curves of earlier runs.
+    """
+
+    def __init__(
+        self,
+        rule: StopRule,
+        metric: Metric,
+        method: str = "ensemble",
+        *,
+        rates: Floats | None = None,
+        earlier: Sequence[Earlier] = (),
+        seed: int = 0,
+    ) -> None:
+        if method not in METHODS:
+            raise ValueError(f"forecast={method!r} must be {', '.join(map(repr, METHODS[:-1]))} or {METHODS[-1]!r}.")
+        self.rule, self.metric, self.method, self.rates, self.earlier = rule, metric, method, rates, earlier
+        self.seen: list[tuple[float, float, float]] = []
+        """For each validation: position in raw points, value, and known variance."""
+        self.unless_better: int | None = None
+        """The raw point at which the rule stops the run if no validation improves; None: it does not."""
+        self.reason = ""
+        """Why the last forecast is far from the one before; empty if it is not."""
+        self._seed = seed  # of each forecast, so that two differ only by what is new
+        self._shown: StopAt | None = None
+        self._known = 0  # raw points when it was made
+        self._broken = False  # a validation was not finite
+
+    @property
+    def values(self) -> list[float]:
+        """The results of the validations at raw points."""
+        return [value for x, value, _ in self.seen if x == int(x)]
+
+    @property
+    def nothing_to_guess(self) -> bool:
+        """True if no rule stops the run, as far as can be known."""
+        return self.method == "none" or isinstance(self.rule, Never) or self._broken
+
+    def see(self, x: float, value: float, variance: float) -> None:
+        """Record a validation's ``value`` at ``x`` raw points."""
+        self.seen.append((x, value, variance))
+        self._broken |= not math.isfinite(value)
+
+    def make(self, last: int) -> StopAt:
+        """Forecast the stop of a run with at most ``last`` raw points."""
+        metric = self.metric
+        x, values, variances = np.array(self.seen, float).reshape(-1, 3).T
+        self.unless_better = None
+        if self.nothing_to_guess:
+            return StopAt(float(last), float(last), float(last))
+        raw = values[x == np.floor(x)]
+        compared = metric.compared(raw)
+        history, lattice = compared.tolist(), lattice_of(compared)
+
+        def stops(errors: Floats) -> NDArray[np.int64]:
+            return self.rule.stops_after(history, lattice.nearest(metric.back(errors, values)))
+
+        seen = Observations(x, metric.errors(values), variances)
+        if self.method == "former":
+            found = power_law.forecast(seen, len(raw), stops, last, rng=np.random.default_rng(self._seed))
+        else:
+            self.unless_better = self._unless_better(history, last)
+            found = curve_ensemble.forecast(
+                seen, len(raw), stops, last, self.rates, scale=metric.scale, earlier=self.earlier,
+                rng=np.random.default_rng(self._seed),
+            )  # fmt: skip
+        return self._calm(StopAt(found.median, *found.band()), compared)
+
+    def _calm(self, found: StopAt, compared: Floats) -> StopAt:
+        """Return ``found`` with the median shown before, if that is still likely; name the reason of a leap."""
+        before, known = self._shown, self._known
+        self._known, self.reason = len(compared), ""
+        if before is not None:
+            low, high = (found.median + _KEPT_BAND_SHARE * (end - found.median) for end in found[1:])
+            if low <= before.median <= high:
+                found = found._replace(median=before.median)
+            if abs(found.median - before.median) > _LEAP_SHARE * min(found.median, before.median):
+                self.reason = self._why(compared, known)
+        self._shown = found
+        return found
+
+    def _why(self, compared: Floats, known: int) -> str:
+        done, rates = len(compared), self.rates
+        best = int(np.argmin(compared)) + 1 if done else 0
+        if best > known:
+            return f"validation {best} was the best so far"
+        if rates is not None and known < min(done + 1, len(rates)):
+            change = rates[min(done, len(rates) - 1)] / max(float(rates[max(known - 1, 0)]), 1e-300)
+            if not 1 / _MIN_RATE_CHANGE_FACTOR < change < _MIN_RATE_CHANGE_FACTOR:
+                return "the learning rate changed"
+        return f"no validation since {best} was better"
+
+    def restart(self) -> None:
+        """Show the next forecast as it is: a setting has changed."""
+        self._shown = None
+
+    def _unless_better(self, history: list[float], last: int) -> int | None:
+        ahead = min(last - len(history), _MAX_CERTAIN_POINTS)
+        if not history or ahead < 1:
+            return None
+        found = int(self.rule.stops_after(history, np.full((1, ahead), max(history)))[0])
+        return found or None
