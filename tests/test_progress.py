@@ -338,6 +338,7 @@ def test_between_two_forecasts_the_estimate_counts_down():
     clock = Clock()
     progress = Progress(10, epochs=100, validation=20, rule=Patience(3), clock=clock)
     trained(progress, clock, 10, error=lambda epoch: 0.3 + 0.5 / (epoch + 1))
+    progress.set_up()  # a forecast now, however long the last took on this machine
     before = progress.remaining.median
     progress.estimator.took = 1.0  # so the next is made after 500 s
     trained(progress, clock, 4, error=lambda epoch: 0.3 + 0.5 / (epoch + 11))
