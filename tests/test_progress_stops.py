@@ -1,4 +1,4 @@
-"""Where a run will stop: ties, silence, certain stops; and when forecasts are made."""
+"""Where a run stops: ties, silence, certainty; and when forecasts are made."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_length_that_jitters_asks_for_no_forecast():
     assert progress.estimator.forecasts <= 11
 
 
-def test_a_loop_that_ignores_its_rule_is_told_so_and_has_no_forecast():
+def test_a_loop_that_ignores_its_rule_is_reported_and_has_no_forecast():
     clock = Clock()
     progress = Progress(10, epochs=20, rule=Patience(2), clock=clock)
     with pytest.warns(RuntimeWarning, match="Patience stopped the run at validation 3, but the loop trains on"):

@@ -98,7 +98,7 @@ def number_of(value: Any) -> float:
 
 
 def ignored_rule(rule: StopRule, point: int) -> str:
-    """Return the note on a loop that goes on after ``rule`` has stopped it at ``point``."""
+    """Return the note on a loop that trains on after its ``rule`` has fired."""
     kind = type(rule).__name__
     return (
         f"{kind} stopped the run at validation {point}, but the loop trains on: early stopping is not forecast any "

@@ -160,7 +160,7 @@ class Ledger:
         self._paused += seconds
 
     def training(self) -> tuple[Floats, Floats]:
-        """Return the instances and the seconds of training up to some moments, since the last change."""
+        """Return instances and seconds of training at moments since a change."""
         since = 0.0 if self._turn is None else self._turn.at
         found = [(one.trained, one.train_time) for one in self._samples if one.at >= since]
         trained, seconds = np.array(found, float).reshape(-1, 2).T

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple, TypeAlias
 from looptap.training.progress.clock_ledger import OTHER, SHORT_WINDOW_SECONDS, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.forecast.curve_ensemble import Earlier
 from looptap.training.progress.forecast.metrics import Metric
+from looptap.training.progress.forecast.speed_trend import grown, trend_of
 from looptap.training.progress.forecast.stop_forecast import StopAt, StopForecast
 from looptap.training.progress.forecast.stopping_rules import Floats, StopRule
 from looptap.training.progress.plan import TrainingPlan
 from looptap.training.progress.speed import SpeedWindow, units
-from looptap.training.progress.speed_trend import grown, trend_of
 from looptap.training.saved_state import require_state
 
 PRIOR_SPEED_RATIO = 3.0
 """Assumed speed of validation relative to training, before the first validation."""
 _OUTLIVED_SHARE = 0.25
-_LOAD_CHANGE = 0.1  # of the logarithm of the remaining time, by the speed of the last minute
+_LOAD_CHANGE_SHARE = 0.1  # of the logarithm of the remaining time, by the speed of the last minute
 _STDEVS_FOR_80_PERCENT = 1.28  # standard deviations on either side of the 80 % band
 _MIN_BAND_SHARE = 0.02  # minimum of the band on either side, as a share of the remaining time
 
@@ -156,7 +156,7 @@ class Estimator:
     # ------------------------------------------------------------ estimates
 
     def due(self, pace: float) -> bool:
-        """Return True if there is no forecast, or if it is time for one with a validation that is new.
+        """Return True if there is no forecast, or time for one with a new validation.
 
         That is ``pace`` times as long after the last as it took, four times sooner if the run has outlived it.
         """
@@ -175,7 +175,7 @@ class Estimator:
 
     @property
     def stop_at(self) -> StopAt | None:
-        """Where the run stops by the last forecast, in the present plan; None before the first.
+        """Where the run stops by the last forecast; None before the first.
 
         What nothing stopped ends with the plan: with a shorter one that is exact.
         """
@@ -187,7 +187,7 @@ class Estimator:
         return self._stop.within(last, self.plan.done + 1 if self._stale else 0, self._last)
 
     def estimate(self) -> Estimate | None:
-        """Estimate what remains by the last forecast; None before it, and before the first batch."""
+        """Estimate what remains by the last forecast; None before the first batch."""
         self.ledger.settle()
         if (stop := self.stop_at) is None:
             return None
@@ -237,7 +237,7 @@ class Estimator:
         assert far is not None
         unsure = _STDEVS_FOR_80_PERCENT * ledger.unsure(window) + _MIN_BAND_SHARE
         spreads = [unsure + abs(math.log(max(a, 1e-9) / max(b, 1e-9))) / 2 for a, b in zip(near, far, strict=True)]
-        self.load_changed = spreads[0] - unsure > _LOAD_CHANGE / 2
+        self.load_changed = spreads[0] - unsure > _LOAD_CHANGE_SHARE / 2
         median, low, high = (math.sqrt(a * b) for a, b in zip(near, far, strict=True))
         seconds = [median, low * math.exp(-spreads[1]), high * math.exp(spreads[2])]
         return seconds, (ledger.rate(TRAIN, SHORT_WINDOW_SECONDS), ledger.rate(VALIDATION, SHORT_WINDOW_SECONDS))

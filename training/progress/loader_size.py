@@ -36,7 +36,7 @@ def length_of(loader: Any, name: str) -> float | None:
 
 
 def instances_of(validation: Any) -> float:
-    """Return the instances of a validation, given its loader or their number; 0: unknown.
+    """Return the instances of a validation, of a loader or a number; 0: unknown.
 
     Raises ValueError if there are none.
     """

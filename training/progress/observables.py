@@ -1,10 +1,11 @@
-"""The observables of a `Progress`, read by queries, bars and charts."""
+"""The observables of a `Progress`, and what clients set of it."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from looptap.streams.control import Control
 from looptap.streams.durations import duration
 from looptap.streams.loop_observer import LoopObserver
 from looptap.training.noted import Noted
@@ -15,6 +16,16 @@ from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
 _FRACTION_HYSTERESIS = 0.02  # a longer run lowers the fraction by so much at most: then it waits
+
+
+class Setting(Control):
+    """A control that calls ``set_up`` of its object when it changes."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        before = self.__get__(instance)
+        super().__set__(instance, value)
+        if self.__get__(instance) != before:
+            instance.set_up()
 
 
 class ProgressObservables(Noted, LoopObserver):

@@ -47,7 +47,7 @@ class TrainingPlan:
         return max(0.0, self.checked - self.subset * self.inserted(self.done, self.done + 1))
 
     def inserted(self, first: float, last: float) -> int:
-        """Return how many validations are inserted between raw points ``first`` and ``last``."""
+        """Return how many validations are inserted between two raw points."""
         return sum(self.ahead[int(first) : int(last)])
 
     def remaining(self, stop: float) -> tuple[float, float]:

@@ -17,10 +17,9 @@ from looptap.training.progress.estimate import PRIOR_SPEED_RATIO, Estimate, Esti
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
 from looptap.training.progress.loader_size import EpochLength, Sizes, instances_of
-from looptap.training.progress.observables import ProgressObservables
+from looptap.training.progress.observables import ProgressObservables, Setting
 from looptap.training.progress.plan import TrainingPlan, nearest
 from looptap.training.progress.run_end import RunEnd
-from looptap.training.progress.setting import Setting
 from looptap.training.progress.step_counter import StepCounter
 from looptap.training.progress.validation_subsets import Inserting
 from looptap.training.saved_state import require_state
@@ -223,7 +222,7 @@ class Progress(ProgressObservables):
         return stop
 
     def _ignored(self) -> None:
-        """Forecast no stop in a loop that goes on after the rule has stopped it."""
+        """Forecast no stop in a loop that trains on after the rule has fired."""
         if self._stopped_at:
             self._say(arguments.ignored_rule(self.rule, self._stopped_at))
             self._stopped_at, self.estimator.stopping.method = 0, "none"
@@ -256,7 +255,7 @@ class Progress(ProgressObservables):
         return self.estimator.stopping.reason or ("the speed changed" if self.estimator.load_changed else "")
 
     def _done_share(self, done: float, rest: float) -> float:
-        """Return the share of the time, or with the speed of the paper that of the work: its percentage."""
+        """Return the share of the time; with the paper's speed that of the work."""
         if self._estimate is not None and self.estimator.speed == "paper":
             done, rest = (a + b / PRIOR_SPEED_RATIO for a, b in (self.ledger.counts, self._estimate[6:8]))
         return super()._done_share(done, rest)

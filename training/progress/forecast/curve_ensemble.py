@@ -45,7 +45,7 @@ _DROP_EFFECT_POINTS = 1.0  # points within which a drop of the learning rate tak
 _AGE_DISCOUNT, _MIN_WEIGHT = 1.0, 0.01
 _EVIDENCE_POWER = 0.7  # power of the evidence, since real curves match none of these exactly
 _BAND_QUANTILES = (0.11, 0.90)  # of the draws; fitted, since draws are wide and real runs last longer
-_SURPRISES_PER_POINT, _SURPRISE_MEAN = 0.008, 0.12  # drops that are not known ahead, and the mean of their logarithms
+_SURPRISE_SHARE, _SURPRISE_FACTOR = 0.008, 0.12  # drops that are not known ahead, and the mean of their logarithms
 _MAX_OBSERVATIONS = 120  # observations; older ones are merged
 _MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
 
@@ -143,14 +143,14 @@ def forecast(
 
 
 def _luck(rows: int, length: int, rng: np.random.Generator) -> Floats:
-    """Return factors of errors to come: now and then something that is not known ahead lets them drop."""
-    sizes = rng.exponential(_SURPRISE_MEAN, (rows, length))
-    sizes[rng.random((rows, length)) >= _SURPRISES_PER_POINT] = 0.0
+    """Return factors of errors to come, which now and then drop by surprise."""
+    sizes = rng.exponential(_SURPRISE_FACTOR, (rows, length))
+    sizes[rng.random((rows, length)) >= _SURPRISE_SHARE] = 0.0
     return np.asarray(np.exp(-np.cumsum(sizes, axis=1)))
 
 
 def _noise_level(errors: Floats, rates: Floats) -> Floats:
-    """Return the variance of the noise at ``errors`` and learning ``rates``, relative to that at 1."""
+    """Return the variance of noise at ``errors`` and ``rates``, relative to 1."""
     return np.asarray(rates * np.clip(errors, 0.01, 1.5) ** _NOISE_ERROR_POWER)
 
 
@@ -195,7 +195,7 @@ class _Curves:
         return np.asarray(np.clip(self.relative[at], 1e-3, 1.0))
 
     def integral(self, x: Floats) -> Floats:
-        """Return the integral from 0 to ``x`` of the learning rate relative to the largest."""
+        """Return the integral to ``x`` of the learning rate relative to the largest."""
         whole = np.concatenate([[0.0], np.cumsum(self.relative)])
         return np.asarray(np.interp(x, np.arange(len(whole)), whole))
 
@@ -218,7 +218,7 @@ class _Curves:
         return found
 
     def residuals(self, seen: _Merged, unit: float, cells: NDArray[np.int64], linear: Floats) -> tuple[Floats, Floats]:
-        """Return what each drawn curve leaves of raw points, in units of its noise, and how much each point counts."""
+        """Return what each curve leaves of raw points, in units of noise; and weights."""
         raw = seen.v == 0
         x = seen.x[raw]
         if not len(x):
@@ -240,7 +240,7 @@ class _Curves:
         return shapes, tails, np.asarray(gains)
 
     def _smoothed_rate(self, x: Floats) -> Floats:
-        """Return the learning rate at ``x``, relative to the largest, as the error follows it."""
+        """Return the learning rate at ``x``, relative to the largest, interpolated."""
         rates = self.relative
         return np.asarray(np.interp(x, np.arange(1, len(rates) + 1), rates))
 
@@ -348,7 +348,7 @@ def _cells(last: int, rated: bool, best: float) -> tuple[tuple[_Cell, ...], Floa
 
 
 def _lowest(seen: _Merged) -> float:
-    """Return where the running mean of three points is lowest, at least 2: from there over-fitting may rise."""
+    """Return where the running mean of three points is lowest, at least 2."""
     if len(seen.x) < 4:
         return 2.0
     place = int(np.argmin(np.convolve(seen.y, np.ones(3) / 3, mode="valid"))) + 1

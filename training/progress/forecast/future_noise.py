@@ -16,14 +16,14 @@ _BLOCK_POINTS = 3  # successive residuals that are drawn together, since noise i
 _PRIOR_RESIDUALS = 3.0  # as many residuals count as drawn from the fitted level of noise
 _MIN_VALUES = 3  # values from which it can be seen that a metric is discrete
 _MIN_GAPS = 4  # or a value that came twice
-_LATTICE_TOLERANCE = 0.02  # of a step, in the mean
+_MAX_LATTICE_ERROR = 0.02  # of a step, in the mean
 _MAX_STEP_PARTS = 4  # the smallest difference seen may be so many steps
 _CONSTANT_STEP_SHARE = 0.002  # of the size of a metric that has never changed: the step that a change would have
 _TIE_SHARE = 1e-6  # of a step, by which a drawn tie is worse, so that rounding makes no improvement of it
 
 
 def drawn_noise(residuals: Floats, weights: Floats, sigmas: Floats, length: int, rng: np.random.Generator) -> Floats:
-    """Return noise of ``length`` points for each row of ``residuals``, in their units.
+    """Return noise of ``length`` points for each row of ``residuals``.
 
     Blocks of successive residuals are drawn by ``weights``; a few are drawn from normal noise of a row's ``sigmas``.
     """
@@ -72,6 +72,6 @@ def lattice_of(values: Floats) -> Lattice:
     least = float(gaps.min())
     for parts in range(1, _MAX_STEP_PARTS + 1):
         places = (values - values[-1]) * parts / least
-        if np.abs(places - np.round(places)).max() < _LATTICE_TOLERANCE * max(1.0, np.abs(places).max() / 50):
+        if np.abs(places - np.round(places)).max() < _MAX_LATTICE_ERROR * max(1.0, np.abs(places).max() / 50):
             return Lattice(float(values[-1]), least / parts)
     return Lattice(0.0, 0.0)

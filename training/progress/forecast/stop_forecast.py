@@ -115,7 +115,7 @@ class StopForecast:
         return self._calm(StopAt(found.median, *found.band()), compared)
 
     def _calm(self, found: StopAt, compared: Floats) -> StopAt:
-        """Return ``found`` with the median shown before, if that is still likely; name the reason of a leap."""
+        """Keep the median that was shown, if still likely; name the reason of a leap."""
         before, known = self._shown, self._known
         self._known, self.reason = len(compared), ""
         if before is not None:

@@ -1,4 +1,4 @@
-"""The trend of a speed: steps that grow or shrink over a run, as with a curriculum."""
+"""The trend of a speed: steps that grow or shrink, as with a curriculum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_LOG_GROWTH_FACTOR = 1.0  # of the cost of an instance until the end
 
 
 def trend_of(instances: Floats, seconds: Floats) -> float:
-    """Return by how much the logarithm of the cost of an instance grows per instance; 0 without a trend.
+    """Return the growth of the logarithm of an instance's cost per instance, or 0.
 
     Given are the instances and the seconds of training up to some moments. A machine that becomes slower at once shows
     no trend: only a change that is as steady as the work counts.
@@ -38,7 +38,7 @@ def trend_of(instances: Floats, seconds: Floats) -> float:
 
 
 def grown(trend: float, behind: float, ahead: float, seen: float) -> float:
-    """Return by which factor an instance costs more in the ``ahead`` instances to come than in the ``behind`` ones.
+    """Return how much more the ``ahead`` instances to come cost than those behind.
 
     It looks no further ahead than it has ``seen``.
     """
