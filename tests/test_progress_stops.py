@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from clocks import Clock, trained
+from torch.utils.data import DataLoader, TensorDataset
 
 from looptap.client.estimates import said
-from looptap.training.progress import Patience, Progress
+from looptap.training.progress import Inserting, Patience, Progress
+from looptap.training.progress.clock_ledger import VALIDATION
 
 
 def followed(values, rule, *, metric="accuracy", **arguments):
@@ -196,3 +198,20 @@ def test_a_leap_of_the_estimate_has_a_reason():
             assert progress.reason
         stop = now
     assert leaps >= 1
+
+
+def test_five_batches_are_validated_first_if_asked_and_the_workers_are_kept():
+    seen = []
+
+    def evaluate(loader):
+        seen.append((loader.num_workers, len(loader.dataset), len(list(loader))))
+        return 0.5
+
+    check = DataLoader(TensorDataset(torch.zeros(400, 2)), 20, num_workers=1)
+    inserting = Inserting(evaluate, torch.nn.Linear(2, 2), check, processors=1, speed_batches=5)
+    progress = Progress(10, epochs=3, validation=check, rule=Patience(3), insert=inserting, speed="paper")
+    for _ in progress.train([torch.zeros(4)] * 10):
+        pass
+    assert seen == [(1, 100, 5)]
+    assert progress.estimator.window.speeds[VALIDATION] > 0
+    assert progress.ledger.counts[VALIDATION] == 0  # that pass never counts as progress

@@ -97,6 +97,7 @@ class Estimator:
         self.forecasts = 0
         """How many were made."""
         self._stop: StopAt | None = None
+        self._first_speed: float | None = None
         self._stale, self._last, self._trend = False, 0, 0.0
         self._recent: list[tuple[float, float, float]] = []
 
@@ -135,6 +136,10 @@ class Estimator:
             self.plan.trained(instances)
         else:
             self.plan.checked += instances
+
+    def check_speed(self, speed: float) -> None:
+        """Expect validations at ``speed`` instances a second, until one is measured."""
+        self._first_speed = self.window.speeds[VALIDATION] = speed
 
     def observed(self, value: float, *, x: float | None = None, variance: float = 0.0) -> None:
         """Record a validation's ``value``: a raw point, or one inserted at ``x``.
@@ -249,7 +254,7 @@ class Estimator:
         fast = ledger.rate(TRAIN, window)
         if fast is None:
             return None
-        checked = ledger.rate(VALIDATION, window) or self.ratio * fast
+        checked = ledger.rate(VALIDATION, window) or self._first_speed or self.ratio * fast
         seen = ledger.counts[TRAIN]
         work = [
             a / fast * grown(self._trend, window * fast, a, seen) + b / checked

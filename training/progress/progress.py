@@ -139,6 +139,8 @@ class Progress(ProgressObservables):
         self._ignored()
         self._from, self._resumed = self.steps - self._resumed, 0
         known = self._length.begin(loader, self._in_epoch)
+        if self._insert is not None and (speed := self._insert.first_speed()) is not None:
+            self.estimator.check_speed(speed)
         self._phase(TRAIN)
         self._counter.begin(self.steps)
         left = 1

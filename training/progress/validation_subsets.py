@@ -22,6 +22,8 @@ from looptap.training.progress.plan import insertion
 
 MAX_PART = 0.05
 """P1: the share of a cycle that inserted validations may take; above it they are switched off."""
+_LOADER_OPTIONS = ("collate_fn", "num_workers", "pin_memory", "pin_memory_device")
+_WORKER_OPTIONS = ("worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
 _INSTANCES_PER_PROCESSOR = 20_000.0
 
 
@@ -30,8 +32,9 @@ class Inserting:
 
     ``evaluate(loader)`` validates ``model`` on a loader of the subset and returns the metric, or the metric and the
     standard deviation of one instance's. ``accumulate`` is the number of batches of an optimizer step, ``processors``
-    how many CPUs and GPUs the job uses. Raises TypeError for data that cannot be indexed, and TypeError or ValueError
-    for other invalid arguments.
+    how many CPUs and GPUs the job uses. With ``speed_batches`` (the paper: 5) so many batches are validated before
+    the first step, the first of them not counted, so that the speed of validation is known from the start. Raises
+    TypeError for data that cannot be indexed, and TypeError or ValueError for other invalid arguments.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Inserting:
         *,
         accumulate: int = 1,
         processors: int | None = None,
+        speed_batches: int | None = None,
         seed: int = 0,
     ) -> None:
         data = getattr(validation, "dataset", None)
@@ -56,9 +60,9 @@ class Inserting:
             raise TypeError(f"evaluate={evaluate!r:.60} must be a function of a loader, which returns the metric.")
         if not hasattr(model, "modules") or not hasattr(model, "buffers"):
             raise TypeError(f"model={model!r:.60} must be the module that is validated.")
-        counts(accumulate=accumulate, processors=processors)
+        counts(accumulate=accumulate, processors=processors, speed_batches=speed_batches)
         self._evaluate, self._model, self._loader, self._data = evaluate, model, validation, data
-        self._accumulate = accumulate
+        self._accumulate, self._speed_batches = accumulate, speed_batches or 0
         self.cost = _INSTANCES_PER_PROCESSOR * (processors or os.cpu_count() or 1)
         """C of Dong & Luo 2024: the bound of their cost, in instances."""
         self._rng = np.random.default_rng(seed_of(seed))
@@ -125,25 +129,37 @@ class Inserting:
 
     def run(self) -> tuple[float, float, float] | None:
         """Validate a new subset; return (metric, variance, size), or None if it fails."""
-        from torch.utils.data import DataLoader, Subset
+        found = self._validated(self.subset)
+        if found is None:
+            return None
+        value, spread = found[0]
+        variance = (spread**2 if spread is not None else value**2) / self.subset
+        return value, variance, float(self.subset)
 
+    def first_speed(self) -> float | None:
+        """Validate the first batches, once; return instances per second, or None."""
+        batches, self._speed_batches = self._speed_batches, 0
+        size = getattr(self._loader, "batch_size", None) or 1
+        found = self._validated(min(batches * size, len(self._data))) if batches and not self.reason else None
+        if found is None or len(done := found[1]) < 2 or not done[-1] > done[0]:
+            return None
+        return float((len(done) - 1) * size / (done[-1] - done[0]))
+
+    def _validated(self, size: int) -> tuple[tuple[float, float | None], list[float]] | None:
+        """Validate a random subset; return the metric and its spread, and when each batch was done."""
         begun = time.perf_counter()
-        chosen = self._rng.choice(len(self._data), size=self.subset, replace=False).tolist()
+        chosen = self._rng.choice(len(self._data), size=size, replace=False).tolist()
+        done: list[float] = []
         try:
             with untouched(self._model) as kept:
-                loader = DataLoader(
-                    Subset(self._data, chosen), batch_size=getattr(self._loader, "batch_size", None) or 1,
-                    collate_fn=getattr(self._loader, "collate_fn", None),
-                )  # fmt: skip
-                found = self._evaluate(loader)
+                found = self._evaluate(subset_loader(self._loader, chosen, lambda: done.append(time.perf_counter())))
                 if name := kept.changed():
                     self.reason = (
                         f"The model changes its {name} while it is validated, which cannot be put back: no further "
                         "validation is inserted."
                     )
             value, spread = found if isinstance(found, tuple) else (found, None)
-            value = float(value)
-            variance = (float(spread) ** 2 if spread is not None else value**2) / self.subset
+            return (float(value), None if spread is None else float(spread)), done
         except Exception as error:  # the loop continues without them
             self.reason = f"An inserted validation raised {type(error).__name__}: {error}. They are switched off."
             return None
@@ -152,7 +168,6 @@ class Inserting:
             self.seconds += taken
             self._in_cycle += taken
             self._agree()
-        return value, variance, float(self.subset)
 
     def variance(self, value: float, spread: float, metric: Metric) -> float:
         """Return the variance of ``value``, measured on a subset without replacement."""
@@ -174,6 +189,25 @@ class Inserting:
         nccl = "nccl" in torch.distributed.get_backend()
         said = torch.tensor(float(flag), device=torch.cuda.current_device() if nccl else "cpu")
         return bool(all_reduce(said, "MAX"))
+
+
+def subset_loader(loader: Any, chosen: list[int], done: Callable[[], object]) -> Any:
+    """Return a loader like ``loader`` of the ``chosen`` instances, with its workers.
+
+    It calls ``done`` after each batch.
+    """
+    from torch.utils.data import DataLoader, Subset
+
+    class Watched(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            for batch in super().__iter__():
+                yield batch
+                done()
+
+    kept = {name: getattr(loader, name) for name in _LOADER_OPTIONS if getattr(loader, name, None)}
+    if kept.get("num_workers"):
+        kept |= {name: getattr(loader, name) for name in _WORKER_OPTIONS if getattr(loader, name, None) is not None}
+    return Watched(Subset(loader.dataset, chosen), batch_size=getattr(loader, "batch_size", None) or 1, **kept)
 
 
 def _ranks() -> Any:
