@@ -30,7 +30,7 @@ _EXPONENTIALS = (  # beta, how many time constants, their prior together; with b
     (1.0, 5, 0.15), (0.5, 3, 0.05), (1.4, 5, 0.15), (1.9, 5, 0.15), (2.5, 5, 0.1),
 )  # fmt: skip
 _MIN_TIME_CONSTANT_POINTS = 3.0  # points: the shortest time constant of an exponential
-_SIGMAS = np.geomspace(0.00005, 0.13, 9)
+_SIGMAS = np.geomspace(0.00005, 0.3, 9)
 _SLOW_TAILS = ((None, 0.45), (0.08, 0.25 / 3), (0.25, 0.25 / 3), (0.8, 0.25 / 3))
 _RISES, _RISES_PRIOR = (10.0, 100.0), 0.3  # points in which over-fitting may add a first error; the prior
 _FLAT_PRIOR = 0.1  # of a curve that never learns anything
@@ -43,8 +43,9 @@ _EARLIER_RUN_PACES = (0.7, 1.0, 1.4)  # of this run relative to an earlier one
 _NOISE_ERROR_POWER = 1.5  # power of the error by which the variance of noise falls
 _DROP_EFFECT_POINTS = 1.0  # points within which a drop of the learning rate takes effect
 _AGE_DISCOUNT, _MIN_WEIGHT = 1.0, 0.01
+_LOGISTIC_FACTOR = 1.702  # of a number of deviations, at which the logistic function is about the normal distribution
 _EVIDENCE_POWER = 0.7  # power of the evidence, since real curves match none of these exactly
-_BAND_QUANTILES = (0.11, 0.90)  # of the draws; fitted, since draws are wide and real runs last longer
+_BAND_QUANTILES = (0.13, 0.88)  # of the draws, each fitted by itself on runs for development
 _SURPRISE_SHARE, _SURPRISE_FACTOR = 0.008, 0.12  # drops that are not known ahead, and the mean of their logarithms
 _MAX_OBSERVATIONS = 120  # observations; older ones are merged
 _MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
@@ -306,7 +307,9 @@ class _Curves:
         fit = (precise * y * y).sum(1)[None, :] + (p0 * m0 * m0).sum(1)[:, None] - (half**2).sum(-1)
         evidence = 0.5 * (np.log(p0).sum(1)[:, None] - logdet - fit)
         evidence += 0.5 * (np.log(1 / variance) * discount).sum(1)[None, :]
-        logs = (self.logs[:, None] + _EVIDENCE_POWER * evidence).ravel()
+        spread = np.sqrt((inverse**2).sum(axis=2))  # of each coefficient, none of which is negative
+        positive = -np.log1p(np.exp(np.clip(-_LOGISTIC_FACTOR * means / spread, -50, 500))).sum(-1)
+        logs = (self.logs[:, None] + _EVIDENCE_POWER * evidence + positive).ravel()
         weights = np.exp(logs - logs.max())
         weights /= weights.sum()
         return weights, means.reshape(-1, coefficients), np.asarray(inverse.reshape(-1, coefficients, coefficients))

@@ -9,6 +9,7 @@ import numpy as np
 from looptap.training.progress.forecast.stopping_rules import Floats
 
 KINDS = ("error", "accuracy", "loss", "log", "max")
+_MIN_GAIN_SHARE = 0.5  # of a value without a bound, by which it may still grow
 _LOG_START = 5.0  # start of a logarithm: a decrease by e^5 reaches zero
 
 
@@ -74,4 +75,4 @@ class Metric:
         if not len(values):
             return 1.0
         best, worst = float(values.max()), float(values.min())
-        return best + max(best - worst, 0.1 * abs(best), 1e-12)
+        return best + max(best - worst, _MIN_GAIN_SHARE * abs(best), 1e-12)

@@ -22,6 +22,7 @@ METHODS = ("ensemble", "former", "none")
 _KEPT_BAND_SHARE = 0.6  # of the band on either side of a new median, within which the median before it is kept
 _MIN_RATE_CHANGE_FACTOR = 1.4  # of the learning rate, either way, that is named as a reason
 _LEAP_SHARE = 0.1  # of the run: a stop that moves by more has a reason
+_SCALE_FACTOR = 30.0  # times the least improvement that counts: a typical first error
 _MAX_CERTAIN_POINTS = 300  # validations ahead in which a stop is looked for if nothing improves
 
 
@@ -109,7 +110,7 @@ class StopForecast:
         else:
             self.unless_better = self._unless_better(history, last)
             found = curve_ensemble.forecast(
-                seen, len(raw), stops, last, self.rates, scale=metric.scale, earlier=self.earlier,
+                seen, len(raw), stops, last, self.rates, scale=self._scale(), earlier=self.earlier,
                 rng=np.random.default_rng(self._seed),
             )  # fmt: skip
         return self._calm(StopAt(found.median, *found.band()), compared)
@@ -141,6 +142,11 @@ class StopForecast:
     def restart(self) -> None:
         """Show the next forecast as it is: a setting has changed."""
         self._shown = None
+
+    def _scale(self) -> float:
+        """Return a typical first error: of an unbounded metric, one that the rule's ``min_delta`` makes sense for."""
+        delta = getattr(self.rule, "min_delta", 0.0) if self.metric.kind in ("loss", "max") else 0.0
+        return max(self.metric.scale, _SCALE_FACTOR * delta)
 
     def _unless_better(self, history: list[float], last: int) -> int | None:
         ahead = min(last - len(history), _MAX_CERTAIN_POINTS)
