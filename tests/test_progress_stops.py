@@ -215,3 +215,20 @@ def test_five_batches_are_validated_first_if_asked_and_the_workers_are_kept():
     assert seen == [(1, 100, 5)]
     assert progress.estimator.window.speeds[VALIDATION] > 0
     assert progress.ledger.counts[VALIDATION] == 0  # that pass never counts as progress
+
+
+@pytest.mark.parametrize("bound", [{"budget": 4000.0}, {"train": 50, "epochs": 20}, {"train": 50, "max_steps": 1000}])
+def test_a_loop_that_counts_its_own_steps_is_estimated_too(bound):
+    clock = Clock()
+    progress = Progress(clock=clock, validation=20, **bound)
+    for step in range(1, 401):
+        clock.now += 1.0
+        progress.trained(4.0)
+        if step % 50 == 0:
+            for _ in progress.validate([[0] * 10] * 2):
+                clock.now += 1.0
+            progress.validated(0.5)
+    clock.now += 1.1
+    assert progress.remaining.median == pytest.approx(600 + 24 * ("train" in bound), rel=0.05)
+    assert progress.fraction == pytest.approx(0.4, abs=0.02)
+    assert progress.epoch == (8 if "train" in bound else 0)

@@ -137,9 +137,10 @@ class Estimator:
         else:
             self.plan.checked += instances
 
-    def check_speed(self, speed: float) -> None:
+    def check_speed(self, speed: float | None) -> None:
         """Expect validations at ``speed`` instances a second, until one is measured."""
-        self._first_speed = self.window.speeds[VALIDATION] = speed
+        if speed is not None:
+            self._first_speed = self.window.speeds[VALIDATION] = speed
 
     def observed(self, value: float, *, x: float | None = None, variance: float = 0.0) -> None:
         """Record a validation's ``value``: a raw point, or one inserted at ``x``.

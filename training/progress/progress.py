@@ -139,13 +139,13 @@ class Progress(ProgressObservables):
         self._ignored()
         self._from, self._resumed = self.steps - self._resumed, 0
         known = self._length.begin(loader, self._in_epoch)
-        if self._insert is not None and (speed := self._insert.first_speed()) is not None:
-            self.estimator.check_speed(speed)
+        if self._insert is not None:
+            self.estimator.check_speed(self._insert.first_speed())
         self._phase(TRAIN)
         self._counter.begin(self.steps)
         left = 1
         try:
-            for batch in loader:  # runs on cold caches at each step: every line costs a microsecond
+            for batch in loader:  # on cold caches: every line costs a microsecond
                 yield batch
                 self.steps += 1
                 left -= 1
@@ -173,9 +173,14 @@ class Progress(ProgressObservables):
             self._phase(before)
 
     def trained(self, instances: float) -> None:
-        """Count a training step on ``instances`` instances, in loops without `train`."""
+        """Count a step on ``instances`` instances, in loops without `train`."""
+        if self.ledger.current == OTHER:
+            self._ignored()
+            self._phase(TRAIN)
         self.steps += 1
         self._counter.add(instances, self.steps)
+        if self._length.present and self._in_epoch >= self._length.present:
+            self.epoch, self._from = self.epoch + 1, self.steps
         if self._insert is not None or self._clock() >= self._counter.due:
             self._look()
 
@@ -348,10 +353,9 @@ class Progress(ProgressObservables):
 
     def _renew(self) -> None:
         """Forecast again, if there is something new and it is time."""
-        estimator = self.estimator
+        estimator, begun = self.estimator, time.perf_counter()
         if not estimator.due(_FORECAST_PACE_FACTOR):
             return
-        begun = time.perf_counter()
         if self._plan() is not None:
             estimator.stopping.rule = self.rule
             try:

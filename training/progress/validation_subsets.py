@@ -146,7 +146,7 @@ class Inserting:
         return float((len(done) - 1) * size / (done[-1] - done[0]))
 
     def _validated(self, size: int) -> tuple[tuple[float, float | None], list[float]] | None:
-        """Validate a random subset; return the metric and its spread, and when each batch was done."""
+        """Validate a random subset; return the metric, its spread, and batch times."""
         begun = time.perf_counter()
         chosen = self._rng.choice(len(self._data), size=size, replace=False).tolist()
         done: list[float] = []
@@ -198,7 +198,7 @@ def subset_loader(loader: Any, chosen: list[int], done: Callable[[], object]) ->
     """
     from torch.utils.data import DataLoader, Subset
 
-    class Watched(DataLoader[Any]):
+    class Watched(DataLoader[Any]):  # type: ignore[misc]  # torch is not read by the type checker
         def __iter__(self) -> Any:
             for batch in super().__iter__():
                 yield batch

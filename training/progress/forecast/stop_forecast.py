@@ -144,7 +144,7 @@ class StopForecast:
         self._shown = None
 
     def _scale(self) -> float:
-        """Return a typical first error: of an unbounded metric, one that the rule's ``min_delta`` makes sense for."""
+        """Return a typical first error, for which a rule's ``min_delta`` makes sense."""
         delta = getattr(self.rule, "min_delta", 0.0) if self.metric.kind in ("loss", "max") else 0.0
         return max(self.metric.scale, _SCALE_FACTOR * delta)
 
