@@ -19,9 +19,10 @@ from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
 
 METHODS = ("ensemble", "former", "none")
-_KEPT_BAND_SHARE = 0.6  # of the band on either side of a new median, within which the median before it is kept
+_KEPT_BAND_SHARE = 0.5  # of the band on either side of a new median, within which the median before it is kept
 _MIN_RATE_CHANGE_FACTOR = 1.4  # of the learning rate, either way, that is named as a reason
 _LEAP_SHARE = 0.1  # of the run: a stop that moves by more has a reason
+_MAX_MOVE_SHARE = 0.08  # of the run, by which the stop moves at most without a reason, but for once
 _SCALE_FACTOR = 30.0  # times the least improvement that counts: a typical first error
 _MAX_CERTAIN_POINTS = 300  # validations ahead in which a stop is looked for if nothing improves
 
@@ -73,6 +74,7 @@ class StopForecast:
         self._seed = seed  # of each forecast, so that two differ only by what is new
         self._shown: StopAt | None = None
         self._known = 0  # raw points when it was made
+        self._leapt = False  # without a reason
         self._broken = False  # a validation was not finite
 
     @property
@@ -123,9 +125,20 @@ class StopForecast:
             low, high = (found.median + _KEPT_BAND_SHARE * (end - found.median) for end in found[1:])
             if low <= before.median <= high:
                 found = found._replace(median=before.median)
-            if abs(found.median - before.median) > _LEAP_SHARE * min(found.median, before.median):
-                self.reason = self._why(compared, known)
+            found = self._moved(found, before.median, self._why(compared, known), len(compared))
         self._shown = found
+        return found
+
+    def _moved(self, found: StopAt, before: float, why: str, done: int) -> StopAt:
+        """Return ``found``, but not far from ``before`` if there is no reason."""
+        move, run = found.median - before, min(found.median, before)
+        if abs(move) > _LEAP_SHARE * run and why:
+            self.reason = why
+        elif abs(move) > _MAX_MOVE_SHARE * run and not why:
+            if self._leapt:
+                near = max(before + math.copysign(_MAX_MOVE_SHARE * run, move), done + 1.0)
+                return StopAt(near, min(found.low, near), max(found.high, near))
+            self._leapt = True
         return found
 
     def _why(self, compared: Floats, known: int) -> str:
@@ -137,7 +150,7 @@ class StopForecast:
             change = rates[min(done, len(rates) - 1)] / max(float(rates[max(known - 1, 0)]), 1e-300)
             if not 1 / _MIN_RATE_CHANGE_FACTOR < change < _MIN_RATE_CHANGE_FACTOR:
                 return "the learning rate changed"
-        return f"no validation since {best} was better"
+        return ""
 
     def restart(self) -> None:
         """Show the next forecast as it is: a setting has changed."""
