@@ -26,11 +26,12 @@ import looptap
 from looptap.cli import main
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
+from looptap.protocol.errors import NotAllowed
 from looptap.protocol.files.connection import read
 from looptap.protocol.roles import ALLOWED
 from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import QueryError
-from looptap.testing import parts_of
+from looptap.testing import pair, parts_of
 
 
 @pytest.fixture
@@ -805,3 +806,51 @@ def test_packed_answers_of_the_agent_to_a_viewer_name_nothing_that_is_hidden(job
     assert [frame for frame in said if b"hidden" in frame or b"private" in frame or b"secret" in frame] == []
     streams = next(reply for reply in map(decode_from_agent, said) if getattr(reply, "request", 0) == 1)
     assert [stream["name"] for stream in unpack(streams.value)] == ["loss"]
+
+
+def test_viewers_get_the_history_of_a_number_that_was_shared_and_of_no_other(directory):
+    with looptap.Agent("shown") as agent, looptap.attach("shown") as run:
+        for step in range(30):
+            agent.emit("batch", step=step, loss=1 / (1 + step), secret=step)
+            soon(lambda step=step: step > 3 or any(one.points > step for one in run.scalars))
+        share, later = (
+            run.share(streams=run.stream("step, loss", name="loss")),
+            run.share(streams=run.stream("secret", history=False, name="later")),
+        )
+        agent.emit("batch", step=30, loss=0.01, secret=1)
+        for _ in range(2):  # the second comes after the first has read it
+            with looptap.attach(share.path) as viewer:
+                loss = viewer.stream("loss")
+                soon(lambda loss=loss: loss.values and loss.values[-1].step == 30)
+                assert loss.values[0].step == 0
+                assert loss.history.first == 1
+                with pytest.raises(NotAllowed):
+                    viewer.scalars  # noqa: B018
+        with looptap.attach(later.path) as viewer:
+            assert viewer.stream("later").wait(1, timeout=60) == [1]
+
+
+def test_a_shared_number_begins_with_its_history_where_its_operator_had_that():
+    agent, run = pair("shared", history=True)
+    for step in range(50):
+        agent.emit("batch", step=step, loss=1 / (1 + step), secret=step)
+        run.scalars  # noqa: B018 - has the history look at each event
+    run.export(run.stream("step, loss"), name="with")
+    run.export(run.stream("loss", history=False), name="without")
+    run.export(run.stream("loss + 1", name="asked"))
+    for step in range(50, 60):
+        agent.emit("batch", step=step, loss=1 / (1 + step), secret=step)
+    stream = run.stream("with")
+    found = stream.wait(12, timeout=60)
+    assert [row.step for row in stream.values][-10:] == list(range(50, 60))
+    assert found[0].step == 0
+    events = [record.event for record in stream.records]
+    assert events == sorted(set(events))
+    assert stream.history is not None
+    assert [record.number for record in stream.records] == list(range(1, len(events) + 1))
+    assert stream.dropped == 0
+    for name in ("without", "asked"):
+        other = run.stream(name)
+        assert other.history is None
+        assert len(other.wait(10, timeout=60)) == 10
+    agent.close()

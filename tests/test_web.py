@@ -652,6 +652,18 @@ def test_the_command_prints_its_address_and_ends_on_a_signal(tmp_path, monkeypat
     assert web.process.returncode == 0
 
 
+def test_without_tornado_the_command_says_what_to_install(monkeypatch, capsys):
+    from looptap.cli.commands.watching import web
+
+    for name in [name for name in sys.modules if name.startswith("looptap.visualizers.surfaces.web.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tornado", None)
+    for name in [name for name in sys.modules if name.startswith("tornado.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert web.main() != 0
+    assert "looptap web needs the package tornado: pip install 'looptap[web]'" in capsys.readouterr().err
+
+
 def test_a_name_of_the_page_means_what_it_means_elsewhere_and_ended_runs_hide_none(monkeypatch):
     from looptap.cli import page_runs
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,26 +154,28 @@ class ScalarHistory:
         self.collect()
         return list(self._tables.values())
 
-    def kept(self, text: str, on: str, fixed: bool) -> KeptScalars | None:
+    def kept(self, text: str, on: str, fixed: bool, before: int | None = None) -> KeptScalars | None:
         """Return the history of the names in ``text``; None if some have none.
 
-        ``on`` is preferred; unless it is ``fixed``, another type of events that has all of them will do.
+        ``on`` is preferred; unless it is ``fixed``, another type of events that has all of them will do. ``before`` is
+        the number of the first event that is left out.
         """
         self.collect()
         others = [] if fixed else sorted(self._tables.values(), key=lambda table: -len(table.events))
         tables = [table for table in (self._tables.get(on), *others) if table is not None]
         found = chosen(text, tables)
-        return None if found is None else self._rows(*found)
+        return None if found is None else self._rows(*found, before)
 
-    def _rows(self, table: ScalarTable, names: Sequence[str]) -> KeptScalars:
+    def _rows(self, table: ScalarTable, names: Sequence[str], before: int | None) -> KeptScalars:
         """Return the rows of these names, as bytes."""
+        count = len(table.events) if before is None else bisect_left(table.events, before)
         columns = [table.columns[name] for name in names]
         return KeptScalars(
             on=table.on, query=", ".join(column.query for column in columns),
-            fields=tuple(names) if len(names) > 1 else None, events=table.events.tobytes(),
-            times=table.times.tobytes(),
-            columns=tuple(column.values.tobytes() for column in columns),
-            present=tuple(bytes(column.present) for column in columns),
+            fields=tuple(names) if len(names) > 1 else None, events=table.events[:count].tobytes(),
+            times=table.times[:count].tobytes(),
+            columns=tuple(column.values[:count].tobytes() for column in columns),
+            present=tuple(bytes(column.present[:count]) for column in columns),
             kinds=tuple(column.kind.__name__ for column in columns),
             pace=table.spacing(), clock=time.time() - time.monotonic(),
         )  # fmt: skip

@@ -57,6 +57,8 @@ class DeclaredStream:
         """True if viewers see it; if its values go to the file of the run."""
         self.shares: set[str] = set()
         """The shares whose viewers see it, too."""
+        self.scalars = ""
+        """The names whose history of scalars its readers get first; empty for none."""
         self.dropped = False
         """True once its query has failed and was detached."""
 

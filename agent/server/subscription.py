@@ -118,6 +118,8 @@ class Subscription:
         self.low_latency = low_latency
         self.sink: ValueSink = query.sink
         """The output of its query."""
+        self.scalars = ""
+        """The names whose history of scalars its client got first; empty for none."""
         self.reader = source if isinstance(source, Cursor | HandedOverCursor) else None
         self._ended = ""  # why, if only this client's reading has
         self.reported_changes = 0

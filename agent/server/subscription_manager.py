@@ -23,7 +23,7 @@ from looptap.agent.server.subscription import ClientSession, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
-from looptap.protocol.replies import AttachPoint, DeclaredSource, StreamInfo, SubscriptionInfo
+from looptap.protocol.replies import AttachPoint, DeclaredSource, KeptScalars, StreamInfo, SubscriptionInfo
 from looptap.streams.errors import QueryError
 
 PAUSE_TIMEOUT_SECONDS = 0.1
@@ -73,6 +73,7 @@ class SubscriptionManager:
         if kept is None:
             return self._attach(client, ask)
         info = self._attach(client, msgspec.structs.replace(ask, on=kept.on, code=m.Code(kept.query)))
+        self.stream(client, ask.stream).scalars = ask.code.text
         return msgspec.structs.replace(info, history=kept, fields=kept.fields)
 
     def _attach(self, client: ClientSession, attach: m.Attach) -> SubscriptionInfo:
@@ -97,9 +98,11 @@ class SubscriptionManager:
         self._queries.schedule_command(query)
         quiet = declared.logged or client.viewer
         text = "" if declared.logged else pipeline.text
+        kept = self._kept_before(declared) if not ask.above else None
         return SubscriptionInfo(
             mapped=pipeline.mapped,
-            fields=pipeline.fields,
+            fields=pipeline.fields if kept is None else kept.fields,
+            history=kept,
             explain="the job hands its values over" if declared.logged else pipeline.explain(),
             notes=() if quiet else (*pipeline.notes, *self._queries.notes(query)),
             declared=DeclaredSource(
@@ -111,6 +114,19 @@ class SubscriptionManager:
                 upto=reader.number,
             ),
         )
+
+    def _kept_before(self, declared: DeclaredStream) -> KeptScalars | None:
+        """Return the history of scalars before the oldest value of a declared stream.
+
+        It has one if its query was handed over by a client that had got that history: who shares the stream shares it.
+        """
+        if not declared.scalars:
+            return None
+        buffer, on = declared.buffer, declared.query.on
+        newest = self._sources.open(on).number
+        oldest = buffer.read(buffer.first - 1, 1, buffer.number)
+        before = oldest[0][1] if oldest else newest + 1
+        return self._scalars.kept(declared.scalars, on, fixed=True, before=before)
 
     def detach(self, stream: Subscription, reason: str) -> None:
         """End a stream of a client, after the values it has yielded so far."""
@@ -197,6 +213,7 @@ class SubscriptionManager:
                 raise LimitReached("the loop is inside an event that takes long; nothing has changed, ask again.")
             after = stream.base + queue.number
             declared = self._declared.adopt(name or query.name, query, after, stream.client.name)
+            declared.scalars = stream.scalars
         self._exporter.hand_over(
             stream, HandedOverCursor(self._queues, queue, stream.base, Cursor(declared.buffer, after))
         )

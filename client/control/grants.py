@@ -88,10 +88,11 @@ class SharingClient:
         """Show a stream to viewers, or hide it (``exported=False``); describe it.
 
         ``stream`` is the name of a declared stream, or a live stream of this run: its query then belongs to the job
-        and stands there under ``name`` (by default its own), with a history that begins now. It continues when you
-        leave, as long as it is exported, kept or read, within the budget that it had. With ``share``, one that was made
-        with streams of its own, it is shown or hidden there alone; without, to the viewers of all shares that
-        were made without, or to no viewer any more. Raises QueryError for a flight recorder or a name that is
+        and stands there under ``name`` (by default its own), with a history that begins now, or with that of the
+        numbers it consists of if it began with that itself (``history=False``: not). It continues when you leave, as
+        long as it is exported, kept or read, within the budget that it had. With ``share``, one that was made with
+        streams of its own, it is shown or hidden there alone; without, to the viewers of all shares that were made
+        without, or to no viewer any more. Raises QueryError for a flight recorder or a name that is
         taken, LimitReached, NoAnswer.
 
         >>> from looptap.testing import pair

@@ -179,7 +179,8 @@ class LiveStream(Stream):
             self.text, self.unit = source.query, source.unit
             self.begins = source.after + 1
             self.feed.begin_after(source.after)
-            self._upto = source.upto
+            self._begin_with_history(info, source.after)
+            self._upto = source.upto + self._offset
         else:
             self.attach = msgspec.structs.replace(self.attach, named=False, history=False)
             self._begin_with_history(info)
@@ -188,14 +189,15 @@ class LiveStream(Stream):
             self.feed.set_fields(info.fields)
         self._note(info.notes)
 
-    def _begin_with_history(self, info: SubscriptionInfo) -> None:
-        """Put what is kept of the query's names before its values."""
+    def _begin_with_history(self, info: SubscriptionInfo, after: int = 0) -> None:
+        """Put what is kept of the query's names first, numbered above ``after``."""
         kept = info.history
         if kept is None:
             return
         self.on = kept.on
-        self.attach = msgspec.structs.replace(self.attach, on=kept.on, code=m.Code(kept.query))
-        batch = kept_batch(kept, self.newest + 1, self.run.info.rank)
+        if self.declared is None:
+            self.attach = msgspec.structs.replace(self.attach, on=kept.on, code=m.Code(kept.query))
+        batch = kept_batch(kept, max(self.newest, after) + 1, self.run.info.rank)
         if not batch.values:
             return
         self.publish(batch)
@@ -236,6 +238,7 @@ class LiveStream(Stream):
         """Return the request that reattaches the query, perhaps after a move."""
         if moved is not None:
             self.take_back()
+            self.history = None
         self._gap_settled = False
         if self.declared is None:
             self._earlier_errors = self.error_count
@@ -274,7 +277,8 @@ class LiveStream(Stream):
             self._continue_numbers(info.point.base + 1, event - event % every + every)
             self._gap_settled = True
         self.attach = msgspec.structs.replace(self.attach, history=False)
-        self._begin_with_history(info)
+        if self.declared is None or self.history is None:  # else it came with the first attach
+            self._begin_with_history(info)
 
     def _continue_numbers(self, first: int, event: int) -> None:
         """Continue the numbers after a second attach: value ``first`` is of ``event``."""

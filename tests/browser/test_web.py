@@ -2,6 +2,7 @@
 
 import math
 import re
+import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import warm
 from lab import INK, LAST, SHOTS, beside_a_job
+from programs import UNTESTED
+from relays import Proxy
+from ssh_server import over_ssh
 from waiting import soon
 from web_pages import program, stripping_proxy, until
 
@@ -280,6 +284,31 @@ def test_the_page_works_below_a_prefix_and_behind_a_proxy_that_strips_it(opened,
     with program() as web, stripping_proxy(web.port, "/proxy/9") as port:
         token = web.url.partition("?")[2]
         page = opened(f"http://localhost:{port}/proxy/9/?{token}")
+        charts(page, 1)
+        grows(page)
+
+
+def test_the_page_works_through_a_forwarded_port_and_over_ssh(opened, job, tmp_path):
+    with program() as web:
+        token = web.url.partition("?")[2]
+        with Proxy(f"tcp://127.0.0.1:{web.port}") as relay:
+            page = opened(f"http://localhost:{relay.endpoint.rpartition(':')[2]}/?{token}")
+            charts(page, 1)
+            grows(page)
+        with over_ssh(web.port, tmp_path) as port:
+            page = opened(f"http://localhost:{port}/?{token}")
+            charts(page, 1)
+            grows(page)
+
+
+def test_the_page_works_on_the_loopback_of_ipv6(opened, job):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"IPV6 IS {UNTESTED}: {error}")
+    with program("--host", "::1") as web:
+        assert web.url.startswith("http://[::1]:")
+        page = opened(web.url)
         charts(page, 1)
         grows(page)
 

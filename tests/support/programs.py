@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-PACKAGES = {"chromium": "chromium", "Xvfb": "xvfb", "tmux": "tmux", "script": "bsdutils"}
+PACKAGES = {"chromium": "chromium", "Xvfb": "xvfb", "tmux": "tmux", "script": "bsdutils", "sshd": "openssh-server"}
 """Debian's package for each."""
 UNTESTED = "NOT TESTED"
 """Stands in the reason of each skip that the summary repeats."""

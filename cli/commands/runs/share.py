@@ -31,6 +31,10 @@ def main(
     config: Annotated[
         bool, Option("--config", help="Show the settings of the run, its commit and versions, too.")
     ] = False,
+    history: Annotated[
+        bool,
+        Option("--history/--no-history", help="Show a number that events carry from the first event on, or from now."),
+    ] = True,
     name: Annotated[str, Option(metavar="NAME", help="The name for the query.", show_default=False)] = "",
     expires: Annotated[str, Option(metavar="TIME", help="How long the file opens: 30m, 8h, 2d.")] = "8h",
     tcp: Annotated[
@@ -84,7 +88,7 @@ def main(
             job.export(hidden, False, share=id)
         if list_ or hide:
             return _listed(job, as_json)
-        handed = [job.stream(text, on=on, name=name, history=False) for text in stream or ()]
+        handed = [job.stream(text, on=on, name=name, history=history) for text in stream or ()]
         if id:
             for each in handed:
                 job.export(each, share=id)

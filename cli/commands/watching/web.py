@@ -74,7 +74,8 @@ def main(
         from looptap.visualizers.surfaces.web.run_shelf import RunShelf
         from looptap.visualizers.surfaces.web.web_server import WebServer
     except ImportError as error:
-        return complain(f"looptap web needs the package {error.name}: pip install 'looptap[web]'")
+        missing = (error.name or "tornado").partition(".")[0]
+        return complain(f"looptap web needs the package {missing}: pip install 'looptap[web]'")
     shelf = RunShelf(PageRuns(names or ()), operate=operate, config=config)
     shelf.refresh()
     server = WebServer(shelf, base=base_url, names=allow_host or ())

@@ -110,4 +110,6 @@ def cookie_name(host: str) -> str:
 
 def content_policy(host: str) -> str:
     """Return the content security policy of a page at ``host``, a name of ours."""
+    if "[" in host:  # a policy cannot name an address of IPv6, and browsers take self for sockets, too
+        return CONTENT_POLICY.format(sockets="'self'")
     return CONTENT_POLICY.format(sockets=f"'self' ws://{host} wss://{host}")
