@@ -213,3 +213,30 @@ def test_copies_and_pickles_of_the_model_are_made_at_any_time_and_watch_nothing(
     prioritized.close()
     assert not prioritized.note
     assert torch.from_numpy(prioritized.trends.priority).isfinite().all()
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_scaler_scales_from_the_first_step_on(norm):
+    torch.manual_seed(1)
+    (x, y), model = images(), hidden(norm=norm)
+    prioritized = Prioritized(N, model, N, "published", k=0.5, r=0.5, switch="on")
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.05), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    steps = 0
+    for _ in range(3):
+        for batch in prioritized:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                losses = EACH(model(x[batch]), y[batch])
+            prioritized.backward(batch, losses, scale=scaler, inputs=x[batch], targets=y[batch])
+            initial, gbar = not model[0].weight.grad.any(), prioritized.average.tensors[0]
+            assert initial or gbar.norm() < model[0].weight.grad.norm() / 100
+            before = model[0].weight.clone()
+            scaler.step(optimizer)
+            scaler.update()
+            assert initial == before.equal(model[0].weight)
+            steps += not initial
+            prioritized.observe(batch)
+    prioritized.close()
+    assert steps
+    assert not prioritized.note
+    assert torch.from_numpy(prioritized.trends.priority).isfinite().all()

@@ -139,19 +139,20 @@ class Prioritized(PrioritizedObservables):
 
     # ------------------------------------------------------------ in the step
 
-    def backward(
-        self, indices: Any, losses: Any, *, scale: float = 1.0, inputs: Any = None, targets: Any = None
-    ) -> None:
+    def backward(self, indices: Any, losses: Any, *, scale: Any = 1.0, inputs: Any = None, targets: Any = None) -> None:
         """Go back from the ``losses`` (n,) of a step, in place of ``loss.backward()``.
 
         With a method without priorities this is ``(mean(indices, losses) * scale).backward()``. Else priorities are
         computed in the same backward pass, gbar is updated, and ``.grad`` is what the method steps along; None in its
-        initial passes, with which optimizers leave the parameters alone. ``scale`` is ``scaler.get_scale()`` with a
-        GradScaler. ``inputs``, what the model was called with, and ``targets`` are for models whose layers hooks do not
-        know. Raises only what a plain backward pass raises.
+        initial passes, with which optimizers leave the parameters alone. ``scale`` is a GradScaler, which gets zeros in
+        them, or its ``get_scale()``. ``inputs``, what the model was called with, and ``targets`` are for models whose
+        layers hooks do not know. Raises only what a plain backward pass raises.
         """
         method, begun = self._method, None
         self._stepped = losses.detach()
+        scaler = scale if hasattr(scale, "get_scale") else None
+        if scaler is not None:  # it has a scale from its first use on
+            scale = float(scaler.scale(self._stepped.new_ones(())))
         if isinstance(method, Published) and self._selecting:
             begun = self._prepared(indices, losses)
         if begun is None:
@@ -164,6 +165,8 @@ class Prioritized(PrioritizedObservables):
         step = self._source.step(method, self.average.tensors, losses, renewed, scale, inputs, targets)
         if step.why:
             self._say(step.why)
+        if scaler is not None:
+            _fill_with_zeros(self.model)
         try:
             if self.feeds_average and step.gradients is not None:
                 self.average.decay = method.average_decay(len(ids))
@@ -314,3 +317,11 @@ class Prioritized(PrioritizedObservables):
             measured = losses if scores is None else scores
             self.renewals.add(self._method.predicted(ids[alike]), measured[alike])
         super()._learn(ids, losses, scores)
+
+
+def _fill_with_zeros(model: Any) -> None:
+    """Give a model without gradients those that `GradScaler.step` asks for."""
+    trained = [one for one in model.parameters() if one.requires_grad]
+    if all(one.grad is None for one in trained):
+        for one in trained:
+            one.grad = one.detach().new_zeros(one.shape)
