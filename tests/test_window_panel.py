@@ -33,7 +33,7 @@ def window(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     before = pyplot.get_backend()
     pyplot.switch_backend("agg")
-    yield lambda *streams, **how: ChartWindow(Plot(*streams, **how))
+    yield lambda *streams, say=str, **how: ChartWindow(Plot(*streams, **how), say=say)
     pyplot.close("all")
     pyplot.switch_backend(before)
 
@@ -266,6 +266,32 @@ def test_a_key_writes_all_kept_numbers_as_csv(window, tmp_path):
     assert rows[0] == ["step", "loss"]
     assert [(int(x), float(y)) for x, y in rows[1:]] == values  # more than are drawn
     assert len(shown.parts[0].picture.marks[0].x) < len(values)
+
+
+def test_keys_write_svg_and_copy_the_queries(window, tmp_path):
+    streams = [looptap.stream_of([1.0, 2.0], name=name) for name in ("loss", "error")]
+    streams[0].text = "step, loss"
+    said = []
+    shown = window(*streams, say=said.append)
+    press(shown, "g")
+    (path,) = tmp_path.glob("*.svg")
+    assert "<svg" in path.read_text()[:1000]
+    for key in ("y", "ctrl+c"):
+        press(shown, key)
+        assert said[-1] == "step, loss\nerror"
+
+
+def test_the_numbers_of_a_confusion_matrix_are_over_its_cells(window):
+    counts = looptap.stream_of([np.eye(10, dtype=int)] * 3, name="counts")
+    shown = window(counts)
+    shown.canvas.draw()
+    shown.turn()
+    drawn = np.array(shown.canvas.buffer_rgba())
+    for text in shown.parts[0].drawing.views[0].numbers:
+        text.set_visible(False)
+    shown.canvas.draw()
+    assert (drawn != np.asarray(shown.canvas.buffer_rgba())).any()
+    assert not shown.parts[0].drawing.views[0].cells.get_animated()
 
 
 def test_a_key_sorts_the_names(window):

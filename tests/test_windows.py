@@ -283,6 +283,43 @@ else:
 """
 
 
+KEYS = """
+import sys, matplotlib
+matplotlib.use(sys.argv[1])
+import looptap
+from matplotlib import pyplot
+from matplotlib.backend_bases import KeyEvent
+from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.window import ChartWindow
+stream = looptap.stream_of([(1, 0.5), (2, 0.25)], name="loss", fields=("step", "loss"))
+stream.text = "step, loss"
+window = ChartWindow(Plot(stream), title="keys")
+pyplot.pause(0.2)
+for key in "lecnydg":
+    window.canvas.callbacks.process("key_press_event", KeyEvent("key_press_event", window.canvas, key))
+    pyplot.pause(0.05)
+if sys.argv[1] == "TkAgg":
+    text = window.canvas.get_tk_widget().clipboard_get()
+else:
+    from matplotlib.backends.qt_compat import QtWidgets
+    text = QtWidgets.QApplication.clipboard().text()
+print(text, window.view.log, window.view.smoothing, window.view.clip, window.view.order)
+"""
+
+
+@pytest.mark.parametrize("toolkit", ["tk", "qt"])
+def test_keys_work_in_a_window_and_the_query_is_on_its_clipboard(screen, toolkit, tmp_path):
+    needed(toolkit, screen)
+    settings = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    process = warm.Popen(
+        [sys.executable, "-c", KEYS, {"tk": "TkAgg", "qt": "QtAgg"}[toolkit]], env={**settings, "DISPLAY": screen},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    out, err = process.communicate(timeout=120)
+    assert out == "step, loss True 0.6 True name\n", err
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".svg"}
+
+
 @pytest.mark.parametrize("how", ["block", "pause"])
 def test_a_script_shows_a_window_and_waits_or_does_not(job, screen, how):
     needed("tk", screen)

@@ -303,7 +303,7 @@ class Chart:
             if instead := self._instead(marks, badges):
                 marks, axes = [Text(instead)], axes._replace(top=None, right=None)
             x, y, right = self.view.axes(axes.x, axes.y, axes.right, marks)
-            badges += self.view.unplaced(marks, y, right)
+            badges = [*badges, *self.view.unplaced(marks, y, right), *self._badges()]
             return Picture(
                 marks=tuple(marks),
                 title=self.title,
@@ -313,7 +313,7 @@ class Chart:
                 top=axes.top,
                 right=right,
                 rules=self.commands.rules([one for one in self.series if one.across == "bottom"]),
-                badges=(*badges, *self._badges()),
+                badges=tuple(badge for badge in badges if badge not in instead),
                 guess=" ".join(dict.fromkeys(filter(None, (one.reading for one in self.series)))),
                 frame=frame,
                 offers=self._offers(),

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from matplotlib.text import Text
-
 from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.data.colors import DARK, LIGHT
 from looptap.visualizers.drawing.backends.matplotlib_marks import theme_of
 from looptap.visualizers.drawing.backends.with_matplotlib import align
 from looptap.visualizers.surfaces.panels.side_panel import ControlsReader, SidePanel, runs_to_control
 from looptap.visualizers.surfaces.panels.window_width import MAX_WINDOW_INCHES, PANEL_INCHES, widen
+from looptap.visualizers.surfaces.windows.clipboard import copied
 from looptap.visualizers.surfaces.windows.framebar import FrameBar
 from looptap.visualizers.surfaces.windows.interrupts import interruptible
 from looptap.visualizers.surfaces.windows.pointer import Pointer
@@ -32,8 +31,8 @@ _PLAYBACK_FRAME_SECONDS = 0.1  # seconds between two frames that are played back
 _STATUS_INTERVAL_SECONDS = 0.5  # seconds between two updates of the title
 _FRAME_BAR_SHARE = 0.07  # share of the height, for the slider of frames
 HELP = (
-    "space: pause   s: save   d: CSV   l: log   e: smoothing   x: x axis   c: outliers   k: knobs   t: dark\n"
-    "←, →, End: frames   Enter: play   n: sort names   h: whole view   r: reset   q: close"
+    "space: pause   s: save   g: SVG   d: CSV   y: copy query   l: log   e: smoothing   x: x axis   c: outliers\n"
+    "k: knobs   t: dark   ←, →, End: frames   Enter: play   n: sort names   h: whole view   r: reset   q: close"
 )
 
 
@@ -67,15 +66,18 @@ class ChartWindow:
         self.bar: FrameBar | None = None
         self.painter = WindowPainter(self.figure, self._artists, self._labels)
         self._playing = 0.0
-        self.view = WindowView(lambda: self.parts, lambda: self.save(file_name(self.title, ".csv")))
+        self.view = WindowView(
+            lambda: self.parts,
+            lambda suffix: self.save(suffix=suffix),
+            lambda text: self._tell(copied(self.canvas, text)),
+        )
         self.panel: SidePanel | None = None
         self._reader = ControlsReader(runs_to_control(plot))
         self._panel_wanted: bool | None = None  # None: if the job has knobs
         self._first_knob = 0  # of the panel, which the wheel moves
         self._stale = False  # whether everything has to be arranged again
         self._pointed: Any = None  # where the mouse is, if that was not drawn yet
-        self.shown_title = ""
-        self._looked = 0.0
+        self.shown_title, self._looked = "", 0.0
         self._connect()
         self._arrange()
         self._call_it()
@@ -167,17 +169,13 @@ class ChartWindow:
 
     def _artists(self) -> Iterator[Any]:
         for part in self.parts:
-            yield from (artist for artist in part.drawing.artists if not _is_label(artist))
+            yield from part.moving
         if self.bar is not None:
             yield from self.bar.artists
         yield from self.pointer.artists
 
     def _labels(self) -> list[Any]:
-        """Return the texts in the axes, drawn with the background: they are slow."""
-        return [
-            (artist, artist.get_text(), artist.get_position())
-            for part in self.parts for artist in part.drawing.artists if _is_label(artist)
-        ]  # fmt: skip
+        return [label for part in self.parts for label in part.labels]
 
     def _resized(self, event: Any) -> None:
         for part in self.parts:
@@ -304,8 +302,6 @@ class ChartWindow:
                 self._stale = True
             case " ":
                 self.pause(not self.paused)
-            case "s" | "ctrl+s":
-                self.save()
             case "left" | "right" if self._framed():
                 self._playing = 0.0
                 self.step(-1 if event.key == "left" else 1)
@@ -370,17 +366,17 @@ class ChartWindow:
 
     # ------------------------------------------------------------ saving and closing
 
-    def save(self, path: str = "") -> str:
-        """Write the window to ``path``, by default a new PNG file here; return the path."""
-        path = path or file_name(self.title)
+    def save(self, path: str = "", suffix: str = ".png") -> str:
+        """Write the window to ``path``, by default a new file here; return the path."""
+        path = path or file_name(self.title, suffix)
         failed = self.painter.save(path, self.plot.cells)
         self._tell(f"{path} cannot be written: {failed}" if failed else f"saved: {path}")
         return "" if failed else path
 
     def _tell(self, text: str) -> None:
         self._say(text)
-        if self.canvas.toolbar is not None:
-            self.canvas.toolbar.set_message(text)
+        if (toolbar := self.canvas.toolbar) is not None:
+            toolbar.set_message(text.replace("\n", "   "))
 
     def _drawn(self, event: Any) -> None:
         if not self._gone():
@@ -394,7 +390,3 @@ class ChartWindow:
         self.closed = True
         self._reader.close()
         self.timer.stop()
-
-
-def _is_label(artist: Any) -> bool:
-    return isinstance(artist, Text) and artist.axes is not None

@@ -231,8 +231,8 @@ class SpaceView:
 
     def place(self, place: Place) -> None:
         """Put the axes where ``place`` says, with room above them for names."""
-        self.legend, rows = _legend(self.axes, self.named, *_inches(self.axes.figure, place(0.1, 0.15, 0.35, 0.05)))
-        self.axes.set_position(place(0.1, 0.15, 0.35, 0.05 + _ROW_INCHES * rows))
+        self.legend, rows = _legend(self.axes, self.named, *_inches(self.axes.figure, place(0.1, 0.25, 0.35, 0.05)))
+        self.axes.set_position(place(0.1, 0.25, 0.35, 0.05 + _ROW_INCHES * rows))
         if self.legend is not None:
             self.legend.set_bbox_to_anchor((0, 1.0), self.axes.transAxes)
 

@@ -168,10 +168,9 @@ class Drawing:
         """Return how many small characters the width holds."""
         return int(self._inches()[0] * 72 / (0.6 * SMALL_FONT_POINTS))
 
-    def _wrapped(self, text: str) -> list[str]:
+    def _wrapped(self, text: str, most: int = _MAX_GUESS_LINES) -> list[str]:
         """Return a text in the lines that it may take."""
-        letters = max(20, self._letters())
-        return textwrap.wrap(text, letters, max_lines=_MAX_GUESS_LINES, placeholder=" …")
+        return textwrap.wrap(text, max(20, self._letters()), max_lines=most, placeholder=" …") if most else []
 
     def _inches(self) -> tuple[float, float]:
         """Return width and height of the figure, or of the part that is drawn on."""
@@ -214,7 +213,7 @@ class Drawing:
         title = cut(shown(picture.title, weight="bold"), room)
         self._title.set(position=(0.08 / width, 1 - 0.05 / height), text=title)
         top = 1 - (self._header - _TEXT_LINE_INCHES * self._guess_lines) / height
-        guess = self._wrapped(picture.guess)[: self._guess_lines]
+        guess = self._wrapped(picture.guess, self._guess_lines)
         self._guess.set(position=(0.08 / width, top), text="\n".join(map(shown, guess)))
         badges = list(picture.badges)
         if len(badges) > _MAX_BADGES:

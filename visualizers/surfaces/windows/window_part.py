@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from matplotlib.text import Text
 
 from looptap.visualizers.cells import Cell
 from looptap.visualizers.drawing.backends.matplotlib_marks import shown
@@ -41,6 +42,21 @@ class WindowPart:
     def frames(self) -> int:
         """The number of frames to look back at."""
         return 0 if self.cell.chart is None else self.cell.chart.frames
+
+    @property
+    def moving(self) -> list[Any]:
+        """The artists that are drawn over the picture of the rest.
+
+        The cells of a matrix are not where numbers stand on them: they change with these, which are part of the rest.
+        """
+        under = {view.cells for view in self.drawing.views if getattr(view, "numbers", None)}
+        return [artist for artist in self.drawing.artists if artist not in under and not _is_label(artist)]
+
+    @property
+    def labels(self) -> list[Any]:
+        """The texts in the axes and their places, drawn with the rest: they are slow."""
+        labels = [artist for artist in self.drawing.artists if _is_label(artist)]
+        return [(label, label.get_text(), label.get_position()) for label in labels]
 
     def update(self, order: str = "") -> str:
         """Read and set what is new; return what has to be redrawn, "" for nothing.
@@ -115,6 +131,10 @@ class WindowPart:
             self.drawing = Drawing(self.drawing.figure, self.picture)
             self.dirty = True
         return held
+
+
+def _is_label(artist: Any) -> bool:
+    return isinstance(artist, Text) and artist.axes is not None
 
 
 def without(picture: Picture, hidden: Set[str]) -> Picture:

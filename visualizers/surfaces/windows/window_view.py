@@ -16,11 +16,14 @@ _SMOOTHING_SHARE = (0.0, 0.6, 0.9, 0.97)  # in turn, by the key
 class WindowView:
     """Scales, smoothing and x of all charts of a window at once.
 
-    ``order`` is that of the names of lines: "" as they are drawn, "name" or "value"; ``save_table`` writes the numbers.
+    ``order`` is that of the names of lines: "" as they are drawn, "name" or "value". ``save`` writes a file of that
+    suffix, ``copy`` takes a text to the clipboard.
     """
 
-    def __init__(self, parts: Callable[[], list[WindowPart]], save_table: Callable[[], object]) -> None:
-        self._parts, self._save_table = parts, save_table
+    def __init__(
+        self, parts: Callable[[], list[WindowPart]], save: Callable[[str], object], copy: Callable[[str], object]
+    ) -> None:
+        self._parts, self._save, self._copy = parts, save, copy
         self.order = ""
         self._first: dict[int, tuple[View, str]] = {}  # as the charts came
 
@@ -32,7 +35,7 @@ class WindowView:
             ("clip", lambda: f"outliers: {'out' if self.clip else 'in'} (c)", self.toggle_clip),
             ("x", lambda: f"x: {self.x or 'auto'} (x)", self.next_x),
             ("order", lambda: f"names: {self.order or 'drawn'} (n)", self.next_order),
-            ("csv", lambda: "save CSV (d)", self._save_table),
+            ("csv", lambda: "save CSV (d)", self.save_table),
             ("reset", lambda: "reset (r)", self.reset),
         ]
 
@@ -40,12 +43,30 @@ class WindowView:
         """Do what a key means; return whether it means something."""
         keys: dict[str | None, Callable[[], object]] = {
             "l": self.toggle_log, "e": self.next_smoothing, "c": self.toggle_clip, "x": self.next_x, "v": self.turn,
-            "n": self.next_order, "d": self._save_table,
+            "n": self.next_order, "d": self.save_table, "g": self.save_drawing, "y": self.copy_queries,
+            "ctrl+c": self.copy_queries, "s": self.save_picture, "ctrl+s": self.save_picture,
         }  # fmt: skip
         if key not in keys:
             return False
         keys[key]()
         return True
+
+    def save_table(self) -> None:
+        """Write all kept numbers as CSV."""
+        self._save(".csv")
+
+    def save_picture(self) -> None:
+        """Write the window as PNG."""
+        self._save(".png")
+
+    def save_drawing(self) -> None:
+        """Write the window as SVG."""
+        self._save(".svg")
+
+    def copy_queries(self) -> None:
+        """Copy the queries of all charts, a line each."""
+        queries = [stream.text or stream.name for part in self._parts() for stream in part.cell.streams]
+        self._copy("\n".join(dict.fromkeys(queries)))
 
     def turn(self) -> None:
         """Draw the values of each chart as the next kind that shows them, if any."""
