@@ -20,9 +20,9 @@ from looptap.training.saved_state import require_state
 PRIOR_SPEED_RATIO = 3.0
 """Assumed speed of validation relative to training, before the first validation."""
 _OUTLIVED_SHARE = 0.25
-_LOAD_CHANGE_SHARE = 0.1  # of the logarithm of the remaining time, by the speed of the last minute
+_SPEED_CHANGE_SHARE = 0.1  # of the remaining time or of the run, by which another speed moves the end
 _STDEVS_FOR_80_PERCENT = 1.28  # standard deviations on either side of the 80 % band
-_MIN_BAND_SHARE = 0.02  # minimum of the band on either side, as a share of the remaining time
+_MIN_BAND_SHARE = 0.04  # minimum of the band on either side, as a share of the remaining time
 
 
 class Remaining(NamedTuple):
@@ -92,8 +92,9 @@ class Estimator:
         """When the last forecast was made, in seconds since the ledger was opened, and how long it took."""
         self.ratio, self.rest = PRIOR_SPEED_RATIO, 0.0
         """Until measured in this process: speed of validation relative to training, other time per second of work."""
-        self.load_changed = False
-        """True while the speed of the last minute differs from that of the time before."""
+        self.speed_changed = False
+        """True if the last minute is faster or slower than before, or the speed has just moved the end."""
+        self._end = (math.nan, math.nan)  # the stop and the end by the last estimate
         self.forecasts = 0
         """How many were made."""
         self._stop: StopAt | None = None
@@ -209,7 +210,14 @@ class Estimator:
         certain = self.stopping.unless_better
         certain = None if certain is None or certain > self.plan.last else certain - self.plan.done
         rest, low, high = seconds
+        self._follow_end(stop.median, rest, low)
         return Estimate(rest, low, high, *stop, train[0], validation[0], *speeds, certain)
+
+    def _follow_end(self, stop: float, rest: float, low: float) -> None:
+        """Note whether the end has moved though the stop has not."""
+        elapsed, (before, end) = self.ledger.elapsed(), self._end
+        self._end = stop, elapsed + rest
+        self.speed_changed |= stop == before and abs(elapsed + rest - end) > _SPEED_CHANGE_SHARE * (elapsed + low)
 
     def _by_units(self, train: list[float], validation: list[float]) -> _Timed:
         now = (self.ledger.now, self.ledger.counts[TRAIN], self.ledger.counts[VALIDATION])
@@ -243,7 +251,7 @@ class Estimator:
         assert far is not None
         unsure = _STDEVS_FOR_80_PERCENT * ledger.unsure(window) + _MIN_BAND_SHARE
         spreads = [unsure + abs(math.log(max(a, 1e-9) / max(b, 1e-9))) / 2 for a, b in zip(near, far, strict=True)]
-        self.load_changed = spreads[0] - unsure > _LOAD_CHANGE_SHARE / 2
+        self.speed_changed = spreads[0] - unsure > _SPEED_CHANGE_SHARE / 2
         median, low, high = (math.sqrt(a * b) for a, b in zip(near, far, strict=True))
         seconds = [median, low * math.exp(-spreads[1]), high * math.exp(spreads[2])]
         return seconds, (ledger.rate(TRAIN, SHORT_WINDOW_SECONDS), ledger.rate(VALIDATION, SHORT_WINDOW_SECONDS))

@@ -259,7 +259,7 @@ class Progress(ProgressObservables):
     @property
     def reason(self) -> str:
         """Why the estimate has just moved by more than a tenth of the run, if it has."""
-        return self.estimator.stopping.reason or ("the speed changed" if self.estimator.load_changed else "")
+        return self.estimator.stopping.reason or ("the speed changed" if self.estimator.speed_changed else "")
 
     def _done_share(self, done: float, rest: float) -> float:
         """Return the share of the time; with the paper's speed that of the work."""

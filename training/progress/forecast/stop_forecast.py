@@ -19,7 +19,7 @@ from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
 
 METHODS = ("ensemble", "former", "none")
-_KEPT_BAND_SHARE = 0.5  # of the band on either side of a new median, within which the median before it is kept
+_MAX_KEPT_SHARE = 0.3  # of a new median, within which the one before is kept while it is in the new band
 _MIN_RATE_CHANGE_FACTOR = 1.4  # of the learning rate, either way, that is named as a reason
 _LEAP_SHARE = 0.1  # of the run: a stop that moves by more has a reason
 _MAX_MOVE_SHARE = 0.08  # of the run, by which the stop moves at most without a reason, but for once
@@ -122,8 +122,8 @@ class StopForecast:
         before, known = self._shown, self._known
         self._known, self.reason = len(compared), ""
         if before is not None:
-            low, high = (found.median + _KEPT_BAND_SHARE * (end - found.median) for end in found[1:])
-            if low <= before.median <= high:
+            near = abs(found.median - before.median) <= _MAX_KEPT_SHARE * found.median
+            if near and found.low <= before.median <= found.high:
                 found = found._replace(median=before.median)
             found = self._moved(found, before.median, self._why(compared, known), len(compared))
         self._shown = found
@@ -131,7 +131,7 @@ class StopForecast:
 
     def _moved(self, found: StopAt, before: float, why: str, done: int) -> StopAt:
         """Return ``found``, but not far from ``before`` if there is no reason."""
-        move, run = found.median - before, min(found.median, before)
+        move, run = found.median - before, max(found.low, done + 1.0)
         if abs(move) > _LEAP_SHARE * run and why:
             self.reason = why
         elif abs(move) > _MAX_MOVE_SHARE * run and not why:
