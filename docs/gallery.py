@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,10 @@ WEB_SHOTS = (
     ("web-phone", 390, 844, False), ("web-phone-dark", 390, 844, True),
 )  # fmt: skip
 """Pictures of the page: name, width, height, whether it is dark."""
+COMPARE_SHOTS = (("web-compare", 1280, 900, False), ("web-compare-dark", 1280, 900, True))
+"""Pictures of the page with the runs of a sweep."""
+SWEEP = 20
+"""Runs of the sweep."""
 
 LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("loss", "step, loss", {}, {}),
@@ -175,40 +180,70 @@ def _notebook() -> None:
 def _web() -> None:
     """Photograph the page of `looptap web`, in both themes and on a phone."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
-    from playwright.sync_api import sync_playwright
-    from web_pages import until
-
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     job = subprocess.Popen([sys.executable, "-m", "looptap.examples.digits", "--epochs", "1500"], env=environment,
                            stdout=subprocess.DEVNULL)  # fmt: skip
-    command = [sys.executable, "-m", "looptap.cli", "web", "--no-open", "--port", "0", "--operate"]
     try:
         with _attach(job) as run:
             run.stream("step, loss", on="batch").wait(300, timeout=120)
             run.set("optimizer.lr", 0.02)
-        server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        _shots((), "&".join(f"c={quote(query)}" for query in WEB_QUERIES), WEB_SHOTS, len(WEB_QUERIES))
+    finally:
+        job.kill()
+        job.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = _sweep(Path(folder))
+        wanted = {"where": "lr < 0.05 and best(acc) > .5", "sort": "best(acc)", "across": "1"}
+        state = "&".join(f"{name}={quote(text)}" for name, text in [*(("run", run) for run in runs), *wanted.items()])
+        _shots(tuple(map(str, sorted(Path(folder).iterdir()))), state, COMPARE_SHOTS, 3)
+
+
+def _sweep(folder: Path) -> list[str]:
+    """Store runs with settings and a loss; return their ids."""
+    chance = random.Random(3)
+    ids = []
+    for seed in range(SWEEP):
+        settings = {"lr": round(10 ** chance.uniform(-4, -1), 5), "model": {"width": chance.choice([32, 64, 128])}}
+        with looptap.Agent(f"sweep-{seed:02}", store=folder, config=settings) as agent:
+            agent.stream("loss", "step, loss", keep=True)
+            agent.stream("acc", "step, acc", keep=True)
+            for step in range(400):
+                rest = math.exp(-step * settings["lr"]) + 12 * settings["lr"] / settings["model"]["width"]
+                loss = 2.3 * rest + 0.05 * chance.random()
+                agent.emit("batch", step=step, loss=loss, acc=1 - loss / 2.6)
+        with looptap.open(next(folder.glob(f"sweep-{seed:02}*.looptap"))) as stored:
+            ids.append(stored.id)
+    return ids
+
+
+def _shots(names: tuple[str, ...], state: str, shots: tuple[tuple[str, int, int, bool], ...], charts: int) -> None:
+    """Photograph the page for runs of these ``names``, once its charts are drawn."""
+    from playwright.sync_api import sync_playwright
+    from web_pages import until
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "looptap.cli", "web", *names, "--no-open", "--port", "0", "--operate"]
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
         assert server.stdout is not None
         url = server.stdout.readline().split(" at ")[1].strip()
-        asked = "&".join(f"c={quote(query)}" for query in WEB_QUERIES)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=_browser(), args=_FLAGS)
-            for name, width, height, dark in WEB_SHOTS:
+            for name, width, height, dark in shots:
                 page = browser.new_page(
                     viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
                 )
-                page.goto(f"{url}#{asked}")
+                page.goto(f"{url}#{state}")
                 drawn = "(n) => [...document.querySelectorAll('.looptap')].filter((el) => el.looptap.draws).length >= n"
-                until(page, drawn, len(WEB_QUERIES))
+                until(page, drawn, charts)
                 page.wait_for_timeout(12_000)
                 page.screenshot(path=HERE / f"{name}.png")
                 page.close()
                 _small(HERE / f"{name}.png", min(width, 1280))
             browser.close()
+    finally:
         server.terminate()
         server.wait()
-    finally:
-        job.kill()
-        job.wait()
 
 
 def _stacked(pieces: list[Image.Image]) -> Image.Image:

@@ -33,7 +33,8 @@ TRAINING = """
 import looptap, time, torch
 model = torch.nn.Linear(4, 1)
 agent = looptap.Agent("trained", config={"lr": 0.05})
-agent.expose(model=model)
+optimizer = torch.optim.SGD(model.parameters(), 0.05)
+agent.expose(model=model, optimizer=optimizer)
 agent.stream("shown", "step, train_loss"), agent.stream("hidden", "step, 2 * train_loss")
 for step in range(100_000):
     model.zero_grad()
@@ -197,6 +198,28 @@ def test_controls_are_turned_with_their_outcome_and_a_stop_is_asked_about(opened
         assert not any(one.what == "stop" for one in run.command_records())
         page.locator("#panel").get_by_role("button", name="trigger evaluate").click()
         page.locator("#commands").get_by_text("trigger evaluate").first.wait_for()
+
+
+def test_a_learning_rate_of_ten_thousand_times_is_asked_about_and_taken_back(opened, tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    job = warm.Popen([sys.executable, "-c", TRAINING])
+    try:
+        soon(looptap.runs)
+        with program("--operate") as web, looptap.attach("trained") as run:
+            page = opened(web.url)
+            row = page.locator("#panel .row").filter(has_text="optimizer.lr")
+            row.locator("input").fill("500")
+            row.locator("input").press("Enter")
+            row.get_by_text("a factor of 10,000").wait_for()
+            assert run.controls["optimizer.lr"].value == 0.05
+            row.get_by_role("button", name="Yes").click()
+            soon(lambda: run.controls["optimizer.lr"].value == 500)
+            page.locator("#panel .command").get_by_role("button", name="undo").click()
+            soon(lambda: run.controls["optimizer.lr"].value == 0.05)
+    finally:
+        job.kill()
+        job.wait()
 
 
 def test_a_lost_connection_is_restored_with_its_charts(opened, operating):

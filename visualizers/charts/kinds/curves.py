@@ -27,7 +27,7 @@ _MIN_LOG_RATIO = 100.0  # of the largest to the smallest positive number on a lo
 _MARGIN_SHARE = 0.15  # above and below the axes, for their names and numbers
 _MAX_WRITTEN_COUNT = 6  # of texts on an axis
 _INK, _AXIS_OPACITY = COLORS[6], 0.35
-_SHARE_OF_SCALE = 0.85  # the lightest colours are not seen on a light ground
+_DARKEST_SHARE, _LIGHTEST_SHARE = 0.2, 0.85  # of the scale: the ends are not seen on a dark or a light ground
 _GREY_NUMBERS = (0x88, 0x88, 0x88)
 
 
@@ -161,7 +161,8 @@ def _lines(table: ParallelRows) -> Iterator[Line]:
     x = np.arange(len(table.axes), dtype=np.float64)
     for row in order:
         known = not math.isnan(last[row])
-        red, green, blue = shade(VIRIDIS, _SHARE_OF_SCALE * last[row]) if known else _GREY_NUMBERS
+        share = _DARKEST_SHARE + (_LIGHTEST_SHARE - _DARKEST_SHARE) * last[row]
+        red, green, blue = shade(VIRIDIS, share) if known else _GREY_NUMBERS
         name = table.labels[row] if len(table.labels) <= MAX_NAMED_LINES else ""
         yield Line(
             x,

@@ -18,6 +18,7 @@ from looptap.visualizers.surfaces.web.page_access import HEADERS, PageAccess, co
 from looptap.visualizers.surfaces.web.page_connection import MAX_VIEWERS, PageConnection, Viewers
 
 _STATIC = Path(__file__).parent / "static"
+_SCRIPTS = ("link", "cards", "words", "controls", "tables", "web")  # the script of the page, in this order
 _VIEWER_NAME = re.compile(r"[\w-]{8,64}")
 _SENTENCES = {
     "host": "This name does not lead to looptap: open the page as localhost, or start looptap web --allow-host NAME.",
@@ -42,8 +43,9 @@ class PageFile:
 
 def page_files() -> dict[str, PageFile]:
     """Return the files of the page by name, the charts' script and style included."""
+    parts = "\n".join((_STATIC / f"{name}.js").read_text() for name in _SCRIPTS)
     files = {
-        "page.js": PageFile(f"{script(styled=False)}\n{(_STATIC / 'web.js').read_text()}".encode(), "text/javascript"),
+        "page.js": PageFile(f"{script(styled=False)}\n{{\n{parts}}}\n".encode(), "text/javascript"),
         "page.css": PageFile(f"{style()}\n{(_STATIC / 'web.css').read_text()}".encode(), "text/css"),
     }
     page = (_STATIC / "web.html").read_text()
