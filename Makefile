@@ -64,7 +64,8 @@ bench-progress: $(READY) ## how good the estimates of the remaining time are: do
 	@$(VENV)/bin/python benchmarks/progress/run.py $(if $(PART),--part $(PART)) $(BENCH)
 
 bench-echo: $(READY) ## what echoing saves where data is slow, and where it does not: docs/echoing-benchmarks.md
-	@$(VENV)/bin/python benchmarks/echoing/run.py
+	@$(if $(PART),,$(VENV)/bin/python benchmarks/echoing/run.py)
+	@$(VENV)/bin/python benchmarks/echoing/baselines.py $(if $(PART),--part $(PART))
 
 bench-assistant: $(READY) ## what selecting instances saves, to equal accuracy: docs/selection-benchmarks.md
 	@$(VENV)/bin/python benchmarks/selection/run.py $(if $(PART),--part $(PART)) $(BENCH)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 
+import baselines
+import baselines_page
 import echo_page
 import torch
-from data_sets import Fetched
+from data_sets import Cached, Fetched, Listed
 from digit_files import decoded, files, pictures
 from echoed_training import DIGITS, Outcome, digits_echo, train
 from file_server import serving
@@ -88,3 +90,37 @@ def test_a_missed_promise_is_reported():
     assert lines.count("**no**") == 4
     assert "not reached" in lines
     assert "0 of 3" in lines
+
+
+def test_a_cache_keeps_what_it_read_as_far_as_it_may():
+    made, targets = files()
+    read = []
+    data = Listed(made[:8], targets[:8].tolist(), decode=lambda file: read.append(file) or decoded(file))
+    cached = Cached(data, 24, 0.25)
+    for _ in range(2):
+        for index in range(8):
+            image, target = cached[index]
+            assert torch.equal(image, pictures()[0][index])
+            assert target == targets[index]
+    assert len(read) == 8 + 6  # two of eight fit
+
+
+def test_the_page_of_the_rivals_says_first_where_echoing_loses(tmp_path):
+    def run(accuracy, factor=1.0):
+        return {"scores": [[1.0, 0.1], [2.0, accuracy]], "steps": 100, "fresh": 6400, "factor": factor}
+
+    rows = {way.name: [run(0.5 + 0.01 * way.workers, 1.0), run(0.5)] for way in baselines.ways(8)}
+    rows["`auto`, 2 workers"] = [run(0.6, 5.9), run(0.6, 6.1)]
+    table = {"seconds": 2.0, "tuned": 8, "rows": rows, "load": 1.0, "up": 0.08, "down": 0.013, "wait": 0.002}
+    steady = {"factors": [4.0, 4.1], "median": 4.0, "least": 3.9, "most": 4.2, "inside": 1.0}
+    filling = {name: [{"seconds": 3.0, "steps": 100}] for name in ("1.0", "auto")}
+    auto = {"steady": {"0": steady, "4": steady}, "changes": [[0.1, 2.0, None], [0.2, 2.0, 2.1]], "filling": filling,
+            "load": 1.0}  # fmt: skip
+    rows["2 workers, decoded data cached"] = [run(0.9), run(0.8)]
+    baselines_page.write(tmp_path, {"latency": table, "processor": table, "auto": auto})
+    text = (tmp_path / "echoing-baselines.md").read_text()
+    first = text[text.index("## ") :]
+    assert first.startswith("## Where echoing loses")
+    assert "better without an echo: 2 workers, decoded data cached 85.0%" in first
+    assert "| `auto`, 2 workers | 60.0% (60.0%–60.0%) | 100 | 6,400 | 6 |" in text
+    assert {path.name for path in tmp_path.glob("*.png")} == {"echoing-baselines.png", "echoing-auto.png"}

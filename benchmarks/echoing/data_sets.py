@@ -6,6 +6,7 @@ import http.client
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -60,3 +61,27 @@ class Distorted(Dataset[Any]):
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Any]]:
         images, targets = self.data.columns
         return list(zip(self.distort(images[indices]), targets[indices], strict=True))
+
+
+class Cached(Dataset[tuple[Any, int]]):
+    """Pictures that are kept once they were read, in memory that all workers share.
+
+    ``share`` of the data set fits: the rest is read each time.
+    """
+
+    def __init__(self, data: Dataset[tuple[Any, int]], side: int, share: float) -> None:
+        self.data, self.kept = data, int(len(data) * share)  # type: ignore[arg-type]
+        self.pictures = torch.zeros(self.kept, 1, side, side).share_memory_()
+        self.targets = torch.full((self.kept,), -1).share_memory_()
+
+    def __len__(self) -> int:
+        return len(self.data)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if index < self.kept and (target := int(self.targets[index])) >= 0:
+            return self.pictures[index], target
+        picture, target = self.data[index]
+        if index < self.kept:
+            self.pictures[index] = picture
+            self.targets[index] = target
+        return picture, target

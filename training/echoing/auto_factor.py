@@ -18,8 +18,8 @@ _MIN_BATCHES, _MAX_REMEMBERED_BATCHES = 8, 512
 """Batches without a rest needed to estimate their duration, and how many batches back they may lie."""
 _SHIFTED_BATCHES, _SHIFT_RATIO, _SHIFT_MARGIN_RATIO = 10, 1.6, 1.2
 """So many values in a row, of a median so many times off and each beyond the margin, are a change, not noise."""
-_MAX_LOOKS = 24
-"""How many checks of R `Auto` takes the median of."""
+_MAX_LOOKS = 48
+"""How many checks of R `Auto` remembers; it takes the median of the later half."""
 _PROBED_BATCHES, _PROBE_RATIO = 96, 0.85
 """After so many batches without a wait, a factor this much lower is tried where no worker says how long it takes."""
 _COMPARED_BATCHES, _COMPARED_RATIO, _OVERLAPS_COUNT = 4, 0.2, 2
@@ -77,6 +77,8 @@ class StageMeter:
         self._scale, self._late = 1.0, False
         self._batches = self._arrivals = self._overlaps = 0
         self._earlier: tuple[float, float] | None = None
+        self._paired: deque[tuple[float, float]] = deque(maxlen=128)
+        """Of late fresh batches the interval, and what it would be by the times of the workers."""
         self.shifts = 0
         """How often the reader was seen to have become faster or slower."""
 
@@ -99,7 +101,7 @@ class StageMeter:
             self._efforts.append(effort)
         self._arrivals += 1
         for name, value in seconds.items():
-            self.shifts += self._stages.setdefault(name, Recent(maxlen=64)).put(value)
+            self.shifts += self._stages.setdefault(name, Recent(maxlen=128)).put(value)
         shifted = self._serial.put(wait)
         self.shifts += shifted and not self.workers
         late, self._late = self._late, wait > _LATE_SHARE * interval
@@ -107,6 +109,8 @@ class StageMeter:
             self.workers and late and self._late and self.starved > _STARVING_SHARE
         ):  # both were used as soon as they were ready
             self.shifts += self._intervals.put(interval)
+            if seconds:
+                self._paired.append((interval, sum(seconds.values()) / self.workers))
             if (inside := self._inside()) > 0:
                 self._scale += (min(max(interval / inside, 0.2), 5.0) - self._scale) / 16
 
@@ -173,6 +177,18 @@ class StageMeter:
         down = self.down
         return self.up / down if down > 0 else math.nan
 
+    @property
+    def mean_ratio(self) -> float:
+        """R by plain means, which decide what is read in the long run; NaN if unknown."""
+        used = sum(self._weighed) - sum(self._waits)
+        inside = sum(sum(values) / len(values) for values in self._stages.values() if values) / max(self.workers, 1)
+        if not used or not inside:
+            return self.ratio
+        apart = (
+            [sum(part) for part in zip(*self._paired, strict=True)] if len(self._paired) >= _MIN_BATCHES else [1.0, 1.0]
+        )
+        return inside * min(max(apart[0] / apart[1], 0.2), 5.0) / (used / len(self._waits))
+
     def speed_up(self, factor: float) -> float:
         """Return the factor of steps per second that this echo factor brings, or NaN."""
         up, down = self.up, self.down
@@ -225,9 +241,9 @@ class StageMeter:
 class Auto:
     """Policy that keeps the factor at R, from 1 to ``bound``, to just feed the loop.
 
-    It checks after 2 batches, 4 more, 8 more, and then every ``hold``, and changes the factor if the median of the last
-    checks is off by more than ``band``: of R by the share of waiting where the loop starves, else by the times of the
-    workers. When the reader has changed, it begins again.
+    It checks R after 2 batches, 4 more, 8 more, and then every ``hold``, by the share of waiting where the loop
+    starves, else by the times of the workers. If the median of the checks is off by more than ``band`` it changes the
+    factor, later on by half of that. When the reader has changed, it begins again.
     """
 
     def __init__(self, bound: float, hold: int = 16, band: float = 0.08) -> None:
@@ -249,9 +265,11 @@ class Auto:
             self._ratios.clear()
         self._looked, self._wait = step, min(2 * self._wait, self.hold)
         self._ratios.append(ratio)
-        target = round(min(max(median(self._ratios), 1.0), self.bound), 2)
+        target = round(min(max(median(list(self._ratios)[len(self._ratios) // 2 :]), 1.0), self.bound), 2)
         if target == factor or (abs(target - factor) <= self.band * factor and target not in (1.0, self.bound)):
             return factor
+        if len(self._ratios) > _MIN_BATCHES and target not in (1.0, self.bound):
+            return round(math.sqrt(target * factor), 2)
         return target
 
     def _ratio(self, factor: float, meter: StageMeter) -> float:
@@ -266,7 +284,7 @@ class Auto:
             patient = meter.count >= _PROBED_BATCHES and starved < _LATE_SHARE
             self._ratios.extend([factor * _PROBE_RATIO] * (_MAX_LOOKS * patient))
             return factor * _PROBE_RATIO if patient else factor
-        return min(ratio, needed)
+        return min(meter.mean_ratio, needed)
 
 
 def held_up(effort: Effort) -> str:

@@ -1,0 +1,138 @@
+"""docs/echoing-baselines.md and its pictures, from the figures of the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+HEAD = """# Echoing beside its rivals
+
+Made by `make bench-echo PART=latency`, `PART=processor` and `PART=auto`, each alone. The digits and the CNN are those
+of [echoing-benchmarks.md](echoing-benchmarks.md); all rows of a table have the same wall time, from the first batch on,
+and take turns, seed by seed. Accuracy is that of the mean of the weights over the last steps, on distorted digits that
+were not trained on; medians, with the range of the seeds."""
+TITLES = {
+    "latency": "A reader that waits: files from a slow server",
+    "processor": "A reader that computes: large JPEG files, in memory",
+}
+
+
+def write(into: Path, found: dict[str, Any]) -> None:
+    """Write what was measured so far."""
+    lines = [HEAD, *_verdict(found)]
+    for part, title in TITLES.items():
+        if part in found:
+            lines += _table(part, title, found[part])
+    if "auto" in found:
+        lines += _auto(found["auto"])
+    (into / "echoing-baselines.md").write_text("\n".join(lines) + "\n")
+    _draw(into / "echoing-baselines.png", {part: found[part] for part in TITLES if part in found})
+    if "auto" in found:
+        _draw_auto(into / "echoing-auto.png", found["auto"])
+
+
+def last(runs: Sequence[dict[str, Any]]) -> float:
+    """Return the median accuracy at the end."""
+    return median(run["scores"][-1][1] for run in runs)
+
+
+def _verdict(found: dict[str, Any]) -> list[str]:
+    lines = ["\n## Where echoing loses\n"]
+    for part in TITLES:
+        if part not in found:
+            continue
+        rows, seconds = found[part]["rows"], found[part]["seconds"]
+        echo = last(rows["`auto`, 2 workers"])
+        better = {name: last(runs) for name, runs in rows.items() if "auto" not in name and last(runs) > echo}
+        said = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in sorted(better.items(), key=lambda one: -one[1]))
+        kind = "waits" if part == "latency" else "computes"
+        lines.append(
+            f"- Where the reader {kind}, after {seconds:g} s: `auto` with 2 workers {echo:.1%}; "
+            + (f"better without an echo: {said}." if said else "nothing without an echo is better.")
+        )
+    return lines
+
+
+def _table(part: str, title: str, found: dict[str, Any]) -> list[str]:
+    rows = found["rows"]
+    made = ["| | accuracy | steps | fresh examples | factor at the end |", "| --- | ---: | ---: | ---: | ---: |"]
+    for name, runs in rows.items():
+        ends = [run["scores"][-1][1] for run in runs]
+        cells = [
+            name, f"{median(ends):.1%} ({min(ends):.1%}–{max(ends):.1%})",
+            *(f"{median(run[key] for run in runs):,.0f}" for key in ("steps", "fresh")),
+            f"{median(run['factor'] for run in runs):.3g}",
+        ]  # fmt: skip
+        made.append(f"| {' | '.join(cells)} |")
+    what = (
+        f"Each answer takes {found['wait'] * 1e3:.2f} ms; with two workers a fresh batch took "
+        f"{found['up'] * 1e3:.0f} ms and the loop {found['down'] * 1e3:.1f} ms at the start "
+        f"(R = {found['up'] / found['down']:.1f})."
+        if part == "latency"
+        else f"Decoding 64 of them takes {found['up'] * 1e3:.0f} ms of a processor."
+    )
+    return [
+        f"\n## {title}\n", f"{what} {found['seconds']:g} s a run, {len(next(iter(rows.values())))} seeds. Decoded data "
+        "is cached in memory that all workers share, as it is read; a quarter stands for a data set four times as "
+        f"large as the memory it may use. Load of the machine at the end: {found['load']:.1f}.\n", *made,
+    ]  # fmt: skip
+
+
+def _auto(found: dict[str, Any]) -> list[str]:
+    made = [
+        "| load | factor (median) | least | most | within 20 % of the median |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    made += [
+        f"| {busy} processes | {one['median']:.2f} | {one['least']:.2f} | {one['most']:.2f} | {one['inside']:.0%} |"
+        for busy, one in found["steady"].items()
+    ]
+    filling = {name: median(one["seconds"] for one in some) for name, some in found["filling"].items()}
+    steps = {name: median(one["steps"] for one in some) for name, some in found["filling"].items()}
+    return [
+        "\n## Is `auto` steady?\n",
+        "A reader that waits equally long for each item, 400 batches after the first 200:\n",
+        *made,
+        f"\nA cache that is filled as the data is read was full after {filling['1.0']:.1f} s without an echo "
+        f"({steps['1.0']:.0f} steps) and after {filling['auto']:.1f} s with `auto` ({steps['auto']:.0f} steps).",
+        f"\nThe load of the machine, beside these processes, was {found['load']:.1f} at the end.",
+        "\n![The factor, without and with load, and where R changes](echoing-auto.png)",
+    ]  # fmt: skip
+
+
+def _draw(path: Path, parts: dict[str, Any]) -> None:
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (part, found) in zip(
+        figure.subplots(1, max(len(parts), 1), squeeze=False)[0], parts.items(), strict=False
+    ):
+        for name, runs in found["rows"].items():
+            style = "-" if "auto" in name else "--" if "cached" in name else ":"
+            times, scores = zip(*runs[0]["scores"], strict=True)
+            axes.plot(times, scores, style, lw=1.4, label=name.replace("`", ""))
+        axes.set(xlabel="seconds", ylabel="test accuracy", title=TITLES[part])
+        axes.legend(fontsize=7)
+    figure.savefig(path, dpi=80)
+
+
+def _draw_auto(path: Path, found: dict[str, Any]) -> None:
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    steady, changing = figure.subplots(1, 2)
+    for busy, one in found["steady"].items():
+        steady.plot(one["factors"], lw=1.2, label=f"{busy} processes beside it")
+    steady.set(xlabel="batch", ylabel="factor", title="R is constant", ylim=(0, None))
+    steady.legend(fontsize=8)
+    _, factors, ratios = zip(*found["changes"], strict=True)
+    changing.plot(factors, lw=1.4, label="factor")
+    changing.plot(ratios, ":", lw=1, label="R as measured")
+    for at in (250, 500):
+        changing.axvline(at, color="#999999", lw=0.8)
+    changing.set(xlabel="batch", title="the reader becomes 3 times as slow, then as fast as before", ylim=(0, None))
+    changing.legend(fontsize=8)
+    figure.savefig(path, dpi=80)
