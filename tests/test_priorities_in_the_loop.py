@@ -15,6 +15,7 @@ from torch.nn.utils import spectral_norm
 from torch.utils.checkpoint import checkpoint
 
 from looptap.training.prioritized import ExactPriorities, Prioritized
+from looptap.training.prioritized.distributed import ReducedGradients
 from looptap.training.sampling.per_example import PerExample
 
 N, WIDTH, CLASSES = 16, 6, 4
@@ -240,3 +241,48 @@ def test_a_scaler_scales_from_the_first_step_on(norm):
     assert steps
     assert not prioritized.note
     assert torch.from_numpy(prioritized.trends.priority).isfinite().all()
+
+
+@pytest.fixture
+def _process_group(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_process_group")
+@pytest.mark.parametrize("method", ["published", "repaired"])
+@pytest.mark.parametrize("static", [False, True])
+def test_ddp_reduces_each_step_whether_its_graph_is_static_or_not(method, static):
+    torch.manual_seed(1)
+    (x, y), network = images(), hidden(norm=False)
+    model = nn.parallel.DistributedDataParallel(network, static_graph=static)
+    reduced = ReducedGradients(model)
+    prioritized = Prioritized(N, model, 4, method, k=0.1, r=0.2, switch="on")
+    steps = 0
+    for _ in range(4):
+        for batch in prioritized:
+            model.zero_grad()
+            prioritized.backward(batch, EACH(model(x[batch]), y[batch]))
+            prioritized.observe(batch)
+            steps += 1
+    prioritized.close()
+    assert reduced.reductions == steps
+    for taken, one in zip(reduced.taken(), network.parameters(), strict=True):
+        torch.testing.assert_close(taken, one.grad)
+
+
+@pytest.mark.usefixtures("_process_group")
+def test_the_first_batch_is_not_checked_where_ddp_learns_its_static_graph_from_it():
+    torch.manual_seed(1)
+    (x, y), network = images(), hidden(norm=False)
+    model = nn.parallel.DistributedDataParallel(network, static_graph=True)
+    reduced, exact = ReducedGradients(model), ExactPriorities(model, EACH)
+    gbar = [torch.randn_like(one) for one in network.parameters()]
+    true = products(gradients_of(EACH(network(x), y), list(network.parameters())), gbar)
+    for step in range(3):
+        with exact.ghost_pass(gbar) as ghost:
+            ghost.backward(EACH(model(x), y))
+        assert error(ghost.priorities, true) <= 1e-4
+        assert reduced.reductions == step + 1

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from looptap.training.prioritized.fused_layers import Sums, fused_output, layer_sums
 from looptap.training.prioritized.gradient_norms import squares_of
-from looptap.training.prioritized.layer_calls import LayerCall, ModelHook, projections
+from looptap.training.prioritized.layer_calls import LayerCall, ModelHook, learns_static_graph, projections
 from looptap.training.prioritized.layer_plan import (
     LayerPlan,
     PlannedLayer,
@@ -163,7 +163,7 @@ class GhostPass:
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             raise _as_priority_error(refusal)
-        if self._check:
+        if self._check and not learns_static_graph(losses):
             self._compare(losses)
         if self._wants_norms:
             self._uses_of = Counter(place for call in self._calls for place in call.planned.trained.values())

@@ -73,6 +73,28 @@ def saves_elsewhere() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
+def learns_static_graph(losses: Any) -> bool:
+    """Return True where the next backward pass shows DDP its static graph.
+
+    It must be that of the step: after another one, DDP would reduce nothing from there on, and the ranks part.
+    """
+    import torch
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    todo, seen = [losses.grad_fn], {losses.grad_fn, None}
+    for node in todo:
+        reference = getattr(node, "ddp_weakref", None)
+        if reference is not None:
+            model = reference()
+            return bool(model.static_graph and not getattr(model, "_static_graph_delay_allreduce_enqueued", True))
+        if node is not None:
+            following = {one for one, _ in node.next_functions} - seen
+            todo += following
+            seen |= following
+    return False
+
+
 @cache
 def _holder() -> Any:
     import torch

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from looptap.streams.preserving.random_state import RandomState
 from looptap.training.prioritized.exact_priorities import ExactPriorities, PriorityError
 from looptap.training.prioritized.ghost_products import GhostPass
-from looptap.training.prioritized.layer_calls import ModelHook
+from looptap.training.prioritized.layer_calls import ModelHook, learns_static_graph
 from looptap.training.prioritized.layer_plan import why_compiled
 from looptap.training.prioritized.methods.published import Published
 from looptap.training.sampling.per_example import ReducedLoss, criterion_of
@@ -53,6 +53,7 @@ class PrioritySource:
         self._found: Any = None  # the priorities of the present step
         self._missing = ""  # what is missing in it
         self._uses_hooks = False
+        self._learns = True  # DDP may have to see its static graph yet
         self._random: RandomState | None = None  # with which the loop's forward pass began
 
     @property
@@ -147,6 +148,9 @@ class PrioritySource:
         import torch
 
         if not bool(part.any()) or bool(part.all()):
+            return None
+        self._learns = self._learns and learns_static_graph(losses)
+        if self._learns:
             return None
         try:
             return torch.autograd.grad(losses[part].mean(), trained, retain_graph=True, allow_unused=True)
