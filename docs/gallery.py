@@ -39,6 +39,7 @@ CHARTS = 21
 """The number of charts in the notebook."""
 EPOCHS = 8
 BATCHES = 24 * EPOCHS
+_ROWS = 5
 _BY_CLASS = "group_by(((int(t), l) for e in events for t, l in zip(e.target, e.losses.tolist())), mean)"
 _LABELLED = "{f'digit {k}': float(v) for k, v in sorted(" + _BY_CLASS + ".items())}"
 _SUMMED = "sum(confusion(e.target, e.output, 10) for e in events)"
@@ -72,6 +73,9 @@ LINES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("two outputs of each sample", "output[:, :2]", {"every": 12}, {}),
     ("three outputs of each sample", "output[:, :3]", {"every": 12}, {}),
     ("loss, with notes", "step, loss, 'epoch ' + str(step // 24) if step % 96 == 0 else ''", {}, {}),
+    ("two outputs, by class", "embedding(output, labels=target, images=image)", {"every": 12}, {}),
+    ("loss over the time of day", "loss", {"every": 2}, {"x": "wall"}),
+    ("where a line turns in space", "math.sin(step / 9), math.cos(step / 9), step", {}, {}),
     ("loss and gradient, with notes",
      "step, loss, norm(model[8].weight.grad), 'epoch ' + str(step // 24) if step % 144 == 0 else ''", {}, {}),
 ]  # fmt: skip
@@ -80,6 +84,12 @@ OTHERS: list[tuple[str, str | tuple[tuple[str, dict[str, Any]], ...], dict[str, 
     ("worst digits of an epoch", "nlargest(6, (row for e in events for row in batch_topk(2, e.losses, image=e.image, "
      "target=e.target)), key=lambda row: row['by'])", {}, {}),
     ("weights of the last layer", "model[8].weight", {"every": 24}, {}),
+    ("share of each unit in the gradient", "{f'unit {k}': v for k, v in "
+     "enumerate(model[3].weight.grad.flatten(1).norm(dim=1).tolist()[:32])}", {"every": 4}, {}),
+    ("gradient flow", "layer_norms(model, 'grad')", {"every": 12}, {"chart": "gradient flow"}),
+    ("samples side by side",
+     "[{'target': int(t), 'margin': float(o.max() - o.mean()), 'norm': float(o.norm()), 'loss': float(l)} "
+     "for t, o, l in zip(target, output.detach(), losses.detach())]", {"every": 24}, {"chart": "parallel"}),
     ("loss of each digit", _LABELLED, {}, {"chart": "bars"}),
     ("which digits cost most", _LABELLED, {}, {"chart": "pie"}),
     ("what the job does", "{'step': step, 'loss': loss, 'rate': lr(optimizer), 'batch': shape(image)}", {},
@@ -271,9 +281,9 @@ def _photograph(page: Path, path: Path, *, dark: bool) -> None:
 
 def _drawn(group: list[Picture], path: Path, theme: Theme) -> None:
     """Draw pictures with matplotlib, on a light or dark ground."""
-    figure = new_figure(18, 3.8 * 4)
+    figure = new_figure(18, 3.8 * _ROWS)
     figure.set_facecolor(theme.ground)
-    draw_on(group, figure, 4)
+    draw_on(group, figure, _ROWS)
     figure.savefig(path)
 
 
@@ -289,7 +299,7 @@ def main() -> None:
 
 def _write() -> None:
     for name, group in zip(("lines", "others"), pictures(), strict=True):
-        (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=6) + "\n")
+        (HERE / f"text-{name}.txt").write_text(draw_all(group, 150, 20, color=False, rows=-(-len(group) // 2)) + "\n")
         for theme in (LIGHT, DARK):
             suffix = f"{name}{'-dark' * theme.dark}.png"
             _drawn(group, HERE / f"matplotlib-{suffix}", theme)
@@ -298,7 +308,7 @@ def _write() -> None:
                 print(f"There is no Chromium or Chrome here: page-{suffix} stays as it is.")
                 continue
             with tempfile.TemporaryDirectory() as directory:
-                page = save(group, Path(directory) / "page.html", rows=4)
+                page = save(group, Path(directory) / "page.html", rows=_ROWS)
                 _photograph(page, HERE / f"page-{suffix}", dark=theme.dark)
             _small(HERE / f"page-{suffix}")
     if _browser():

@@ -184,3 +184,11 @@ def test_lines_of_any_numbers_have_something_to_see(values):
     kind, picture = pictured(values, "step, loss", ("step", "loss") if isinstance(values[-1], tuple) else None)
     assert kind in ("line", "layers")
     assert not any("skipped" in badge for badge in picture.badges)
+
+
+def test_a_zero_has_no_sign_beside_an_axis_of_rows():
+    rows = [{"loss": -0.0, "lr": 1.0}, {"loss": 2.0, "lr": 2.0}]
+    plot = Plot(stream_of([rows], name="runs"), chart="parallel")
+    plot.pull()
+    (first, *_) = plot.pictures()[0].marks
+    assert [text for _, text in first.notes] == ["0", "2"]

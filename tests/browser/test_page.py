@@ -333,6 +333,36 @@ def test_x_is_switched_on_a_page_without_a_job(opened, tmp_path):
     assert inked(page, LIGHT.colors[0]) > 100
 
 
+def test_dates_are_written_year_first_and_with_24_hours(opened):
+    values = [(f"2026-03-01T15:{minute:02d}:00", 1.0 / (1 + minute)) for minute in range(30)]
+    page = opened(Plot(looptap.stream_of(values, name="loss", fields=("when", "loss"))))
+    menu(page)
+    picture = ElementTree.fromstring(saved(page, "SVG").decode())
+    texts = {text.text for text in picture.iter(f"{SVG}text")}
+    assert {"15:10", "15:20", "2026-03-01", "when"} <= texts
+    point(page, 0.5)
+    assert "2026-03-01 15:1" in page.locator(".looptap .tip").inner_text()
+
+
+def test_notes_in_space_are_drawn(opened):
+    turns = np.linspace(0, 8, 60)
+    values = [
+        (float(np.cos(at)), float(np.sin(at)), float(at), f"note {i}" * (i % 20 == 0)) for i, at in enumerate(turns)
+    ]
+    page = opened(Plot(looptap.stream_of(values, name="turns")))
+    assert inked(page, LIGHT.colors[0]) > 100
+
+
+def test_bars_behind_a_line_have_an_outline_in_their_colour(opened):
+    counts = np.histogram(NOISE, 20)
+    plot = Plot((looptap.stream_of(list(zip(STEPS.tolist(), LOSS.tolist(), strict=True)), name="loss"),
+                 looptap.stream_of([counts], name="weights")))  # fmt: skip
+    for scheme, theme in (("light", LIGHT), ("dark", DARK)):
+        page = opened(plot, scheme)
+        color = next(mark.color for mark in plot.pictures()[0].marks if getattr(mark, "edges", None) is not None)
+        assert inked(page, theme.of(color)) > 50
+
+
 def test_the_sample_of_a_point_is_shown_at_the_pointer(opened):
     images = np.zeros((16, 8, 8, 3), np.uint8)
     images[:] = np.arange(16, dtype=np.uint8)[:, None, None, None] * 16

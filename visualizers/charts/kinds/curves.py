@@ -151,7 +151,7 @@ class ParallelChart(Chart):
         """Return the axes: the names of the columns below, and shares of their ranges."""
         names = next(([axis.name for axis in table.axes] for one in self.series for table in one.frames.shown[-1:]), [])
         below = Axis("", -0.2, max(2, len(names)) - 0.6, ticks=tuple((float(i), name) for i, name in enumerate(names)))
-        return below, Axis("", -_MARGIN_SHARE, 1.0 + _MARGIN_SHARE), None
+        return below, Axis("", -_MARGIN_SHARE, 1.0 + _MARGIN_SHARE, ticks=((0.5, ""),)), None
 
 
 def _lines(table: ParallelRows) -> Iterator[Line]:
@@ -190,7 +190,7 @@ def _axis_of_numbers(name: str, values: Floats) -> AxisOfColumn:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return AxisOfColumn(name, (), np.full(len(values), math.nan))
-    low, high = float(finite.min()), float(finite.max())
+    low, high = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # without a sign at zero
     log = low > 0 and high / low >= _MIN_LOG_RATIO
     scaled = np.log(np.where(np.isfinite(values) & (values > 0), values, np.nan)) if log else values
     bottom, top = (math.log(low), math.log(high)) if log else (low, high)

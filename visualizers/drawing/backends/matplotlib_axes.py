@@ -336,6 +336,7 @@ def _scales(axes: Any, x: Axis, y: Axis) -> None:
             locator = dates.AutoDateLocator()
             mine.set_major_locator(locator)
             mine.set_major_formatter(dates.ConciseDateFormatter(locator))
+            mine.get_offset_text().set_fontsize(SMALL_FONT_POINTS)
         else:
             mine.set_major_formatter(Numbers())
 

@@ -206,6 +206,7 @@ const PAINT = {
       ctx.fill();
     }
     const taken = [];
+    ctx.globalAlpha = 1; // notes are read on faint lines, too
     for (const [index, text] of mark.notes) {
       const px = at.X(xs[index]), py = at.Y(ys[index]);
       if (mark.filled === null) {
@@ -261,7 +262,13 @@ const PAINT = {
     ctx.globalAlpha = 1; // behind lines: an outline, which a dark ground shows too
     ctx.strokeStyle = at.color;
     ctx.lineWidth = at.ratio;
-    for (let i = 0; i < heights.length; i++) if (heights[i]) ctx.strokeRect(...box(i));
+    for (let i = 0; i < heights.length; i++) {
+      const [left, top, wide, tall] = box(i);
+      if (!(tall > 0)) continue;
+      ctx.beginPath();
+      for (const [right, down] of [[0, tall], [0, 0], [wide, 0], [wide, tall]]) ctx.lineTo(left + right, top + down);
+      ctx.stroke();
+    }
   },
   grid(ctx, store, mark, at) {
     const cells = store.column(mark.cells), { shape: [rows, columns] } = mark, color = scaled(cells, stopsOf(mark));

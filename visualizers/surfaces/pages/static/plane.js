@@ -9,6 +9,16 @@ const ended = (label) => (label.length > 20 ? `…${label.slice(-19)}` : label);
 const ACROSS_PIXELS = 30, DATES_PIXELS = 40; // of the ticks below or above a plot, without their title
 const planes = new Set(); // of the whole page: they share one cursor
 
+// Dates at ticks, by the seconds between two: the form of each, and the line below where the year or the day is another.
+const DAY = "\n{YYYY}-{MM}-{DD}", DATE_FORMS = [
+  [31536000, "{YYYY}", null, null, null, null, null, null, 1],
+  [2419200, "{YYYY}-{MM}", null, null, null, null, null, null, 1],
+  [86400, "{MM}-{DD}", "\n{YYYY}", null, null, null, null, null, 1],
+  [60, "{HH}:{mm}", DAY, null, DAY, null, null, null, 1],
+  [1, "{HH}:{mm}:{ss}", DAY, null, DAY, null, null, null, 1],
+  [0.001, "{HH}:{mm}:{ss}.{fff}", DAY, null, DAY, null, null, null, 1],
+];
+
 class Plane {
   constructor(view, el) {
     this.view = view;
@@ -57,7 +67,7 @@ class Plane {
     const power = (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? value : null); // no crowd of lines between
     const fitted = (title, most) => (title.length > most ? `${title.slice(0, most - 1)}…` : title);
     const long = Math.floor(width / 9);
-    const numbers = (axis) => (axis.time ? {} : { values: (_, at) => tickLabels(at, axis.log) });
+    const numbers = (axis) => (axis.time ? { values: DATE_FORMS } : { values: (_, at) => tickLabels(at, axis.log) });
     const axis = (about, more) => ({
       stroke: () => this.ink,
       grid: { stroke: "#8883", width: 1, show: !grid, ...(about.log && { filter: (_, at) => at.map(power) }) },
