@@ -19,7 +19,7 @@ from looptap.client.run import Run
 from looptap.client.run_expressions import UNKNOWN
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.run_config import RunConfig
-from looptap.store.kept_scalars import ScalarInfo, Scalars
+from looptap.store.kept_scalars import SPEED, ScalarInfo, Scalars
 from looptap.store.layout.run_path import SUFFIX
 from looptap.store.queue import COMMANDS
 from looptap.store.reader import open as open_stored
@@ -203,8 +203,13 @@ def _of_live(run: Run | ExportedRun, ways: Mapping[str, str]) -> ComparedRun:
 
 
 def _compared(scalars: Scalars, known: set[str]) -> list[ScalarInfo]:
-    """Return the scalars that are compared besides streams with ``known`` names."""
-    return [one for one in scalars if one.name not in known and not counts(one.name)][:_MAX_SCALARS]
+    """Return the scalars that are compared besides streams with ``known`` names.
+
+    Of the speeds there is that of the busiest type of events, after all others.
+    """
+    found = [one for one in scalars if one.name not in known and not counts(one.name) and one.name != SPEED]
+    speeds = sorted((one for one in scalars if one.name == SPEED), key=lambda one: -one.last)
+    return [*found[: _MAX_SCALARS - 1], *speeds[:1]]
 
 
 def _of_stored(run: StoredRun | ExportedFile, ways: Mapping[str, str]) -> ComparedRun:

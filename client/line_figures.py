@@ -13,7 +13,7 @@ from looptap.streams.stream.stream import Stream
 
 _PAGE_ITEMS = 4096  # of a stream that are read at once
 _LARGEST = re.compile(
-    r"acc|accuracy|auc|auroc|ap|map|f1|score|precision|recall|reward|return|r2|bleu|rouge|psnr|ssim|iou|dice|throughput|second"
+    r"acc|accuracy|auc|auroc|ap|map|f1|score|precision|recall|reward|return|r2|bleu|rouge|psnr|ssim|iou|dice|throughput"
 )
 _SMALLEST = re.compile(r"loss|losses|error|errors|err|nll|mse|mae|rmse|ppl|perplexity|regret|wer|cer|fid")
 
@@ -21,10 +21,12 @@ _SMALLEST = re.compile(r"loss|losses|error|errors|err|nll|mse|mae|rmse|ppl|perpl
 def largest_is_best(name: str) -> bool:
     """Return whether the best number of a line is the largest, by its name.
 
-    >>> [largest_is_best(name) for name in ("loss", "val_acc", "testAccuracy", "map_loss", "events_per_second")]
-    [False, True, True, False, True]
+    >>> [largest_is_best(name) for name in ("loss", "val_acc", "testAccuracy", "map_loss", "lr", "events_per_second")]
+    [False, True, True, False, False, True]
     """
     words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+    if words[-2:] in (["per", "s"], ["per", "sec"], ["per", "second"]):
+        return True
     return any(map(_LARGEST.fullmatch, words)) and not any(map(_SMALLEST.fullmatch, words))
 
 
@@ -124,7 +126,8 @@ def lines_of(streams: Iterable[Stream]) -> NumberLines:
     """Return the lines of several streams.
 
     A stream with one line gives it its name, and the name of its field is another; of several lines each has the name
-    of its field. A name that is taken has that of its stream before it: ``valid.loss``.
+    of its field. A name that is taken has that of its stream before it, ``valid.loss``, or that of its type of events,
+    ``epoch.loss``.
     """
     found: dict[str, Figures] = {}
     aliases: dict[str, str] = {}
@@ -133,7 +136,8 @@ def lines_of(streams: Iterable[Stream]) -> NumberLines:
         named = len(lines) == 1 and stream.name and stream.name != stream.text
         for field, figures in lines.items():
             name = stream.name if named else field
-            name = name if name not in found else f"{stream.name}.{field}"
+            if name in found:
+                name = f"{stream.on if stream.name == field and stream.on else stream.name}.{field}"
             found.setdefault(name, figures)
             aliases.setdefault(field, name)
     return NumberLines(found, {alias: name for alias, name in aliases.items() if alias not in found})

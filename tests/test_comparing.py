@@ -86,6 +86,24 @@ def test_ended_runs_that_kept_no_stream_have_the_figures_of_their_scalars(direct
     assert "bare-00" not in out
 
 
+def test_the_table_of_runs_has_a_loss_of_each_type_of_events_and_no_column_of_their_speed(directory, tmp_path):
+    for seed in range(2):
+        with looptap.Agent("two", config={"seed": seed}, store=tmp_path / f"{seed}.looptap") as agent:
+            for step in range(20):
+                agent.emit("batch", step=step, loss=1.0 + step)
+                if step % 10 == 9:
+                    agent.emit("epoch", epoch=step // 10, loss=0.5 + step + seed)
+                time.sleep(0.01)
+    table = looptap.compare([tmp_path])
+    assert table.columns == [
+        "seed", "best(loss)", "final(loss)", "best(epoch.loss)", "final(epoch.loss)"
+    ]  # fmt: skip
+    assert table.sort("final(epoch.loss)").values("final(epoch.loss)") == [19.5, 20.5]
+    for speed in table.values("final(events_per_second)"):
+        assert 0 < speed < 100
+    assert table.values("best(events_per_second)") == table.values("max(events_per_second)")
+
+
 def test_the_best_is_as_the_name_says_or_as_one_says(sweep):
     table = looptap.compare([sweep / "*-00-*.looptap", *sweep.glob("sweep-01-*")])
     assert len(table) == 2

@@ -31,8 +31,9 @@ _MAX_CELL_CHARACTERS = 32
 class RunTable(Sequence[ComparedRun]):
     """Runs as rows: settings, final and best numbers, duration, state.
 
-    ``columns`` are the settings in which the runs differ, then of each line of numbers its best and its final value.
-    `where` and `sort` return another table; `parallel` draws it.
+    ``columns`` are the settings in which the runs differ, then of each line of numbers its best and its final value;
+    the speed, ``final(events_per_second)``, is there for expressions. `where` and `sort` return another table;
+    `parallel` draws it.
     """
 
     def __init__(self, rows: Iterable[ComparedRun], ways: Mapping[str, str]) -> None:
@@ -54,7 +55,8 @@ class RunTable(Sequence[ComparedRun]):
     def columns(self) -> list[str]:
         """The expressions of the columns after name, state and duration."""
         differing = [name for name in self.settings if len({_key(row, name) for row in self.rows}) > 1]
-        figures = [f"{what}({_quoted(line)})" for line in self.lines for what in ("best", "final")]
+        lines = [line for line in self.lines if line != SPEED]
+        figures = [f"{what}({_quoted(line)})" for line in lines for what in ("best", "final")]
         return [_quoted_setting(name) for name in differing] + figures
 
     def axes(self, last: str = "") -> tuple[str, ...]:
