@@ -201,6 +201,38 @@ def test_names_beyond_the_bound_are_counted_and_said():
     assert len(plain_numbers({f"n{i}": i for i in range(1000)})[0]) == 256
 
 
+def test_where_there_is_not_room_for_all_names_the_main_ones_and_each_type_of_events_have_some():
+    agent, run = pair(history=True)
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.5)
+    agent.expose(optimizer=optimizer)
+    many = {f"layer{i}.norm": float(i) for i in range(150)}
+    agent.emit("batch", **many, train_loss=1.0)
+    agent.emit("epoch", epoch=1, map50=0.5, f1=0.25)
+    agent.emit("batch", **many, train_loss=0.5)
+    found = {(one.name, one.on) for one in run.scalars}
+    assert len(found - {("events_per_second", "batch")}) == 100
+    assert found >= {("train_loss", "batch"), ("optimizer.lr", "batch")}
+    assert found >= {("epoch", "epoch"), ("map50", "epoch"), ("f1", "epoch")}
+    assert run.stream("train_loss").values[0] == 1.0
+    assert run.scalars.left_out == 150 + 2 + 3 - 100
+
+
+def test_types_of_events_that_come_later_displace_no_main_name():
+    agent, run = pair(history=True, limits=looptap.Limits(scalars=5))
+    agent.emit("batch", a=1, loss=2.0, b=3, acc=4.0, c=5)
+    for number in range(20):
+        agent.emit(f"type {number}", value=number)
+    found = {one.name for one in run.scalars if one.on == "batch"}
+    assert found >= {"loss", "acc"}
+    assert len(run.scalars) == 5
+
+
+def test_a_name_of_pythons_own_is_no_scalar():
+    agent, run = pair(history=True)
+    agent.emit("batch", loss=1.0, **{"__class__": 1.0, "__loss": 2.0})
+    assert [one.name for one in run.scalars] == ["loss", "__loss"]
+
+
 def test_without_a_history_nothing_is_kept_and_the_list_says_why():
     agent, run = pair(history=False)
     agent.emit("batch", loss=1.0)

@@ -93,7 +93,9 @@ def query_of(name: str, exposed: bool = False) -> str:
 
 
 def _is_name(name: object) -> bool:
-    return type(name) is str and 0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
+    """Return whether a query can read this name; one such as ``__class__`` is Python's."""
+    fits = type(name) is str and 0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
+    return fits and not (name.startswith("__") and name.endswith("__"))
 
 
 def _learning_rates(name: str, optimizer: Any) -> Iterator[tuple[str, Any]]:

@@ -12,9 +12,10 @@ thread only.
 from __future__ import annotations
 
 import math
+import re
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from looptap.agent.handoff.scalar_looks import Look
@@ -38,6 +39,8 @@ MAX_WAITING_COUNT = 64
 """Looks that wait for copies from a device; older ones do without."""
 MAX_COUNTED_NAMES_COUNT = 1000
 """Names beyond the bound that are counted."""
+_MAIN = re.compile(r"loss|err|acc|score|reward|lr\b|rate", re.IGNORECASE)
+"""Names that come first where there is not room for all, and that make room for no other."""
 SPEED_QUERY = "(1 / dt for dt in ema((e.event_dt for e in events if e.event_dt), 0.1))"
 
 
@@ -111,9 +114,9 @@ class ScalarHistory:
         queries = {name: query_of(name, name not in carried) for name in (*carried, *exposed)}
         if SPEED not in queries and (speed := self._speed(look)) is not None:
             carried[SPEED], queries[SPEED] = speed, SPEED_QUERY
-        for name, query in queries.items():
-            if name not in table.columns and self._has_room(look.on, name):
-                table.open(name, query, name not in carried)
+        new = [name for name in queries if name not in table.columns]
+        if new:
+            self._open(table, new, queries, carried)
         if table.columns:
             table.add(look.number, look.time, exposed | carried)
         else:
@@ -127,13 +130,36 @@ class ScalarHistory:
         self._speed_from[look.on] = look.number, look.time
         return (look.number - number) / (look.time - time_) if look.number > number else None
 
-    def _has_room(self, on: str, name: str) -> bool:
-        held = sum(len(table.columns) - (SPEED in table.columns) for table in self._tables.values())
-        if name == SPEED or held < self._limit:
-            return True
+    def _open(self, table: ScalarTable, new: list[str], queries: dict[str, str], carried: Container[str]) -> None:
+        """Add columns for ``new`` names, as far as there is room."""
+        held = sum(len(one.columns) - (SPEED in one.columns) for one in self._tables.values())
+        room = self._limit - held
+        if room <= 0:  # those that were left out before are not tried again
+            new = [name for name in new if (table.on, name) not in self._left_out]
+        if room < len(new):
+            new.sort(key=lambda name: (not _MAIN.search(name), name in carried))
+        for name in new:
+            if name == SPEED or room > 0 or self._make_room(table):
+                table.open(name, queries[name], name not in carried)
+                room -= name != SPEED
+            else:
+                self._leave_out(table.on, name)
+
+    def _make_room(self, table: ScalarTable) -> bool:
+        """Drop a minor name of the type that has the most, if that is not ``table``'s."""
+        fullest = max(self._tables.values(), key=lambda one: len(one.columns))
+        if len(fullest.columns) <= len(table.columns) + 1:
+            return False
+        minor = next((name for name in reversed(fullest.columns) if name != SPEED and not _MAIN.search(name)), None)
+        if minor is None:
+            return False
+        fullest.forget([minor])
+        self._leave_out(fullest.on, minor)
+        return True
+
+    def _leave_out(self, on: str, name: str) -> None:
         if len(self._left_out) < MAX_COUNTED_NAMES_COUNT:
             self._left_out.add((on, name))
-        return False
 
     # ------------------------------------------------------------ what clients get
 
