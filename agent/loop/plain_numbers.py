@@ -92,7 +92,7 @@ def query_of(name: str, exposed: bool = False) -> str:
     return name if plain else f"e[{name!r}]"
 
 
-def _is_name(name: object) -> bool:
+def _is_name(name: Any) -> bool:
     """Return whether a query can read this name; one such as ``__class__`` is Python's."""
     fits = type(name) is str and 0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
     return fits and not (name.startswith("__") and name.endswith("__"))
