@@ -98,6 +98,7 @@ def test_the_last_change_is_taken_back_as_a_change_of_its_own(still):
         2,
     )
     assert "takes back 0.01 → 5.0" in str(outcome)
+    assert outcome.warning == ""  # it leads back to where the control was
     outcome = done(agent, run, run.undo)  # the undo was the last change
     assert (outcome.name, outcome.new) == ("echo.rate", 5.0)
     assert done(agent, run, run.undo, "echo.factor").new == 2

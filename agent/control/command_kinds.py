@@ -98,7 +98,9 @@ class UndoControl(SetControl):
         control = self.job.controls.find(self.record.name)
         change, value, schedule = self._former(control)
         self.note(schedule=schedule, note=f"takes back {change.old!r:.60} → {change.new!r:.60} of {_client(change)}")
-        return self._set(control, value)
+        result = self._set(control, value)
+        self.note(warning="")  # it leads to where the control was before
+        return result
 
     def _former(self, control: BoundControl) -> tuple[ControlChange, Any, str]:
         """Return the change, and how to take it back: a value and a schedule."""

@@ -43,13 +43,14 @@ class ControlRow:
         self.outcome = ipywidgets.HTML(layout=ipywidgets.Layout(margin="0 0 0 12px"))
         self.yes, self.no = (ipywidgets.Button(description=word, layout=_width("answer")) for word in ("yes", "no"))
         self.answers = ipywidgets.HBox([self.yes, self.no], layout=ipywidgets.Layout(display="none"))
-        described = ipywidgets.VBox([widget, self.meaning]) if knob.meaning else widget
+        column = ipywidgets.Layout(flex="0 0 auto")
+        described = ipywidgets.VBox([widget, self.meaning], layout=column) if knob.meaning else widget
         self.box = ipywidgets.HBox([label, described, self.outcome, self.answers])
 
     def say(self) -> None:
         """Show the outcome beside the control, or the question with its answers."""
         color = "#b00020" if self.knob.failed else "inherit"
-        self.outcome.value = f'<span style="color:{color}">{html.escape(self.knob.outcome)}</span>'
+        self.outcome.value = f'<div style="color:{color};line-height:1.4;padding-top:4px">{html.escape(self.knob.outcome)}</div>'
         self.answers.layout.display = "" if self.knob.question else "none"
 
     def describe(self) -> None:
@@ -144,11 +145,11 @@ def _in_order(controls: RunControls) -> list[Knob]:
 
 
 def _small(text: str) -> str:
-    return f'<span style="opacity:0.7;font-size:11px;line-height:1.2">{html.escape(text)}</span>'
+    return f'<div style="opacity:0.7;font-size:11px;line-height:1.3">{html.escape(text)}</div>'
 
 
 def _width(which: str) -> Any:
-    return ipywidgets.Layout(width=_WIDTHS[which])
+    return ipywidgets.Layout(width=_WIDTHS[which], flex="0 0 auto")  # whatever an outcome beside it says
 
 
 def _widget(info: ControlInfo) -> Any:
