@@ -49,8 +49,8 @@ class ControlRow:
 
     def say(self) -> None:
         """Show the outcome beside the control, or the question with its answers."""
-        color = "#b00020" if self.knob.failed else "inherit"
-        self.outcome.value = f'<div style="color:{color};line-height:1.4;padding-top:4px">{html.escape(self.knob.outcome)}</div>'
+        style = f"color:{'#b00020' if self.knob.failed else 'inherit'};line-height:1.4;padding-top:4px"
+        self.outcome.value = f'<div style="{style}">{html.escape(self.knob.outcome)}</div>'
         self.answers.layout.display = "" if self.knob.question else "none"
 
     def describe(self) -> None:
