@@ -363,6 +363,7 @@ def test_a_run_that_is_over_says_so_on_its_panel(controlled):
 def test_an_overview_shows_rates_cost_and_commands_and_escapes_texts_of_the_job(controlled):
     run: Run = controlled[1]
     run.set("echo.factor", 4)
+    run.stream("commands").wait()
     shown = overview(run)
     text = "".join(getattr(part, "value", "") for part in shown.children)
     shown.close()
@@ -370,6 +371,7 @@ def test_an_overview_shows_rates_cost_and_commands_and_escapes_texts_of_the_job(
     assert "<b>run" not in text
     for part in ("Events", "per second", "What looptap costs", "Last commands", "2 → 4", "rank 0 of 1"):
         assert part in text
+    assert "Declared streams" not in text  # the commands are one, and have a table of their own
 
 
 def test_an_overview_has_a_table_of_the_settings_and_one_of_the_start():

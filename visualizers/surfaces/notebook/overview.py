@@ -27,6 +27,7 @@ from looptap.visualizers.surfaces.notebook.kernels import answer_anywhere
 
 REFRESH_INTERVAL_SECONDS = 1.0
 """Seconds between two requests for the state of the run."""
+_COMMANDS_STREAM = "commands"
 _MAX_CHARTS = 6
 _MAX_COMMANDS = 8
 _MAX_ROWS = 30
@@ -132,7 +133,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
         ]
 
     def _streams(self) -> list[str]:
-        found = self.run.streams
+        found = [one for one in self.run.streams if one.name != _COMMANDS_STREAM]  # they have a table of their own
         rows = [
             (
                 one.name,
