@@ -37,8 +37,9 @@ def main(
 
     The streams that the job declares are there from the start; without a query, so are the curves of what its events
     carry, from the first event on. Keys: a adds a query, g the norm of all gradients, d drops the stream that was
-    chosen with Tab; e moves to the controls, where Enter asks for a new value; p pauses and resumes, s stops the job,
-    both after a question; q or Ctrl-C leaves, and the job continues.
+    chosen with Tab; e moves to the controls, where Enter asks for a new value; u takes the last change back, p pauses
+    and resumes, s stops the job, each after a question; c shows what the run was started with; q or Ctrl-C leaves, and
+    the job continues.
 
     The first line says when the connection is lost; looptap reconnects by itself. Without a terminal the state of the
     run is printed once. It needs the package textual: pip install 'looptap[terminal]'.
