@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import random
@@ -225,6 +226,19 @@ def test_types_of_events_that_come_later_displace_no_main_name():
     found = {one.name for one in run.scalars if one.on == "batch"}
     assert found >= {"loss", "acc"}
     assert len(run.scalars) == 5
+
+
+def test_names_that_find_no_room_are_not_each_tried():
+    job, calls = pair(history=True), collections.Counter()
+    for number in range(50):
+        job.agent.emit(f"type {number}", **{f"name {n}": n for n in range(250)})
+    sys.setprofile(lambda frame, event, _: calls.update([frame.f_code.co_name] * (event == "call")))
+    try:
+        job.parts.dispatcher.scalars.collect()
+    finally:
+        sys.setprofile(None)
+    assert len(job.run.scalars) == 100
+    assert 0 < calls["_make_room"] < 1000  # of 12,500 names
 
 
 def test_a_name_of_pythons_own_is_no_scalar():

@@ -138,8 +138,10 @@ class ScalarHistory:
             new = [name for name in new if (table.on, name) not in self._left_out]
         if room < len(new):
             new.sort(key=lambda name: (not _MAIN.search(name), name in carried))
+        full = False
         for name in new:
-            if name == SPEED or room > 0 or self._make_room(table):
+            full = full or not (room > 0 or name == SPEED or self._make_room(table))
+            if name == SPEED or not full:
                 table.open(name, queries[name], name not in carried)
                 room -= name != SPEED
             else:
