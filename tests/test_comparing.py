@@ -274,6 +274,27 @@ def test_the_shell_compares_sorts_and_filters(sweep, here, tmp_path):
     assert "lr (log)" in picture.read_text()
 
 
+def test_a_name_means_all_runs_of_it_live_and_stored(directory, monkeypatch, tmp_path, here):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOOPTAP_STORE")
+
+    def job(name, seed):
+        agent = looptap.Agent(name, config={"seed": seed})
+        agent.emit("batch", loss=float(seed))
+        return agent
+
+    for seed in range(3):
+        job("twin", seed).close()
+    job("twin-peaks", 9).close()
+    with job("twin", 3), job("twin", 4):
+        for name, seeds in (("twin", [0, 1, 2, 3, 4]), ("twin*", [0, 1, 2, 3, 4, 9]), ("twin-peaks", [9])):
+            code, out, _ = here("compare", name, "--sort", "seed", "--columns", "seed,final(loss)", "--json")
+            assert (code, [row["columns"]["seed"] for row in json.loads(out)]) == (0, seeds)
+    code, _, err = here("compare", "triplet")
+    assert code == 1
+    assert "No run matches 'triplet'" in err
+
+
 def test_a_live_run_that_declares_nothing_is_compared_by_the_history_of_its_scalars(directory, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     bare = looptap.Agent("bare", config={"lr": 0.1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from typer import Argument, Option
 from looptap.cli.formats import json_of, printable
 from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.client.attach import resolve, runs
-from looptap.store.layout.run_path import kept
+from looptap.store.layout.run_path import SUFFIX, kept
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.visualizers.comparison import RunTable, table_of
 
@@ -23,8 +24,8 @@ def main(
         list[str] | None,
         Argument(
             metavar="RUN", show_default=False,
-            help="Live runs by name, files of stored runs, folders of them, or patterns of files in quotes. Without: "
-            "all live runs, and the stored ones of looptap-runs.",
+            help="Runs by name, live and stored in looptap-runs; files of stored runs, or folders of them; patterns of "
+            "either in quotes. Without: all live runs, and the stored ones of looptap-runs.",
         ),
     ] = None,
     where: Annotated[
@@ -55,6 +56,7 @@ def main(
 
     \b
       looptap compare
+      looptap compare digits-cnn
       looptap compare looptap-runs --where "lr < 0.01 and best(acc) > .9" --sort "best(acc)"
       looptap compare "sweep/*.looptap" --columns "lr,model.width,best(val_loss)" --parallel
 
@@ -84,16 +86,24 @@ def main(
 
 def _named(names: list[str]) -> list[Any]:
     """Return the runs that are meant; without names, all."""
-    if not names:
-        live = [one for one in runs() if not one.problem and one.alive is not False]
-        ids = {one.id for one in live}
-        stored = [path for path in kept() if "-rank" not in path.stem and not any(path.stem == id for id in ids)]
-        return [*live, *stored]
     found: list[Any] = []
     for name in names:
-        is_path = Path(name).expanduser().exists() or name.endswith(".looptap")
-        found.append(name if is_path else resolve(name))
-    return found
+        if Path(name).expanduser().exists() or name.endswith(SUFFIX):
+            found.append(name)
+        else:
+            found += _called(name) or [resolve(name)]
+    return found if names else _called("*")
+
+
+def _called(name: str) -> list[Any]:
+    """Return the live and the stored runs of a name, or whose names match a pattern."""
+    live = [
+        one for one in runs()
+        if not one.problem and one.alive is not False and any(fnmatchcase(each, name) for each in (one.name, one.id))
+    ]  # fmt: skip
+    ids = {one.id for one in live}
+    stored = dict.fromkeys([*kept(name), *kept(f"{name}-[0-9]*-[0-9]*")])  # by id, and by name
+    return [*live, *(path for path in stored if "-rank" not in path.stem and path.stem not in ids)]
 
 
 def _ways(best: list[str]) -> dict[str, str]:
