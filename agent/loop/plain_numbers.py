@@ -93,7 +93,7 @@ def query_of(name: str, exposed: bool = False) -> str:
 
 
 def _is_name(name: Any) -> bool:
-    """Return whether a query can read this name; one such as ``__class__`` is Python's."""
+    """Return whether a query can read this name: ``__class__`` is Python's own."""
     fits = type(name) is str and 0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
     return fits and not (name.startswith("__") and name.endswith("__"))
 
