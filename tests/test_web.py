@@ -576,6 +576,25 @@ def test_a_viewer_that_comes_back_finds_its_charts(fed):
         again.close()
 
 
+def test_only_facts_that_have_changed_are_sent_again():
+    job, _ = declared_job()
+    with serving(job.run, operate=True) as server:
+        peer = Peer(server)
+        peer.until("hello")
+        (run,) = peer.until("runs")["runs"]
+        peer.ask("watch", run=run["key"])
+        every = peer.until("facts")["facts"]
+        assert {"key", "name", "streams", "config", "knobs"} <= set(every)
+        job.agent.stream("late", "step, loss", on="batch")
+        while "streams" not in (news := peer.until("facts")["facts"]):
+            pass
+        assert news["key"] == every["key"]
+        assert "late" in [one["name"] for one in news["streams"]]
+        assert not {"name", "where", "config"} & set(news)
+        peer.close()
+    job.agent.close()
+
+
 def test_a_page_of_a_job_that_declares_nothing_has_its_loss_without_waiting_for_a_second_look():
     job = pair("plain", history=True)
     for step in range(50):

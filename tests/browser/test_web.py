@@ -450,6 +450,8 @@ def test_a_job_that_declares_nothing_opens_with_its_curves_from_the_first_event_
             first = "[...document.querySelector('.looptap').looptap.columns.values()][0]?.view[0]"
             until(page, f"{first} === 0")
             grows(page)
+            page.get_by_role("button", name="Gradient norm").click()  # the job exposes no model
+            until(page, "document.getElementById('error').textContent.includes(\"no observable 'model'\")")
         with program() as web:
             page = opened(web.url)
             page.locator("#empty").get_by_text("--operate").wait_for()

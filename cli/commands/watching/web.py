@@ -86,7 +86,7 @@ def main(
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         print(f"looptap: {several(len(shelf.entries()), 'run')} at {server.url}", flush=True)
         if not operate:
-            _say("read-only; with --operate the page can ask queries, turn controls and give commands.")
+            _say("read-only: exported streams and stored runs; with --operate all streams, queries and controls.")
         if not server.private:
             _say(f"{host} can be reached from elsewhere, and nothing on the way is encrypted.")
         _say("Ctrl-C ends it; the jobs continue.")

@@ -17,8 +17,8 @@ MAX_TABLE_RUNS = 250
 """Runs of a table."""
 MAX_TABLE_COLUMNS = 60
 """Columns of a table that are settings or figures."""
-LIVE_ROW_SECONDS = 5.0
-"""Seconds for which the figures of a run that is not over are kept."""
+LIVE_ROW_SECONDS = 30.0
+"""Seconds for which the figures of a run that is not over are kept: to read them attaches queries to it."""
 _OVER = ("ended", "failed")
 
 

@@ -1,5 +1,5 @@
 // Tables, and the one of the runs that are compared.
-const TABLE_MILLISECONDS = 5000;
+const TABLE_MILLISECONDS = 10_000;
 
 const table = (el, titles, rows) => {
   const found = make(null, "table");
