@@ -204,7 +204,7 @@ def judge(case: KindCase, method: str) -> KindVerdict:
     named = np.array([bool(look.reason) for look in looks[1:]], bool)
     marks = [float(wrong[min(np.searchsorted(at, mark * total), len(at) - 1)] / total) for mark in MARKS]
     return KindVerdict(
-        float((wrong * np.diff(at, prepend=0.0)).sum() / (total**2 / 2)),
+        round(float((wrong * np.diff(at, prepend=0.0)).sum() / (total**2 / 2)), 4),
         [round(mark, 4) for mark in marks],
         [round(float(wrong[some].mean() / total), 4) if some.any() else 0.0 for some in chosen],
         [int(some.sum()) for some in chosen],
