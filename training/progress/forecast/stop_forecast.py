@@ -101,20 +101,20 @@ class StopForecast:
             return StopAt(float(last), float(last), float(last))
         raw = values[x == np.floor(x)]
         compared = metric.compared(raw)
-        history, lattice = compared.tolist(), lattice_of(compared)
+        history, lattice, published = compared.tolist(), lattice_of(compared), self.method == "former"
 
         def stops(errors: Floats) -> NDArray[np.int64]:
-            return self.rule.stops_after(history, lattice.nearest(metric.back(errors, values)))
+            futures = metric.back(errors, values)
+            return self.rule.stops_after(history, futures if published else lattice.nearest(futures))
 
-        seen = Observations(x, metric.errors(values), variances)
-        if self.method == "former":
-            found = power_law.forecast(seen, len(raw), stops, last, rng=np.random.default_rng(self._seed))
-        else:
-            self.unless_better = self._unless_better(history, last)
-            found = curve_ensemble.forecast(
-                seen, len(raw), stops, last, self.rates, scale=self._scale(), earlier=self.earlier,
-                rng=np.random.default_rng(self._seed),
-            )  # fmt: skip
+        seen, rng = Observations(x, metric.errors(values), variances), np.random.default_rng(self._seed)
+        if published:  # and shown as it is
+            found = power_law.forecast(seen, len(raw), stops, last, rng=rng)
+            return StopAt(found.median, *found.band())
+        self.unless_better = self._unless_better(history, last)
+        found = curve_ensemble.forecast(
+            seen, len(raw), stops, last, self.rates, scale=self._scale(), earlier=self.earlier, rng=rng
+        )
         return self._calm(StopAt(found.median, *found.band()), compared)
 
     def _calm(self, found: StopAt, compared: Floats) -> StopAt:
