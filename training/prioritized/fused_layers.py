@@ -20,7 +20,7 @@ MIN_MULTIPLICATIONS = 10_000_000
 """Of the weight's gradient: below, starting the operations takes longer than they do."""
 PART_BYTES = 2**19
 """Of a Linear's single gradients at a time, so that they stay in a core's cache."""
-CONVOLUTION_PART_BYTES = 2**22
+CONVOLUTION_PART_BYTES = 2**21
 """The same of a convolution, which takes longer to start."""
 
 
