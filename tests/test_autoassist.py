@@ -144,6 +144,22 @@ def test_an_instance_is_judged_by_the_threshold_of_its_time():
     assert (quality.accuracy, quality.auc, quality.majority) == (1.0, 1.0, pytest.approx(2 / 3))
 
 
+def test_ratings_are_compared_with_those_of_their_time():
+    """Stored scores of an epoch ago do not fall while the mean score does."""
+    rng, audit = np.random.default_rng(0), Audit()
+    won = pairs = 0
+    for step in range(300):
+        level, predicted = 0.99**step, rng.random(16).astype(np.float32)
+        losses = ((predicted + rng.random(16)) * level).astype(np.float32)
+        important = losses > level
+        audit.add(predicted, losses, cut=level, threshold=level)
+        difference = predicted[important][:, None] - predicted[~important]
+        won, pairs = won + (difference > 0).sum(), pairs + difference.size
+    quality = audit.quality()
+    assert quality.auc == pytest.approx(won / pairs, abs=0.015)
+    assert quality.lift == pytest.approx(1.5, abs=0.05)  # of those rated above 1/2, 3 of 4 are important
+
+
 def test_a_resumed_run_draws_the_same_batches():
     x, y = images()
     selection = Selection(600, 20, "autoassist", features=pixels(x))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from looptap.training.sampling.permutation_walk import Floats
+from looptap.training.sampling.permutation_walk import Bools, Floats, Ints
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
 
 _MAX_INSTANCES = 4096  # newest instances of the sample
+_COMPARED_INSTANCES = 96  # of about the same time: ratings and losses fall while the model learns, not equally fast
 
 
 class RatingQuality(NamedTuple):
@@ -26,9 +30,9 @@ class RatingQuality(NamedTuple):
     balanced_accuracy: float
     """The mean of the shares of important and of trivial instances that were judged right."""
     auc: float
-    """The chance that of an important and a trivial instance the important one was rated higher."""
+    """The chance that of an important and a trivial instance of the same time the important one was rated higher."""
     lift: float
-    """How much more frequent important instances are among the upper half of the ratings than among all."""
+    """How much more frequent important instances are among the upper half of the ratings of a time than among all."""
 
 
 UNKNOWN = RatingQuality(math.nan, math.nan, math.nan, math.nan, math.nan)
@@ -90,12 +94,14 @@ class Audit:
             return UNKNOWN
         share = float(important.mean())
         right = [float((said == important)[kind].mean()) for kind in (important, ~important) if kind.any()]
-        upper = important[rank >= np.median(rank)].mean()
+        time = np.arange(len(rank)) // _COMPARED_INSTANCES
+        place = _places(rank, time)
+        upper = important[place >= (np.bincount(time)[time] + 1) / 2].mean()
         return RatingQuality(
             accuracy=float((said == important).mean()),
             majority=max(share, 1 - share),
             balanced_accuracy=sum(right) / len(right),
-            auc=_auc(rank, important),
+            auc=_auc(place, important, time),
             lift=float(upper / share) if share else math.nan,
         )
 
@@ -108,12 +114,17 @@ class Audit:
         return np.array(found, np.float32).reshape(-1, 2)
 
 
-def _auc(predicted: Floats, important: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
-    """Return the area under the ROC curve, ties counted half; NaN for one class."""
-    positive = int(important.sum())
-    negative = len(important) - positive
-    if not positive or not negative:
+def _places(rating: Floats, time: Ints) -> Doubles:
+    """Return the place of each rating among those of its time, from 1; ties share."""
+    _, inverse, counts = np.unique(time + 1j * rating, return_inverse=True, return_counts=True)
+    places: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[inverse] - np.searchsorted(time, time)
+    return places
+
+
+def _auc(place: Doubles, important: Bools, time: Ints) -> float:
+    """Return the area under the ROC curve, of all times together; NaN for one class."""
+    positive = np.bincount(time, important)
+    pairs = float((positive * (np.bincount(time) - positive)).sum())
+    if not pairs:
         return math.nan
-    _, inverse, counts = np.unique(predicted, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return float((ranks[important].sum() - positive * (positive + 1) / 2) / (positive * negative))
+    return float((np.bincount(time, place * important) - positive * (positive + 1) / 2).sum() / pairs)
