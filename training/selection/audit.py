@@ -14,7 +14,7 @@ from looptap.training.sampling.permutation_walk import Bools, Floats, Ints
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
 _MAX_INSTANCES = 4096  # newest instances of the sample
-_COMPARED_INSTANCES = 96  # of about the same time: ratings and losses fall while the model learns, not equally fast
+_MAX_COMPARED_INSTANCES = 96  # of about the same time: ratings and losses fall while the model learns, not equally fast
 
 
 class RatingQuality(NamedTuple):
@@ -94,7 +94,7 @@ class Audit:
             return UNKNOWN
         share = float(important.mean())
         right = [float((said == important)[kind].mean()) for kind in (important, ~important) if kind.any()]
-        time = np.arange(len(rank)) // _COMPARED_INSTANCES
+        time = np.arange(len(rank)) // _MAX_COMPARED_INSTANCES
         place = _places(rank, time)
         upper = important[place >= (np.bincount(time)[time] + 1) / 2].mean()
         return RatingQuality(
