@@ -344,6 +344,15 @@ def test_dates_are_written_year_first_and_with_24_hours(opened):
     assert "2026-03-01 15:1" in page.locator(".looptap .tip").inner_text()
 
 
+def test_the_ticks_of_epochs_are_whole(opened):
+    values = [(20 + i, 1.0 / (1 + i)) for i in range(12)]
+    page = opened(Plot(looptap.stream_of(values, name="error", fields=("epoch", "error"))))
+    menu(page)
+    texts = {text.text for text in ElementTree.fromstring(saved(page, "SVG").decode()).iter(f"{SVG}text")}
+    assert {"20", "25", "30"} <= texts or {"20", "22", "24", "26", "28", "30"} <= texts
+    assert not texts & {"22.5", "27.5", "20.0", "25.0"}
+
+
 def test_notes_in_space_are_drawn(opened):
     turns = np.linspace(0, 8, 60)
     values = [

@@ -10,6 +10,7 @@ const ACROSS_PIXELS = 30, DATES_PIXELS = 40; // of the ticks below or above a pl
 const planes = new Set(); // of the whole page: they share one cursor
 
 // Dates at ticks, by the seconds between two: the form of each, and the line below where the year or the day is another.
+const NUMBERS = Array.from({ length: 32 }, (_, k) => [1, 2, 2.5, 5].map((n) => n * 10 ** (k - 16))).flat(), WHOLE = NUMBERS.filter(Number.isInteger);
 const DAY = "\n{YYYY}-{MM}-{DD}", DATE_FORMS = [
   [31536000, "{YYYY}", null, null, null, null, null, null, 1],
   [2419200, "{YYYY}-{MM}", null, null, null, null, null, null, 1],
@@ -18,6 +19,8 @@ const DAY = "\n{YYYY}-{MM}-{DD}", DATE_FORMS = [
   [1, "{HH}:{mm}:{ss}", DAY, null, DAY, null, null, null, 1],
   [0.001, "{HH}:{mm}:{ss}.{fff}", DAY, null, DAY, null, null, null, 1],
 ];
+
+const counts = (columns) => columns.every((column) => column?.length && column.slice(-500).every((x) => Number.isInteger(x)));
 
 class Plane {
   constructor(view, el) {
@@ -93,8 +96,10 @@ class Plane {
       const most = Math.max(3, Math.floor(width / 7 / (ticks?.length + 1)));
       return ticks?.length ? { splits: () => ticks.map(([at]) => at), values: () => ticks.map(([, name]) => fitted(name, most)) } : {};
     };
+    // Steps and epochs are whole; so are the numbers at their ticks.
+    const steps = (u, _, low, high) => (high - low > 2 && counts(this.marks.map(({ x: column }) => column && this.view.store.column(column))) ? WHOLE : NUMBERS);
     const axes = [
-      axis(x, { size: x.time ? DATES_PIXELS : ACROSS_PIXELS, space: 80, ...named(x), ...labelled(grid ? grid.columns : panel.labels, true) }),
+      axis(x, { size: x.time ? DATES_PIXELS : ACROSS_PIXELS, space: 80, ...(!(x.time || x.log) && { incrs: steps }), ...named(x), ...labelled(grid ? grid.columns : panel.labels, true) }),
       axis(y, { scale: "y", ...ticked(y), ...labelled(grid?.rows), ...roomy(grid?.rows) }),
     ];
     const scales = {
