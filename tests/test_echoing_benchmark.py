@@ -114,8 +114,8 @@ def test_the_page_of_the_rivals_says_first_where_echoing_loses(tmp_path):
     table = {"seconds": 2.0, "tuned": 8, "rows": rows, "load": 1.0, "up": 0.08, "down": 0.013, "wait": 0.002}
     steady = {"factors": [4.0, 4.1], "median": 4.0, "least": 3.9, "most": 4.2, "inside": 1.0}
     filling = {name: [{"seconds": 3.0, "steps": 100}] for name in ("1.0", "auto")}
-    auto = {"steady": {"0": steady, "4": steady}, "changes": [[0.1, 2.0, None], [0.2, 2.0, 2.1]], "filling": filling,
-            "load": 1.0}  # fmt: skip
+    changes = [[0.1, 2.0, None], [0.2, 6.0, 2.1], [0.3, 2.0, 2.1]]
+    auto = {"steady": {"0": steady, "4": steady}, "changes": changes, "filling": filling, "load": 1.0}
     rows["2 workers, decoded data cached"] = [run(0.9), run(0.8)]
     baselines_page.write(tmp_path, {"latency": table, "processor": table, "auto": auto})
     text = (tmp_path / "echoing-baselines.md").read_text()
@@ -123,4 +123,5 @@ def test_the_page_of_the_rivals_says_first_where_echoing_loses(tmp_path):
     assert first.startswith("## Where echoing loses")
     assert "better without an echo: 2 workers, decoded data cached 85.0%" in first
     assert "| `auto`, 2 workers | 60.0% (60.0%–60.0%) | 100 | 6,400 | 6 |" in text
+    assert "| three times as slow | 6.00 | 0 batches |" in text
     assert {path.name for path in tmp_path.glob("*.png")} == {"echoing-baselines.png", "echoing-auto.png"}

@@ -24,14 +24,16 @@ TITLES = {
 
 def write(into: Path, found: dict[str, Any]) -> None:
     """Write what was measured so far."""
-    lines = [HEAD, *_verdict(found)]
+    lines = [HEAD, *(_verdict(found) if found.keys() & TITLES else [])]
     for part, title in TITLES.items():
         if part in found:
             lines += _table(part, title, found[part])
+    if parts := {part: found[part] for part in TITLES if part in found}:
+        lines.append("\n![Accuracy over wall time, one seed](echoing-baselines.png)")
+        _draw(into / "echoing-baselines.png", parts)
     if "auto" in found:
         lines += _auto(found["auto"])
     (into / "echoing-baselines.md").write_text("\n".join(lines) + "\n")
-    _draw(into / "echoing-baselines.png", {part: found[part] for part in TITLES if part in found})
     if "auto" in found:
         _draw_auto(into / "echoing-auto.png", found["auto"])
 
@@ -100,9 +102,23 @@ def _auto(found: dict[str, Any]) -> list[str]:
         *made,
         f"\nA cache that is filled as the data is read was full after {filling['1.0']:.1f} s without an echo "
         f"({steps['1.0']:.0f} steps) and after {filling['auto']:.1f} s with `auto` ({steps['auto']:.0f} steps).",
+        "\nA reader that becomes three times as slow, and as fast as before again:\n",
+        "| reader | factor at the end (median of 100 batches) | within 20 % of it after |", "| --- | ---: | ---: |",
+        *_changes([factor for _, factor, _ in found["changes"]]),
         f"\nThe load of the machine, beside these processes, was {found['load']:.1f} at the end.",
         "\n![The factor, without and with load, and where R changes](echoing-auto.png)",
     ]  # fmt: skip
+
+
+def _changes(factors: Sequence[float]) -> list[str]:
+    """Return a row for each third: where the factor went, and when it was there."""
+    rows, third = [], len(factors) // 3
+    for number, name in enumerate(("at first", "three times as slow", "as at first")):
+        part = factors[number * third : (number + 1) * third]
+        usual = median(part[-100:])
+        there = next((at for at, factor in enumerate(part) if abs(factor - usual) <= 0.2 * usual), third)
+        rows.append(f"| {name} | {usual:.2f} | {there} batches |")
+    return rows
 
 
 def _draw(path: Path, parts: dict[str, Any]) -> None:
