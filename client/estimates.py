@@ -97,6 +97,10 @@ def said(report: Mapping[str, Any]) -> list[str]:
     else:
         median, low, high = report["remaining"]
         lines[0] += f", {duration(median)} to go ({duration(low)} to {duration(high)})"
+    if report.get("guess"):
+        lines[0] = f"a guess: {lines[0]}"
+        lines.append(f"from {report['guess']}; {report['steps']:,} events")
+        return lines
     facts = []
     if (stop := report["stop_at"]) is not None and stop[1] < stop[2]:
         facts.append("stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop))

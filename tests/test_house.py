@@ -38,7 +38,7 @@ ON_DEMAND = {
     "streams": {"pandas"},  # Stream.to_pandas
     "store": {"pyarrow"},  # StoredStream.to_parquet
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
-    "cli": {"examples"},  # looptap demo
+    "cli": {"examples", "training"},  # looptap demo; the guess of looptap progress
     "visualizers": {"pandas", "rich"},  # Plot.summary
     "training": {"torch"},
 }

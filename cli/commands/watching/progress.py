@@ -8,10 +8,11 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Option
 
+from looptap.cli.commands.watching.guess import GuessedReports, counted
 from looptap.cli.formats import json_of, printable
 from looptap.cli.options import RunName, Wait
 from looptap.cli.output import DONE, complain
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from looptap.client.run import Run
     from looptap.client.streams.live import LiveStream
     from looptap.streams.stream.stream import Record
+
+    Reports: TypeAlias = LiveStream | GuessedReports
 
 STILL_SECONDS = 5.0
 """Seconds without an event after which a note is shown."""
@@ -53,13 +56,14 @@ def main(
       looptap progress digits-cnn --count 1 --json | jq '.remaining[0]'
 
     The full part of the bar is certainly done, the shaded part may be: the truth lies in the band about 80 % of the
-    time. The job has looptap.training.progress.Progress, and shows it by agent.expose(progress=progress).
+    time. The job has looptap.training.progress.Progress, and shows it by agent.expose(progress=progress). Without it,
+    the end is guessed from the step or epoch of events and a total in the config, such as max_steps or epochs.
 
     An object of --json has fraction, over, elapsed, remaining and stop_at (each median, low, high), epoch, steps,
     speeds in instances a second, costs in instances, overhead, note, and the run. What is not known is null.
     """
     with attached(run, follow=False, wait=wait) as job:
-        stream = reports(job, name, on, every)
+        stream = _guessed(job, name, every) or reports(job, name, on, every)
         try:
             return _follow(job, stream, name, count, as_json, every)
         except KeyboardInterrupt:
@@ -69,7 +73,15 @@ def main(
             return DONE
 
 
-def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float) -> int:
+def _guessed(run: Run, name: str, every: float) -> GuessedReports | None:
+    """Return guesses for a job that exposes no `Progress`, but says where it ends."""
+    if name != "progress" or run.role == VIEWER or f"{name}.epochs" in run.controls:
+        return None
+    what = counted(run)
+    return None if what is None else GuessedReports(run, what, every)
+
+
+def _follow(run: Run, stream: Reports, name: str, count: int | None, as_json: bool, every: float) -> int:
     view = None
     if not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         from rich.console import Console
@@ -84,7 +96,13 @@ def _follow(run: Run, stream: LiveStream, name: str, count: int | None, as_json:
 
 
 def _looked(
-    run: Run, stream: LiveStream, name: str, count: int | None, as_json: bool, every: float, view: ProgressView | None
+    run: Run,
+    stream: Reports,
+    name: str,
+    count: int | None,
+    as_json: bool,
+    every: float,
+    view: ProgressView | None,
 ) -> str:
     """Show reports until the run ends; return what went wrong, if anything."""
     number, looks, begun, asked, shown, still = 0, 0, False, time.monotonic(), -math.inf, ""
@@ -141,12 +159,13 @@ def _still(run: Run) -> str:
     return f"no event for {duration(run.idle)}; looptap stacks {run.name} shows where the loop is"
 
 
-def _nothing(run: Run, name: str, stream: LiveStream) -> str:
+def _nothing(run: Run, name: str, stream: Reports) -> str:
     """Return the error for a run without progress of that name, and how to add it."""
     why = re.sub(r"^[\w.]+: ", "", (stream.traceback.strip().splitlines() or ["the value is of another kind"])[-1])
     return (
         f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}). The job shows it by "
-        "agent.expose(progress=Progress(...)) of looptap.training.progress; --name says what it is called otherwise."
+        "agent.expose(progress=Progress(...)) of looptap.training.progress; --name says what it is called otherwise. "
+        "The end can be guessed if events carry step or epoch, and the config has max_steps or epochs."
     )
 
 
