@@ -64,7 +64,9 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def remaining(self) -> Remaining:
         """Seconds until training ends, with an 80 % band; NaN while unknown."""
-        found = self.estimate()
+        return self._remaining_of(self.estimate())
+
+    def _remaining_of(self, found: Estimate | None) -> Remaining:
         if self._over:
             return Remaining(0.0, 0.0, 0.0)
         if found is None:
@@ -74,9 +76,11 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def fraction(self) -> float:
         """Fraction of the total time that has passed, 0 to 1; 1 only at the end."""
+        return self._fraction_of(self.remaining.median)
+
+    def _fraction_of(self, rest: float) -> float:
         if self._over:
             return 1.0
-        rest = self.remaining.median
         if math.isnan(rest):
             return self._shown
         now = self._done_share(self.elapsed, rest)
@@ -143,14 +147,16 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def report(self) -> dict[str, Any]:
         """All observables as plain data for a bar; None if unknown."""
-        found, rest = self.estimate(), self.remaining
-        known = not math.isnan(rest.median)
+        found = self.estimate()  # once: a query of a report costs little, too
+        rest = self._remaining_of(found)
         return {
-            "fraction": self.fraction, "over": self._over, "elapsed": self.elapsed,
-            "remaining": list(rest) if known else None, "stop_at": list(self.stop_at or ()) or None,
-            "unless_better": self.unless_better, "reason": self.reason,
-            "epoch": self.epoch, "steps": self.steps, "train_speed": self.train_speed,
-            "validation_speed": self.validation_speed, "train_cost": found and found.train_cost,
+            "fraction": self._fraction_of(rest.median), "over": self._over, "elapsed": self.elapsed,
+            "remaining": None if math.isnan(rest.median) else list(rest),
+            "stop_at": found and [found.stop, found.stop_low, found.stop_high],
+            "unless_better": found and found.unless_better, "reason": self.reason,
+            "epoch": self.epoch, "steps": self.steps,
+            "train_speed": found.train_speed if found else self.train_speed,
+            "validation_speed": found and found.validation_speed, "train_cost": found and found.train_cost,
             "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": self.note,
         }  # fmt: skip
 
