@@ -805,7 +805,8 @@ def test_an_unknown_field_or_axis_is_named():
     chart.add(stream, y=["lr"])
     chart.pull()
     chart.draw()
-    assert chart.draw().badges == ("s: has no 'lr'; there are step, loss",)
+    (instead,) = chart.draw().marks
+    assert instead.lines[0] == "s: has no 'lr'; there are step, loss"
 
 
 def test_points_are_coloured_by_a_field():
@@ -875,4 +876,4 @@ def test_an_invalid_png_is_a_badge():
     from looptap.streams.values.snapshots import Image
 
     picture = drawn([Image(b"no png", 4, 4)])
-    assert "loss: 1 value skipped: this is no PNG" in picture.badges[0]
+    assert "1 value skipped: this is no PNG" in picture.marks[0].lines[0]
