@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import pkgutil
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,13 @@ def test_every_error_that_is_documented_can_be_caught_by_its_name_in_looptap():
     named = {name for name in ERRORS if re.search(rf"\b{name}\b", text)}
     assert len(named) > 15
     assert named - set(looptap.__all__) == set()
+
+
+def test_the_programs_that_the_pages_show_can_be_parsed():
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
+        for program in re.findall(r"^ *```python\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE):
+            if ">>>" not in program:
+                ast.parse(textwrap.dedent(program), page.name)
 
 
 def test_the_queries_that_the_readme_shows_compile():
