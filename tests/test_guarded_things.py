@@ -25,8 +25,10 @@ import numpy as np
 import pytest
 import torch
 from guarded_jobs import ask, reported
+from interrupts import interrupted
 from torch import nn
 
+from looptap.streams.preserving.torch_state import TorchStateGuard
 from looptap.testing import pair
 
 _draws = np.random.default_rng(4)
@@ -525,3 +527,22 @@ def test_objects_of_libraries_are_restored_or_their_change_is_named(query):
     changed = [name for name, (thing, read) in things.items() if read(thing) != before[name]]
     assert changed == ([] if CHANGES_OF_LIBRARIES[query] else [query.partition(".")[0]])
     assert bool(reported(stream)) == (query != "masked.shape")
+
+
+def test_ctrl_c_leaves_no_region_of_autocast_open():
+    """Let Ctrl-C come at each instruction of a query that opens a region."""
+    opened(TorchStateGuard())  # what it looks up once comes before the instructions that are counted
+    for at in itertools.count(1):
+        guard = TorchStateGuard()
+        count, _ = interrupted(lambda guard=guard: opened(guard), at)
+        guard.restore()
+        torch.autocast_increment_nesting()
+        assert torch.autocast_decrement_nesting() == 0
+        if count < at:
+            break
+    assert at > 100
+
+
+def opened(guard):
+    with guard:
+        torch.autocast("cpu", torch.bfloat16).__enter__()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
+from operator import call
 from types import TracebackType
 from typing import Any
 
@@ -90,8 +91,9 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
         if read() != before:
             write(before)
     for _ in range(_autocast_nesting(torch) - saved["nesting"]):
-        if not torch.autocast_decrement_nesting():  # it would keep the weights of this step for all others
-            torch.clear_autocast_cache()
+        torch.autocast_decrement_nesting()
+    if not saved["nesting"]:  # it would keep the weights of this step for all others
+        torch.clear_autocast_cache()
     for device, enabled, dtype in saved["autocast"]:
         if torch.is_autocast_enabled(device) != enabled:
             torch.set_autocast_enabled(device, enabled)
@@ -100,9 +102,11 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
 
 
 def _autocast_nesting(torch: Any) -> int:
-    """Return the number of open autocast regions, which only a change reports."""
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())
+    """Return the number of open autocast regions, which only a change reports.
+
+    One call of C: a Ctrl-C between the two would leave a region open, and the loop with the weights of one step.
+    """
+    return int(list(map(call, (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)))[1])
 
 
 _FLAGS = (
