@@ -98,6 +98,11 @@ def test_a_page_with_one_line_is_small_and_follows_the_theme(opened, tmp_path):
     assert "<script>" not in page.locator(".looptap .legend").inner_html()
 
 
+def test_a_chart_that_has_left_the_page_can_be_drawn(opened):
+    page = opened(line())
+    assert view(page, "(view.el.remove(), view.draw(), true)")
+
+
 def test_a_hostile_name_is_a_text(opened):
     page = opened(line(name=HOSTILE))
     assert page.locator(".looptap .legend span").first.inner_text().startswith(HOSTILE[:30])

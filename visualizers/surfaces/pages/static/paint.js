@@ -10,7 +10,7 @@ const make = (parent, tag, name = "", text = "") => {
 
 // The page's ink, read once a drawing, and whether the ground is dark.
 const themeOf = (el) => {
-  const ink = getComputedStyle(el).color, [r, g, b] = ink.match(/[\d.]+/g).map(Number);
+  const ink = getComputedStyle(el).color, [r, g, b] = (ink.match(/[\d.]+/g) ?? [0, 0, 0]).map(Number);
   const dark = 0.3 * r + 0.6 * g + 0.1 * b > 127;
   return { ink, dark, ground: dark ? "#111111" : "#ffffff", of: (color) => (dark && DARK_FORMS[color]) || color };
 };
