@@ -86,7 +86,7 @@ class RunsTable {
     $("across").ariaPressed = String(!!across);
     await this.lines(across && rows.length, JSON.stringify(rows));
   }
-  // Draw the rows as lines across axes, anew if they have changed.
+  // Draw the rows as lines across axes, again if they have changed.
   async lines(wanted, rows) {
     if (!wanted || this.drawn !== rows) {
       this.card?.remove();
