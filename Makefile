@@ -19,7 +19,7 @@ PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak mutants lint types check demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
+.PHONY: help setup browsers test soak mutants lint types check docs demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -50,6 +50,11 @@ types: $(READY) ## mypy, strict
 	@$(VENV)/bin/mypy
 
 check: lint types test ## ruff, mypy, tests
+
+docs: $(READY) ## the documentation site, into build/site
+	@$(VENV)/bin/python docs/commands.py
+	@$(VENV)/bin/sphinx-build -q -W --keep-going -c docs/site . build/site
+	@echo "looptap: open build/site/index.html"
 
 demo: $(READY) ## a small training run to attach to
 	@$(VENV)/bin/looptap demo

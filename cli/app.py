@@ -4,25 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
+from typer.core import TyperGroup
 
 from looptap.cli.output import version_line
 
-COMMANDS = {
-    **dict.fromkeys(["ls", "watch", "streams"], "watching"),
-    **dict.fromkeys(["call"], "control"),
-    **dict.fromkeys(["plot", "top", "web", "progress", "stacks"], "watching"),
-    **dict.fromkeys(
-        ["controls", "set", "undo", "trigger", "checkpoint", "pause", "resume", "stop", "cancel", "commands"], "control"
-    ),
-    **dict.fromkeys(["replay"], "runs"),
-    **dict.fromkeys(["guard"], "watching"),
-    **dict.fromkeys(["share", "keep", "open", "compare", "export", "bridge", "relay", "demo"], "runs"),
-}
-"""Each command and its folder in looptap.cli.commands."""
+GROUPS: dict[str, dict[str, str]] = {
+    "Look": dict.fromkeys(["ls", "watch", "plot", "top", "web", "progress", "streams", "stacks"], "watching"),
+    "Steer": dict.fromkeys(
+        [
+            "controls", "set", "undo", "trigger", "checkpoint", "pause", "resume", "stop", "cancel", "commands", "call",
+        ],
+        "control",
+    ) | {"replay": "runs"},
+    "Keep and compare": dict.fromkeys(["keep", "open", "compare", "export"], "runs"),
+    "Share": {"share": "runs"},
+    "Many runs": {"guard": "watching"},
+    "Try it": {"demo": "runs"},
+    "Plumbing": dict.fromkeys(["bridge", "relay"], "runs"),
+}  # fmt: skip
+"""Each command and its folder in looptap.cli.commands, in the groups of the help."""
+COMMANDS = {name: folder for group in GROUPS.values() for name, folder in group.items()}
+
+
+class GroupedCommands(TyperGroup):
+    """The commands of the help in their groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, in the order of the help."""
+        return [name for name in COMMANDS if name in self.commands]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups, each with a line a command."""
+        width = max(map(len, COMMANDS))
+        for group, names in GROUPS.items():
+            lines = [(f"{name:{width}}", self.commands[name].get_short_help_str(80)) for name in names]
+            with formatter.section(group):
+                formatter.write_dl(lines)
 
 
 def command_line(words: Sequence[str] = ()) -> typer.Typer:
@@ -31,9 +52,9 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     A command's module loads what the command needs, so that a command does not wait for the others.
     """
     app = typer.Typer(
+        cls=GroupedCommands,
         callback=looptap,
         invoke_without_command=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from looptap.cli import completion
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
 
@@ -17,8 +18,16 @@ RUN_HELP = (
 )
 STORED_HELP = "The file of a stored run, or a directory of TensorBoard's."
 
-RunName = Annotated[str, Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
-RunOrFile = Annotated[str, Argument(metavar="RUN", help=f"{RUN_HELP} Or the file of a stored run.", show_default=False)]
+RunName = Annotated[
+    str, Argument(metavar="RUN", help=RUN_HELP, show_default=False, autocompletion=completion.run_names)
+]
+RunOrFile = Annotated[
+    str,
+    Argument(
+        metavar="RUN", help=f"{RUN_HELP} Or the file of a stored run.", show_default=False,
+        autocompletion=completion.run_names,
+    ),
+]  # fmt: skip
 Wait = Annotated[
     float | None,
     Option(

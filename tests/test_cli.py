@@ -134,7 +134,7 @@ def test_every_help_text_shows_a_command_to_follow(name, here):
 def test_the_list_of_commands_has_a_whole_sentence_for_each(here, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = here("--help")
-    lines = out.partition("Commands:\n")[2].splitlines()
+    lines = [line for line in out.partition("Look:\n")[2].splitlines() if line.startswith("  ")]
     assert len(lines) >= 26
     assert not [line for line in lines if line.endswith("...") or not line.endswith(".") or len(line) > 80]
 

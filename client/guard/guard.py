@@ -285,7 +285,7 @@ def guard(
 ) -> Guard:
     """Watch the runs that match ``pattern`` by ``rules``, from when they appear.
 
-    ``pattern`` is a name, an id, or one like "digits-*". The guard works on threads of its own until `Guard.close`,
+    ``pattern`` is a name, an id, or one like ``"digits-*"``. The guard works on threads of its own until `Guard.close`,
     also as a context manager. Runs are looked for in ``directory``, by default where runs announce themselves, twice a
     second; rank 0 of each is watched. With ``dry_run`` nothing is done, and what would have been is in `Guard.firings`.
     ``record`` is a file to which each firing is added, as JSON on a line. Raises QueryError, NoDirectory, UnsafeFile

@@ -119,7 +119,7 @@ class Rule:
 
         Siblings are the other runs of the guard, those that have ended included; ``at_least`` so many of them must
         have been at that step. Worse is higher, NaN worse than all; with ``higher_is_better`` it is lower. Around a
-        median m the bound is m ± (by - 1)·|m|. A run that is ahead is judged when its siblings get there.
+        median m the bound is ``m ± (by - 1)·|m|``. A run that is ahead is judged when its siblings get there.
 
         >>> Rule.worse_than_siblings("loss", step="epoch", lasting=3).name
         'loss worse than its siblings'

@@ -17,6 +17,10 @@ __all__ = sorted(_MODULES)  # noqa: PLE0605 - a list, made from the stub
 
 
 def __getattr__(name):
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(__name__)
     if name not in _MODULES:
         raise AttributeError(f"looptap has no {name!r}; it has {', '.join(__all__)}.")
     value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)

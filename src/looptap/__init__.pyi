@@ -64,3 +64,5 @@ from .visualizers.plot import Plot as Plot
 from .visualizers.plot import plot as plot
 from .visualizers.surfaces.notebook.overview import overview as overview
 from .visualizers.surfaces.notebook.panel import panel as panel
+
+__version__: str

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from looptap.cli import completion
 from looptap.cli.commands.control.give_command import give, report_earlier
 from looptap.cli.options import (
     At,
@@ -25,7 +26,14 @@ from looptap.client.run import Run
 
 def main(
     run: RunName,
-    name: Annotated[str, Argument(metavar="NAME", help="A control, or a path such as model.dropout.p.")],
+    name: Annotated[
+        str,
+        Argument(
+            metavar="NAME",
+            help="A control, or a path such as model.dropout.p.",
+            autocompletion=completion.control_names,
+        ),
+    ],
     value: Annotated[str, Argument(metavar="VALUE", help="A number, True, False, or text.")],
     on: At = "",
     schedule: Annotated[

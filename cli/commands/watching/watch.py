@@ -81,6 +81,7 @@ def main(
 
     \b
       looptap watch digits-cnn loss
+
     So do the streams and the scalars of a stored run:
 
     \b

@@ -1,0 +1,37 @@
+"""The settings of the documentation site, which `make docs` builds offline.
+
+Its source is the root of the repository, so that a link between pages works on the site as it does among the files.
+"""
+
+from __future__ import annotations
+
+import looptap
+
+project = "looptap"
+author = "the looptap developers"
+copyright = f"{author}, MIT licence"
+release = looptap.__version__
+
+root_doc = "docs/index"
+include_patterns = ["docs/*.md", "notebooks/*.ipynb", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
+
+default_role = "py:obj"
+nitpicky = False
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"  # the notebooks are saved with their pictures
+
+autodoc_default_options = {"members": True, "inherited-members": True, "member-order": "groupwise"}
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = f"looptap {release}"
+html_extra_path = ["extra"]
+html_show_sourcelink = False
+html_copy_source = False
+templates_path: list[str] = []
