@@ -15,14 +15,14 @@ from looptap.protocol import replies as r
 from looptap.protocol import run_config, statistics
 from looptap.streams.operators.windows import Group, Window
 
-VERSION = (2, 0)
-"""(major, minor) of the wire: peers with the same major version understand each other."""
+VERSION, COLUMNS_SINCE = (2, 1), (2, 1)
+"""(major, minor) of the wire: peers of one major version understand each other; older ones get no `COLUMNS`."""
 
 VALUES, STATES = "values", "states"
 """Values of `Attach.align`."""
 
-SCALARS, ROWS, PACKED = 0, 1, 2
-"""Forms of `Values.values`: plain scalars; flat tuples of scalars; anything, packed by looptap.protocol.values."""
+SCALARS, ROWS, PACKED, COLUMNS = range(4)
+"""Forms of `Values.values`: scalars; flat tuples of them; anything (see protocol.values.packing); typed columns."""
 
 R = TypeVar("R")
 """The reply to a request."""

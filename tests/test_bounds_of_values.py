@@ -8,12 +8,12 @@ import datetime
 import math
 import struct
 import sys
-import tracemalloc
 from array import array
 
 import numpy as np
 import pytest
 import torch
+from comparing_values import peak
 from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,18 +68,6 @@ def bounded(monkeypatch):
     """Lower the bound, so that small values exceed it."""
     monkeypatch.setattr(footprint, "FREE_BYTES", FREE)
     monkeypatch.setattr(footprint, "SMALL_BYTES", FREE // 80)
-
-
-def peak(decode, raw):
-    """Return the peak memory of decoding, and whether it was refused."""
-    tracemalloc.start()
-    try:
-        decode(raw)
-        return tracemalloc.get_traced_memory()[1], False
-    except MessageError:
-        return tracemalloc.get_traced_memory()[1], True
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("each", INFLATING)

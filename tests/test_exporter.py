@@ -49,8 +49,8 @@ class Wire:
     def tell(self, peer, message, role=OPERATOR):
         self.dispatcher.receive(peer, role, encode(message))
 
-    def client(self, peer, role=OPERATOR, **more):
-        self.tell(peer, m.Hello(m.VERSION, peer.decode(), **more), role)
+    def client(self, peer, role=OPERATOR, version=m.VERSION, **more):
+        self.tell(peer, m.Hello(version, peer.decode(), **more), role)
         return self.dispatcher.clients[peer]
 
     def attach(self, peer, number=1, code="step", **more):
@@ -121,6 +121,26 @@ def clock(monkeypatch):
     for module in (exporter_module, subscription_module):
         monkeypatch.setattr(module, "time", found)
     return found
+
+
+@pytest.mark.parametrize(("version", "form"), [((2, 0), m.ROWS), (m.COLUMNS_SINCE, m.COLUMNS), ((2, 99), m.COLUMNS)])
+def test_values_go_in_columns_to_clients_that_know_them(wire, version, form):
+    wire.client(A, version=version)
+    wire.attach(A, code="step, loss")
+    wire.emit(*range(20), loss=0.5)
+    wire.deliver()
+    assert {message.form for message in wire.said(m.Values)} == {form}
+    assert wire.values(A) == [(step, 0.5) for step in range(20)]
+
+
+def test_a_client_that_comes_back_as_an_older_one_is_sent_what_it_knows(wire):
+    wire.client(A, token="same")
+    wire.attach(A, code="step, loss")
+    wire.client(B, token="same", version=(2, 0), streams=(1,))
+    wire.emit(*range(20), loss=0.5)
+    wire.deliver()
+    assert {message.form for message in wire.said(m.Values, to=B)} == {m.ROWS}
+
 
 
 def ready(wire, *peers, **more):

@@ -52,7 +52,7 @@ class SessionTable:
             known.unsent_replies.clear()  # what is still wanted is asked for again
             for stream in known.streams.values():  # who knows what of it has arrived
                 stream.touch()
-        known.last_heard = time.monotonic()
+        known.last_heard, known.version = time.monotonic(), hello.version
         self.clients[peer] = known
         return known
 

@@ -45,6 +45,8 @@ class ClientSession:
     """Its public key; empty without sockets."""
     token: str = ""
     """The secret that identifies it over another link; empty: it will not reconnect."""
+    version: tuple[int, int] = m.VERSION
+    """The version of the wire that it speaks."""
     streams: dict[int, Subscription] = field(default_factory=dict)
     ready: OrderedDict[Subscription, None] = field(default_factory=OrderedDict)
     """Streams with values or states to send, the next one first."""
@@ -200,8 +202,9 @@ class Subscription:
 
     def packed(self, columns: ValueBatch, values: list[Any], flags: bytearray, rank: int) -> bytes:
         """Encode what `next` returned; values that cannot be encoded become errors."""
+        knows_columns = self.client.version >= m.COLUMNS_SINCE
         try:
-            form, raw = pack_values(values)
+            form, raw = pack_values(values, columns=knows_columns)
         except LooptapError:
             flags = flags or bytearray(len(values))
             for i, value in enumerate(values):
@@ -209,7 +212,7 @@ class Subscription:
                     pack(value)
                 except LooptapError as error:
                     flags[i], values[i] = flags[i] | ERROR, str(error)
-            form, raw = pack_values(values)
+            form, raw = pack_values(values, columns=knows_columns)
         message = m.Values(
             self.number, self.base + columns.numbers[0], array("q", columns.events).tobytes(),
             array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),

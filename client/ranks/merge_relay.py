@@ -93,7 +93,7 @@ class MergeRelay:
         return info
 
     def _pass_on(self, number: int, batch: Batch) -> None:
-        form, raw = pack_values(batch.values)
+        form, raw = pack_values(batch.values, columns=False)  # states, which are few
         self._send_message(m.Values(
             number, batch.first, batch.events.tobytes(), batch.times.tobytes(), batch.clock, form, msgspec.Raw(raw),
             batch.flags, min(self._ranks), b"" if batch.windows is None else batch.windows.tobytes(),

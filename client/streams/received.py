@@ -20,7 +20,7 @@ def received(message: m.Values, *, discreet: bool = False) -> Batch:
 
     With ``discreet`` an error says no more than a viewer may know. Raises MessageError.
     """
-    values = unpack_values(message.form, message.values)
+    values = list(unpack_values(message.form, message.values))
     count = len(values)
     events, times, windows = array("q"), array("d"), array("q")
     if len(message.events) == len(message.times) == 8 * count and len(message.flags) in (0, count):
@@ -43,5 +43,5 @@ def _footprint(message: m.Values, values: list[Any]) -> int:
     """Estimate the bytes that values take, without visiting each plain one."""
     if message.form == m.PACKED:
         return max(size_of(values), len(message.values))
-    width = len(values[0]) if message.form == m.ROWS else 0
+    width = len(values[0]) if isinstance(values[0], tuple) else 0
     return len(message.values) + len(values) * (64 + 40 * width)

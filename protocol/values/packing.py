@@ -1,8 +1,8 @@
 """Pack values as msgpack with raw buffers.
 
-Scalars and flat tuples of scalars are packed in C. Any other value is `PACKED`: msgpack in which an array is a list,
-and tuples, sets, arrays, tensors and the like are extension types. Buffers are little-endian, and copied once. There is
-no pickle.
+Scalars and flat tuples of scalars are packed in C, column by column where each column has one type. Any other value is
+`PACKED`: msgpack in which an array is a list, and tuples, sets, arrays, tensors and the like are extension types.
+Buffers are little-endian, and copied once. There is no pickle.
 """
 
 from __future__ import annotations
@@ -16,26 +16,41 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from looptap.protocol.messages import PACKED, ROWS, SCALARS
+from looptap.protocol.messages import COLUMNS, PACKED, ROWS, SCALARS
 from looptap.protocol.values import extensions, tensors
+from looptap.protocol.values.column_form import pack_columns
 from looptap.protocol.values.extensions import MAX_DEPTH, MAX_INTEGER_BITS
 from looptap.protocol.values.unpacking import check_size
+from looptap.streams.columns.value_columns import ValueColumns, as_columns
 from looptap.streams.errors import SnapshotError
 from looptap.streams.values.rows import Row
 from looptap.streams.values.snapshots import Image
 from looptap.streams.values.torch_interop import is_tensor
 
+MIN_COLUMN_VALUES = 8
+"""Fewer values are smaller, and sooner unpacked, one by one."""
 SCALAR_TYPES = frozenset({bool, int, float, str, type(None)})  # which msgpack and JSON hold as they are
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def pack_values(values: list[Any]) -> tuple[int, bytes]:
-    """Pack a list of snapshots. Raises SnapshotError with a misfit's type and path.
+def pack_values(values: Sequence[Any], *, columns: bool = True) -> tuple[int, bytes]:
+    """Pack a list of snapshots, or columns. Raises SnapshotError for a misfit.
+
+    The error has the misfit's type and path. From `MIN_COLUMN_VALUES` on values are packed in columns if that is exact,
+    but never with ``columns`` false, for a reader that does not know that form.
 
     >>> pack_values([1, 2.5, None])[0] == SCALARS, pack_values([(1, 2.5), (2, 2.4)])[0] == ROWS
     (True, True)
+    >>> pack_values([(step, 0.5) for step in range(100)])[0] == COLUMNS
+    True
     """
+    if columns and len(values) >= MIN_COLUMN_VALUES and (found := as_columns(values)) is not None:
+        try:
+            return COLUMNS, pack_columns(found)
+        except ValueError:  # a lone surrogate
+            pass
+    values = values.tolist() if isinstance(values, ValueColumns) else values
     kinds = set(map(type, values))
     try:
         if kinds <= SCALAR_TYPES:

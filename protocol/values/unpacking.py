@@ -10,9 +10,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from looptap.protocol.errors import MessageError, malformed
-from looptap.protocol.messages import PACKED, ROWS, SCALARS
+from looptap.protocol.messages import COLUMNS, PACKED, ROWS, SCALARS
 from looptap.protocol.values import extensions, footprint, tensors
+from looptap.protocol.values.column_form import unpack_columns
 from looptap.protocol.values.extensions import MAX_DEPTH, MAX_INTEGER_BITS
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.values.rows import row_of
 from looptap.streams.values.snapshots import Image
 
@@ -23,10 +25,12 @@ _decode_scalars = msgspec.msgpack.Decoder(list[Scalar]).decode
 _decode_rows = msgspec.msgpack.Decoder(list[tuple[Scalar, ...]]).decode
 
 
-def unpack_values(form: int, raw: bytes | memoryview | msgspec.Raw) -> list[Any]:
+def unpack_values(form: int, raw: bytes | memoryview | msgspec.Raw) -> list[Any] | ValueColumns:
     """Unpack the values of `pack_values`. Raises MessageError, and nothing else."""
     try:
         check_size(raw)
+        if form == COLUMNS:
+            return unpack_columns(raw)
         if form == SCALARS:
             return _decode_scalars(raw)
         if form == ROWS:

@@ -23,7 +23,7 @@ def decode(data: bytes) -> None:
         elif which < b"\xa0":
             unpack(raw)
         else:
-            unpack_values(which[0] % 4, raw)
+            unpack_values(which[0] % 5, raw)
     except MessageError:
         pass
 

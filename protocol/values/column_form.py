@@ -1,0 +1,104 @@
+"""The form COLUMNS: a type code and a raw little-endian buffer for each field.
+
+It is a msgpack array: whether the values are rows, then for each column its code, its buffer, and of texts the
+different ones, into which the buffer has indices. A row costs the sender and the reader nothing but its bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from looptap.protocol.values import footprint
+from looptap.streams.columns.value_columns import (
+    MAX_COLUMNS,
+    MAX_TEXT_CHARACTERS,
+    MAX_TEXTS,
+    Column,
+    TextColumn,
+    ValueColumns,
+)  # fmt: skip
+
+INTEGERS, FLOATS, BOOLEANS, FEW_TEXTS, TEXTS = "q", "d", "?", "B", "H"
+"""Codes of a column: int64, float64, a byte 0 or 1, and texts by indices of one byte or two."""
+_DTYPES: dict[str, Any] = {
+    INTEGERS: np.dtype("<i8"), FLOATS: np.dtype("<f8"), BOOLEANS: np.dtype("u1"), FEW_TEXTS: np.dtype("u1"),
+    TEXTS: np.dtype("<u2"),
+}  # fmt: skip
+_NATIVE: dict[str, Any] = {INTEGERS: np.int64, FLOATS: np.float64, FEW_TEXTS: np.uint8, TEXTS: np.uint16}
+_CODES = {"i": INTEGERS, "f": FLOATS, "b": BOOLEANS}
+
+_ROW_BYTES, _ELEMENT_BYTES = 64, 40  # of a row once it is made, and of each of its elements
+
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS)]
+
+
+class _PackedColumn(msgspec.Struct, array_like=True, frozen=True):
+    code: str
+    buffer: bytes
+    texts: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_TEXTS)] = ()
+
+
+class _PackedColumns(msgspec.Struct, array_like=True, frozen=True):
+    rows: bool
+    columns: Annotated[tuple[_PackedColumn, ...], msgspec.Meta(min_length=1, max_length=MAX_COLUMNS)]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_PackedColumns).decode
+
+
+def footprint_of(values: ValueColumns) -> int:
+    """Return the bytes that the values take once they are a list."""
+    return len(values) * (_ROW_BYTES * values.rows + _ELEMENT_BYTES * len(values.columns))
+
+
+def pack_columns(values: ValueColumns) -> bytes:
+    """Pack columns. Raises ValueError for what a reader would refuse.
+
+    That is a text with a lone surrogate, or more values than fit in memory as a list.
+    """
+    raw = _encode(_PackedColumns(values.rows, tuple(map(_packed, values.columns))))
+    _check_footprint(values, len(raw))
+    return raw
+
+
+def unpack_columns(raw: bytes | memoryview | msgspec.Raw) -> ValueColumns:
+    """Unpack columns, which own their memory. Raises ValueError."""
+    found = _decode(raw)
+    if not found.rows and len(found.columns) > 1:
+        raise ValueError(f"{len(found.columns)} columns of scalars")
+    values = ValueColumns(list(map(_unpacked, found.columns)), found.rows)
+    _check_footprint(values, len(raw))
+    return values
+
+
+def _check_footprint(values: ValueColumns, size: int) -> None:
+    if footprint_of(values) > footprint.FREE_BYTES + footprint.BYTES_PER_BYTE * size:
+        raise ValueError(f"{size:,} bytes in columns that would take {footprint_of(values):,} of memory as a list")
+
+
+def _packed(column: Column) -> _PackedColumn:
+    if isinstance(column, TextColumn):
+        code = FEW_TEXTS if column.indices.itemsize == 1 else TEXTS
+        return _PackedColumn(code, column.indices.astype(_DTYPES[code], copy=False).tobytes(), column.texts)
+    code = _CODES[column.dtype.kind]
+    return _PackedColumn(code, column.astype(_DTYPES[code], copy=False).tobytes())
+
+
+def _unpacked(packed: _PackedColumn) -> Column:
+    if (dtype := _DTYPES.get(packed.code)) is None:
+        raise ValueError(f"a column of the unknown type {packed.code!r:.40}: the sender may be newer than this looptap")
+    items = np.frombuffer(packed.buffer, dtype)
+    if packed.code == BOOLEANS:
+        if items.size and int(items.max()) > 1:
+            raise ValueError("a truth value that is neither")
+        return items.view(np.bool_)
+    items = items.astype(_NATIVE[packed.code], copy=False)
+    if packed.code not in (FEW_TEXTS, TEXTS):
+        return items
+    if items.size and int(items.max()) >= len(packed.texts):
+        raise ValueError(f"the text {int(items.max())} of {len(packed.texts)}")
+    return TextColumn(items, packed.texts)
