@@ -15,6 +15,7 @@ from looptap.agent.server.declared_streams import DEFAULT_HISTORY_VALUES, DEFAUL
 from looptap.agent.wiring import Components
 from looptap.store.replay_commands import load
 from looptap.streams.control import Control
+from looptap.streams.errors import QueryError
 
 log = logging.getLogger("looptap")
 
@@ -30,7 +31,8 @@ class StreamDeclarations:
         name: str,
         query: str | Callable[..., Any],
         *,
-        on: str = "batch",
+        on: str | None = None,
+        of: str = "",
         window: Any = None,
         every: int = 1,
         throttle: float = 0.0,
@@ -41,7 +43,9 @@ class StreamDeclarations:
     ) -> None:
         """Declare a stream: its query runs from now on, with a ``history`` of values.
 
-        Clients read it by its name, the history first. With ``keep``, all values also go to the file of the run
+        Clients read it by its name, the history first. ``on`` is "batch" by default. With ``of`` it is a query over the
+        ``values`` of the stream of this name, which has been declared or logged before, from its next value on. With
+        ``keep``, all values also go to the file of the run
         (docs/store.md). The query and its arguments are those of `Run.stream`; no budget limits it, since the
         host has written it. Raises QueryError for a bad query, ValueError for another bad argument
         or a name that is taken, LimitReached beyond ``Limits.declared_streams``. Evaluating it never raises.
@@ -52,12 +56,15 @@ class StreamDeclarations:
         >>> agent.emit("batch", step=0, loss=0.5)
         >>> run.stream("loss").latest
         (step=0, loss=0.5)
+        >>> agent.stream("smooth", "mean(v.loss for v in values)", of="loss", window=2)
         """
+        if of and on is not None:
+            raise QueryError(f"of={of!r} has the events of that stream: leave out on={on!r}.")
         if not self._life.inert:
             dispatcher = self._parts.dispatcher
             dispatcher.declared_streams.declare(
-                name, query, on, window=window, every=every, throttle=throttle, history=history, unit=unit,
-                max_bytes=max_bytes,
+                name, query, "" if of else "batch" if on is None else on, of=of, window=window, every=every,
+                throttle=throttle, history=history, unit=unit, max_bytes=max_bytes,
             )  # fmt: skip
             if keep and self._parts.recorder is not None:
                 self._parts.connection.post(partial(dispatcher.start_keeping, name))

@@ -132,6 +132,7 @@ class LifeCycle:
                 except Exception as error:
                     self.log_error(error)
                 del sources[0]
+            self._parts.dispatcher.queries.close_windows(now)
 
         complete(end_them)
 

@@ -49,6 +49,14 @@ On = Annotated[
         "a query, even if the job has a stream of that name.",
     ),
 ]  # fmt: skip
+Of = Annotated[
+    str | None,
+    Option(
+        "--of", metavar="STREAM", show_default=False,
+        help="A query over the values of this stream that the job declares, evaluated in the job: "
+        "looptap watch digits-cnn 'mean(v.loss for v in values)' --of loss --window 100.",
+    ),
+]  # fmt: skip
 WindowSize = Annotated[
     str | None,
     Option(
@@ -110,9 +118,12 @@ def query_arguments(
     budget: float | None,
     ranks: str | None = None,
     combine: str | None = None,
+    of: str | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of `Run.stream` for these options. Raises QueryError."""
     found: dict[str, Any] = {"on": on, "window": window_of(window), "every": every, "budget": budget}
+    if of is not None:
+        found["of"] = of
     if ranks is not None or combine is not None:
         found |= {"ranks": ranks_of(ranks), "combine": combine}
     return found

@@ -94,6 +94,7 @@ def streams_of(
     if isinstance(run, StoredRun):
         return _stored_streams(run, queries, how)
     if queries:
+        history = history and "of" not in how
         return [run.stream(query, **how, history=history) for query in queries]
     declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
     named = [run.stream(one.name, **how) for one in declared]

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Never
 
+import msgspec
+
 from looptap.client.ranks.over_ranks import over_ranks
 from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS
 from looptap.client.ranks.ranks import RankHandle
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.client.streams.live import LiveStream
+from looptap.client.streams.source import source_of
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import as_window
-from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
+from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS, Stream
 
 
 def stream(
@@ -23,6 +26,7 @@ def stream(
     query: str | Callable[..., Any],
     *unnamed: Never,
     on: str | None = None,
+    of: str | Stream | None = None,
     window: Any = None,
     every: int = 1,
     throttle: float = 0.0,
@@ -51,6 +55,10 @@ def stream(
     which these are. ``history=True`` asks for them with ``on`` or other arguments, ``history=False`` for live values
     alone.
 
+    ``of`` makes it a query over the ``values`` of another stream, evaluated in the job: the name of a declared stream,
+    or a stream of this client and this run. It begins with the next value; ``history=True`` begins with those that the
+    history of a declared stream holds. Ends with that stream.
+
     ``window`` is what a reduction aggregates over: None (the host's group), a number of events, `seconds` or `sliding`.
     ``every`` n-th event is looked at; ``throttle`` is the least time between two values in seconds. With ``when``,
     values are held back and come only around events where this condition is true: ``before`` and ``after`` of them.
@@ -70,12 +78,12 @@ def stream(
     all_named("stream(query", unnamed)
     if latency not in ("normal", "low"):
         raise QueryError(f"latency={latency!r} must be 'normal' or 'low'.")
-    plain = (on, window, when, budget, every, throttle) == (None, None, None, None, 1, 0.0)
+    plain = (on, of, window, when, budget, every, throttle) == (None, None, None, None, None, 1, 0.0)
     attach = m.Attach(
         run.session.requests.number(),
         run.session.streams.number(),
         code_of(query),
-        "batch" if on is None else on,
+        "batch" if on is None and of is None else on or "",
         window=as_window(window),
         every=every,
         throttle=throttle,
@@ -89,6 +97,8 @@ def stream(
         named=plain and isinstance(query, str),
         history=(plain if history is None else history) and isinstance(query, str) and combine is None,
     )
+    if of is not None:
+        attach = msgspec.structs.replace(attach, **source_of(run, of, attach, combine))
     if run.role == VIEWER and not attach.named:
         raise NotAllowed(
             "A viewer may not ask queries of the job. Name an exported stream (run.streams lists them) and nothing "

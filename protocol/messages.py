@@ -74,6 +74,10 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     is the name of a declared stream, the client reads that and the other fields are ignored; its values keep their
     numbers, and those up to ``above`` are not sent. With ``on`` empty and no such stream, the request fails.
     ``history``: the reply has the history of scalars, if the code consists of names that have one.
+
+    With ``of`` it is a query over the values of the declared stream of that name, with ``of_stream`` over those of this
+    client's stream of that number; ``on`` is empty then, and with ``history`` it begins with the values that the
+    history of the declared stream holds.
     """
 
     stream: int
@@ -94,6 +98,8 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     align: str = ""
     origin: float = 0.0
     history: bool = False
+    of: str = ""
+    of_stream: int = 0
 
 
 class Detach(Request[None], tag="detach", frozen=True):
@@ -257,24 +263,7 @@ class Leave(Message, tag="leave", frozen=True):
 # ---------------------------------------------------------------- agent to client
 
 
-class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Identity of one rank of a run.
-
-    The ranks of one job have the same ``job`` from their launcher; no two jobs that run at the same time share it.
-    ``attempt`` counts the launcher's restarts, on this host.
-    """
-
-    id: str
-    name: str
-    host: str
-    pid: int
-    started: float
-    rank: int = 0
-    ranks: int = 1
-    python: tuple[int, int] = (0, 0)
-    looptap: str = ""
-    job: str = ""
-    attempt: int = 0
+RunInfo: TypeAlias = run_config.RunInfo
 
 
 class Welcome(Message, tag="welcome", frozen=True):

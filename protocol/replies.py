@@ -57,6 +57,8 @@ class StreamInfo(Reply, frozen=True, kw_only=True):
     query: str = ""
     """Empty if the job hands the values over itself (`Agent.log`)."""
     on: str = ""
+    of: str = ""
+    """The stream whose values it reads; empty for a query over events."""
     unit: str = ""
     fields: _Texts | None = None
     """The names of the elements of a value, if the values are rows."""
@@ -153,6 +155,8 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
     history: KeptScalars | None = None
     """The history of the numbers that the query consists of, if it was asked for and there is one."""
     panel: Annotated[tuple[PanelChart, ...], msgspec.Meta(max_length=MAX_PANEL_ROWS)] = ()
+    on: str = ""
+    """The type of its events; of a query over the values of a stream, that of this stream."""
 
 
 # ---------------------------------------------------------------- scalars

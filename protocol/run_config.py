@@ -1,4 +1,4 @@
-"""What a run was started with: its settings, command line, code and machine."""
+"""The identity of a run, and its settings, command line, code and machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ from looptap.protocol.replies import MAX_ENTRIES, ByName, Reply
 BEING_READ = "being read"
 """The note on a diff that is not there yet."""
 _Texts = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+
+class RunInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Identity of one rank of a run.
+
+    The ranks of one job have the same ``job`` from their launcher; no two jobs that run at the same time share it.
+    ``attempt`` counts the launcher's restarts, on this host.
+    """
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    started: float
+    rank: int = 0
+    ranks: int = 1
+    python: tuple[int, int] = (0, 0)
+    looptap: str = ""
+    job: str = ""
+    attempt: int = 0
 
 
 class RunConfig(Reply, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ MACHINE = frozenset({"host", "device", "devices"})
 CALLS = {
     "recent": "Say of how many events: mean(e.loss for e in recent(100)).",
     "latest": "Say of which event: latest('epoch').error.",
-    "values": "The sequence of the events of a run is 'events'.",
+    "values": "The sequence of the events of a run is 'events'; for the values of a stream, name it: of='loss'.",
 }
 """Hints for names of the language that were read as observables."""
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, Item, QueueSet, ValueBatch, ValueQueue, leading
+from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, Inbox, Item, QueueSet, ValueBatch, ValueQueue, leading
 
 ITEM_OVERHEAD_BYTES = 192
 """Overhead of a stored value: the tuple, its number, event and time, its slot."""
@@ -56,7 +56,7 @@ class History:
 class HistoryBuffer:
     """The newest values of one stream; they wake the I/O thread only for a reader."""
 
-    __slots__ = ("_history", "_made", "capacity", "first", "held", "number", "readers", "slots")
+    __slots__ = ("_history", "_made", "capacity", "first", "held", "inboxes", "number", "readers", "slots")
 
     def __init__(self, history: History, capacity: int, after: int) -> None:
         self._history, self.capacity = history, capacity
@@ -69,11 +69,12 @@ class HistoryBuffer:
         self.held = 0
         """Bytes held."""
         self.readers = 0
+        self.inboxes: tuple[Inbox, ...] = ()
 
     @property
     def unobserved(self) -> bool:
-        """True if there is no reader."""
-        return not self.readers
+        """True if there is no reader, neither of these values nor of those made of them."""
+        return not self.readers and all([inbox.sink.unobserved for inbox in self.inboxes])
 
     # ------------------------------------------------------------ the producer's end
 
@@ -93,6 +94,8 @@ class HistoryBuffer:
             history.held_bytes += growth
             if self.held > history.each or history.held_bytes > history.peak_bytes:
                 history.shrink(self)
+        for inbox in self.inboxes:
+            inbox.items.append((number, event, time, value, size))
         if self.readers:
             self._wake_readers(number)
 
@@ -123,6 +126,8 @@ class HistoryBuffer:
             history.held_bytes += growth
             if self.held > history.each or history.held_bytes > history.peak_bytes:
                 history.shrink(self)
+        for inbox in self.inboxes:
+            inbox.items.extend(items)
         if self.readers:
             self._wake_readers(first)
 

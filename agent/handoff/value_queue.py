@@ -7,6 +7,7 @@ time for each queue (the agent's event lock) and one consumer (the I/O thread).
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -61,8 +62,25 @@ def leading(items: Sequence[Item], size: int) -> ValueBatch | None:
     return columns
 
 
+class Inbox:
+    """The values of one query on their way to a query over them, in the same thread.
+
+    The sink of the one appends each value here as well, whether or not it has room; the other reads them right after.
+    """
+
+    __slots__ = ("items", "sink")
+
+    def __init__(self, sink: ValueSink) -> None:
+        self.sink = sink
+        """The output of the query that reads them."""
+        self.items: deque[Item] = deque()
+
+
 class ValueSink(Protocol):
     """The output of a query: a `ValueQueue`, or a declared stream's `HistoryBuffer`."""
+
+    inboxes: tuple[Inbox, ...]
+    """Those of the queries over the values; replaced as a whole."""
 
     @property
     def unobserved(self) -> bool:
@@ -236,12 +254,13 @@ class ValueQueue:
     unobserved = False  # a client reads them
     # Byte counters with one writer each are exact without a lock: their difference is pending.
     __slots__ = (
-        "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken_bytes", "closed", "dropped", "number",
-        "values",
+        "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken_bytes", "closed", "dropped", "inboxes",
+        "number", "values",
     )  # fmt: skip
 
     def __init__(self, queues: QueueSet, values: int) -> None:
         self._queues, self._ready, self.values = queues, queues.ready, values
+        self.inboxes: tuple[Inbox, ...] = ()
         self.closed = False  # by the I/O thread, for good
         # The training thread's. A value waits as a bare tuple in a list, which costs least to make and to leave
         # behind; one append is all or nothing, whatever interrupts it.
@@ -258,13 +277,17 @@ class ValueQueue:
         if room < 0:
             room = self._reserve(size)
             if room < 0:
-                self.number += 1
+                self.number = number = self.number + 1
                 self.dropped += 1
+                for inbox in self.inboxes:
+                    inbox.items.append((number, event, time, value, size))
                 return
         # From here to the end of the append Python delivers no signal: the value has a number and is there, or neither.
         self.number = number = self.number + 1
         self._room = room
         self._items.append((number, event, time, value, size))
+        for inbox in self.inboxes:
+            inbox.items.append((number, event, time, value, size))
         if self not in self._ready:
             self._queues.announce(self)
         if number == 1:
@@ -283,6 +306,8 @@ class ValueQueue:
         items = list(zip(range(first, first + len(values)), events, times, values, sizes, strict=True))
         self.number, self._room = self.number + len(values), room
         self._items += items
+        for inbox in self.inboxes:
+            inbox.items.extend(items)
         if self not in self._ready:
             self._queues.announce(self)
 

@@ -60,7 +60,6 @@ class AttachedQuery(QueryStatus):
                 self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
         self.deferred: bool | None = None
         """True if it is evaluated after its events; None before its first."""
-        self.expensive_in_a_row = 0  # how often in a row, a little later, it cost more than what is never limited
         self.seen = 0
         """The number of the last event that was evaluated, or counted as lost."""
         self.closed = 0

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery, EventOccurrence
 from looptap.agent.loop.deferred_evaluation import PendingEvent
-from looptap.agent.loop.overhead_budget import MEASURE_NEXT, MIN_EVALUATIONS
-from looptap.agent.loop.thread_time import thread_usage
+from looptap.agent.loop.derived_query import end_derived_group, evaluate_derived
+from looptap.agent.loop.overhead_budget import MEASURE_NEXT
 from looptap.streams.events import Event, EventOrigin, Lazy, LazyEvent, lazies
 from looptap.streams.language.copyable import tensor_type
-
-COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
-"""Seconds that the first of several events may take longer: looptap's code is in no cache."""
 
 
 class EvaluationPlan:
@@ -41,22 +39,16 @@ class EvaluationPlan:
             if type(observables) is dict:
                 event = event_of(observables, self.origin, number, now, dt)
             batch.append((event, number, now, began))
+        ends = [(number, now, group) for event, number, now, group in batch if event is None]
         for query in self.deferred:
-            began_on, _ = thread_usage() if query.expensive_in_a_row else (0.0, 0)  # of a suspect alone
-            started = monotonic()
-            query.evaluate_batch(batch)
-            cost = monotonic() - started
-            if query.expensive_in_a_row and (on := thread_usage()[0]):
-                cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
-            query.seconds += cost
-            query.expensive_in_a_row = (
-                query.expensive_in_a_row + 1
-                if cost > COLD_CACHE_ALLOWANCE_SECONDS + query.meter.cheap * len(batch)
-                else 0
-            )
-            if query.expensive_in_a_row >= MIN_EVALUATIONS:
+            if not query.cheap_later(partial(query.evaluate_batch, batch), len(batch)):
                 query.deferred = False  # it is for the budget to judge, event by event
                 self.stale = True
+            if query.derived:
+                for end in ends:
+                    end_derived_group(query, *end)
+                if not evaluate_derived(query, later=True):
+                    self.stale = True
 
     def fail(self, reason: str) -> None:
         """Fail the ``later`` queries, which ends their evaluation. Loop thread."""
@@ -121,6 +113,9 @@ def _evaluate(
                 ended = monotonic()
             elif meter.every != 1:
                 meter.forget()  # it has become cheap
+        if query.derived:
+            evaluate_derived(query)
+            ended = monotonic()
         if queues.deferred:  # the wakeup is not the query's cost, nor is what the I/O thread does then
             queues.settle()
             ended = monotonic()
@@ -133,6 +128,9 @@ def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group
     for query in queries:
         if query.grouped and query.events and query.closed != group:
             query.flush(number, now, group)
+        if query.derived:
+            end_derived_group(query, number, now, group)
+            evaluate_derived(query)
 
 
 _new = object.__new__

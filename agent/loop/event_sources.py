@@ -18,6 +18,7 @@ from looptap.agent.handoff.scalar_looks import ScalarLooks
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.deferred_evaluation import MISSED, DeferredEvaluator
+from looptap.agent.loop.derived_query import restart
 from looptap.agent.loop.evaluation_plan import EvaluationPlan, end_group, evaluate, event_of
 from looptap.agent.loop.graph_capture import captures
 from looptap.agent.loop.guard.state_guard import copy_of
@@ -233,10 +234,11 @@ class EventSource:
         later = tuple(
             q for q in queries
             if q.numbers is not None and q.deferred is not False and there[q.numbers] and q.language.isdisjoint(given)
+            and all([derived.may_wait() for derived in q.derived])
         )  # fmt: skip
         put_off = frozenset(later)
-        for query in queries:
-            query.deferred = query in put_off
+        for query in queries:  # one that waits for nothing but its derived queries may be deferred again without them
+            query.deferred = query in put_off or (None if query.derived and query.deferred is not False else False)
         evaluator = self._evaluators[bool(later) and all(q.sink.unobserved for q in later)]
         plan = EvaluationPlan(self.origin, queries, later)
         self.evaluator, self._plan = evaluator, plan
@@ -362,9 +364,7 @@ class EventSources:
                 source.group_start = min(groups.get(name, source.number), source.number)
                 for query in source.queries:
                     query.seen = source.number
-                    if query.events and not query.pipeline.mapped:
-                        query.flush_partial(number, now)
-                        query.pipeline.begin(partial=source.number > source.group_start)
+                    restart(query, number, now, partial=source.number > source.group_start)
                 source._last_time = 0.0
                 source._last_deferred, source._group_ends = 0, (0, ())
 

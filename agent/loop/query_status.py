@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from looptap.agent.handoff.value_queue import ValueSink
-from looptap.agent.loop.overhead_budget import LONGEST_RETRY_SECONDS, RETRY_SECONDS, CostMeter, percent
+from looptap.agent.loop.overhead_budget import (
+    LONGEST_RETRY_SECONDS,
+    MIN_EVALUATIONS,
+    RETRY_SECONDS,
+    CostMeter,
+    percent,
+)
+from looptap.agent.loop.thread_time import thread_usage
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event
 from looptap.streams.expressions import format_error
@@ -16,6 +23,23 @@ from looptap.streams.text import last_line
 
 MAX_ERRORS_IN_A_ROW = 100
 """Errors in a row after which a query is detached."""
+COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
+"""Seconds that the first of several events may take longer: looptap's code is in no cache."""
+
+
+class Dependent(Protocol):
+    """A query over the values of another one, as that one sees it."""
+
+    reached: int
+
+    def may_wait(self) -> bool:
+        """Return True if the other query may be evaluated after the event."""
+
+    def end_group(self, number: int, now: float, group: int) -> None:
+        """Note that the group of the event ``number`` has ended; twice does no harm."""
+
+    def catch_up(self, later: bool) -> None:
+        """Evaluate the query at new values."""
 
 
 class QueryStatus:
@@ -26,8 +50,13 @@ class QueryStatus:
         pipeline.on_failure = self._window_failed
         self.latest_slots = places
         """Its copies of observables of other event types."""
+        self.derived: tuple[Dependent, ...] = ()
+        """The queries over its values, which run right after it; replaced as a whole."""
         self.state, self.reason = "live", ""
+        self.detached = False
+        """True once no further event reaches it."""
         self.errors = self.events = 0
+        self.expensive_in_a_row = 0  # how often in a row, a little later, it cost more than what is never limited
         self.seconds = self.started = 0.0
         """Seconds that the query has cost the training thread, and the time of its first event."""
         self.traceback = ""
@@ -49,6 +78,31 @@ class QueryStatus:
         """The readings of the machine that it mentions: it is not evaluated before they are there."""
         self._in_a_row = 0
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
+
+    def redirect(self, sink: ValueSink, shift: int) -> None:
+        """Put values into ``sink`` from now on, whose numbers are ``shift`` higher.
+
+        Nothing may be evaluated meanwhile.
+        """
+        sink.inboxes, self.sink.inboxes, self.sink = self.sink.inboxes, (), sink
+        for query in self.derived:
+            query.reached += shift * bool(query.reached)
+
+    def cheap_later(self, evaluate: Callable[[], None], count: int) -> bool:
+        """Evaluate ``count`` events after they happened; return False if too expensive.
+
+        That is where several such evaluations in a row cost more than what is never limited.
+        """
+        began_on, _ = thread_usage() if self.expensive_in_a_row else (0.0, 0)  # of a suspect alone
+        started = monotonic()
+        evaluate()
+        cost = monotonic() - started
+        if self.expensive_in_a_row and (on := thread_usage()[0]):
+            cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
+        self.seconds += cost
+        expensive = cost > COLD_CACHE_ALLOWANCE_SECONDS + self.meter.cheap * count
+        self.expensive_in_a_row = self.expensive_in_a_row + 1 if expensive else 0
+        return self.expensive_in_a_row < MIN_EVALUATIONS
 
     def _suspend(self, now: float) -> None:
         """Suspend a reducing query, longer if the last suspension has just ended."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from looptap.agent.handoff.value_queue import Item, ValueQueue, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery
 from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSources
 from looptap.agent.loop.overhead_budget import CostMeter, OverheadBudget
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
@@ -44,6 +45,9 @@ class QueryRegistry:
     def __init__(self, sources: EventSources, groups: tuple[str, ...], limits: Limits, budget: OverheadBudget) -> None:
         self._sources, self._groups, self._limits, self._budget = sources, groups, limits, budget
         self._moving = threading.Lock()  # held while a tuple is replaced, never by the training thread in the loop
+        self.chained: tuple[DerivedQuery, ...] = ()
+        """The queries over the values of other queries, each after its source; replaced as a whole."""
+        self._ending = False
 
     def compiled(
         self,
@@ -51,14 +55,22 @@ class QueryRegistry:
         window: Window | None = None,
         every: int = 1,
         throttle: float = 0.0,
+        *,
+        over: AttachedQuery | None = None,
     ) -> Pipeline:
-        """Compile code, which may use exposed functions. Raises QueryError."""
+        """Compile code, which may use exposed functions. Raises QueryError.
+
+        It is a query over events, or ``over`` the values of another query.
+        """
         exposed = self._sources.exposed
         functions = {n: v for n, v in exposed.items() if callable(v) and not hasattr(v, "parameters")}
-        known = frozenset(set(exposed) - set(functions))
+        known: frozenset[str] | None = frozenset(set(exposed) - set(functions))
+        if over is not None:
+            known = None if over.pipeline.fields is None else frozenset(over.pipeline.fields)
         limits = self._limits
         bounds = Bounds(limits.collected_items, limits.collected_bytes, limits.keys)
-        return compile_query(QuerySpec(code, window or Group(), every, throttle, "events", known, functions, bounds))
+        source = "events" if over is None else "values"
+        return compile_query(QuerySpec(code, window or Group(), every, throttle, source, known, functions, bounds))
 
     def declared(self, name: str, pipeline: Pipeline, on: str, sink: ValueSink, max_bytes: int) -> AttachedQuery:
         """Compile a query of the host, not yet attached. Raises QueryError.
@@ -103,6 +115,35 @@ class QueryRegistry:
             places=places,
         )
 
+    def derived(
+        self, source: AttachedQuery, of: str, code: str | Callable[..., Any], sink: ValueSink, *, name: str,
+        window: Window | None, every: int, throttle: float, max_bytes: int, budget: float | None,
+    ) -> DerivedQuery:  # fmt: skip
+        """Compile a query over the values of ``source``, called ``of``, not yet attached.
+
+        Raises QueryError.
+        """
+        if source.recorder is not None or isinstance(source, PartialAggregateQuery):
+            raise QueryError(
+                f"{of!r:.120} is a flight recorder (when=), whose values the job does not have before its condition is "
+                "true; ask over the values on this side: stream.query(…)."
+            )
+        if source.state != "live":
+            raise QueryError(f"{of!r:.120} has {source.state}: {source.reason}")
+        self.compiled(code, window, every, throttle, over=source)  # a wrong every= is an error of the whole query
+        pipeline = self.compiled(code, window, 1, throttle, over=source)
+        max_bytes = min(max_bytes, self._limits.outbound_message // 2)
+        query = DerivedQuery(
+            pipeline, sink, source, of=of, nth=every, name=name, max_bytes=max_bytes,
+            meter=CostMeter(self._budget, grant_share(budget), every), exposed=self._sources.exposed,
+        )  # fmt: skip
+        if query.depth > MAX_CHAINED_COUNT:
+            raise QueryError(
+                f"{query.depth} queries would read one another's values, and {MAX_CHAINED_COUNT} may; ask over the "
+                "values on this side: stream.query(…)."
+            )
+        return query
+
     def describe(self, query: AttachedQuery) -> SubscriptionInfo:
         """Describe how a query is understood, and what its client should know."""
         pipeline = query.pipeline
@@ -114,7 +155,8 @@ class QueryRegistry:
             explain=pipeline.explain(),
             notes=(*pipeline.notes, *self.notes(query), *problem),
             functions=tuple(sorted(functions)),
-            panel=panel,
+            panel=() if isinstance(query, DerivedQuery) else panel,
+            on=query.on,
         )
 
     def _panel(self, text: str) -> tuple[tuple[PanelChart, ...], tuple[str, ...]]:
@@ -126,6 +168,8 @@ class QueryRegistry:
 
     def notes(self, query: AttachedQuery) -> list[str]:
         """Return warnings about the events of ``query``, for the client that attaches it."""
+        if isinstance(query, DerivedQuery):
+            return [note] if (note := query.describe_groups()) else []
         notes = []
         seen = list(self._sources.counts())
         if query.on not in seen:
@@ -147,7 +191,10 @@ class QueryRegistry:
         return notes
 
     def install(self, query: AttachedQuery) -> None:
-        """Attach a query to its events."""
+        """Attach a query to its events, or to the query whose values it reads."""
+        if isinstance(query, DerivedQuery):
+            self._begin(query)
+            return
         with self._moving:
             for place in query.latest_slots:
                 other = self._sources.open(place.event)
@@ -156,6 +203,72 @@ class QueryRegistry:
             source = self._sources.open(query.on)
             source.queries = (*source.queries, query)
             source.refresh()
+
+    def _begin(self, query: DerivedQuery) -> None:
+        source = query.source
+        self._sources.drain()
+        mid_group = source.sink.number > 0
+        if query.follows_groups:
+            events = self._sources.open(query.on)
+            waiting = self._sources.evaluator.waits() or self._sources.unobserved.waits()
+            mid_group = waiting or events.number > events.group_start
+        with self._moving:
+            query.begin(mid_group=mid_group)
+            self.chained = (*self.chained, query)
+        self.schedule_command(source)
+
+    def end_chained(self) -> None:
+        """End the queries whose source has ended, with its reason. I/O thread."""
+        if self._ending:  # a value has woken this thread, which in a test is the one that ends them
+            return
+        self._ending = True
+        try:
+            self._end_chained()
+        finally:
+            self._ending = False
+
+    def _end_chained(self) -> None:
+        for query in self.chained:
+            source = query.source
+            if source.state == "live" and not source.detached:
+                continue
+            if query.state == "live":
+                reason = f": {source.reason}" if source.reason else ""
+                ended = f"has {source.state}{reason}" if source.state != "live" else "was closed"
+                self._close_window(query)
+                query.state, query.reason = "ended", f"{query.of!r:.120}, whose values it reads, {ended}"
+                query.changes += 1
+                query.sink.notify()
+            self.drop(query)
+
+    def _close_window(self, query: DerivedQuery) -> None:
+        def close(number: int, now: float) -> None:
+            query.catch_up(later=True)
+            if query.events and not query.pipeline.mapped:
+                (query.flush_partial if query.pipeline.trusted else query.lose_window)(number, now)
+
+        self.between_events(query.on, close, lambda: None)
+
+    def release(self, query: DerivedQuery) -> bool:
+        """Let a query that was held catch up with its source; False during an event."""
+        caught_up: list[bool] = []
+
+        def catch_up(number: int, now: float) -> None:
+            query.held = False
+            query.catch_up(later=True)
+            caught_up.append(True)
+
+        self.between_events(query.on, catch_up, lambda: None)
+        return bool(caught_up)
+
+    def close_windows(self, now: float) -> None:
+        """End the windows that no group ends, since the run ends. Loop thread."""
+        for query in self.chained:
+            query.catch_up(later=False)
+            if query.follows_groups or query.pipeline.mapped or not query.events:
+                continue
+            number = self._sources.open(query.on).number if query.on else 0
+            (query.flush if query.grouped else query.flush_partial)(number, now)
 
     def schedule_command(self, query: AttachedQuery) -> None:
         """Make the next event check again whether a client waits for ``query``."""
@@ -168,6 +281,17 @@ class QueryRegistry:
 
     def drop(self, *queries: AttachedQuery) -> None:
         """Detach queries from their events; no effect on detached ones."""
+        with self._moving:
+            for query in queries:
+                query.detached = True
+                if isinstance(query, DerivedQuery):
+                    query.leave()
+            self.chained = tuple(query for query in self.chained if not query.detached)
+        for query in {query.source for query in queries if isinstance(query, DerivedQuery)}:
+            self.schedule_command(query)
+        for query in queries:
+            if query.derived:
+                query.sink.notify()  # they end, too: see `end_chained`
         gone = {query for query in queries if query.on}
         if not gone:
             return
@@ -218,7 +342,7 @@ class QueryRegistry:
             return
         try:
             self._sources.drain()
-            now(self._sources.open(on).number, self._sources.clock())
+            now(self._sources.open(on).number if on else 0, self._sources.clock())
         finally:
             lock.release()
 

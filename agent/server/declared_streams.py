@@ -7,6 +7,7 @@ at a time, on the training thread.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -18,6 +19,7 @@ from looptap.agent.control.command_log import MAX_RECORDS
 from looptap.agent.handoff.history import History, HistoryBuffer
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.derived_query import DerivedQuery, evaluate_derived
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.graph_capture import captures
 from looptap.agent.queries.query_registry import QueryRegistry
@@ -71,6 +73,7 @@ class DeclaredStream:
             name=self.name,
             query="" if self.logged else query.pipeline.text,
             on=query.on,
+            of=query.of if isinstance(query, DerivedQuery) else "",
             unit=self.unit,
             fields=tuple(fields) if fields else None,
             state=query.state,
@@ -126,24 +129,36 @@ class DeclaredStreams:
         history: int,
         unit: str,
         max_bytes: int,
+        of: str = "",
     ) -> None:
         """Start a declared stream. Raises QueryError, ValueError, LimitReached.
 
         ValueError is for a bad name or number.
         """
         self._check(name)
-        if not isinstance(on, str) or not on:
+        if not isinstance(on, str) or not (on or of):
             raise ValueError(f"on={on!r} must be the name of the events, such as 'batch'.")
         for argument, number in (("history", history), ("max_bytes", max_bytes)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(f"{argument}={number!r} must be a whole number, 1 or more.")
         if not isinstance(unit, str):
             raise ValueError(f"unit={unit!r} must be a text, such as 'ms'.")
-        pipeline = self._queries.compiled(query, as_window(window), every, throttle)
-        buffer = self.history.open(history)
-        attached = self._queries.declared(
-            name, pipeline, on, buffer, min(max_bytes, self._limits.outbound_message // 2)
-        )
+        over = as_window(window)
+        source = self.source_of(of) if of else None
+        if source is not None and source.name == name:
+            raise QueryError(f"{name!r} cannot be made of its own values.")
+        attached: AttachedQuery
+        if source is not None:
+            buffer = self.history.open(history)
+            attached = self._queries.derived(
+                source.query, of, query, buffer, name=name, window=over, every=every, throttle=throttle,
+                max_bytes=max_bytes, budget=math.inf,
+            )  # fmt: skip
+        else:
+            pipeline = self._queries.compiled(query, over, every, throttle)
+            buffer = self.history.open(history)
+            max_bytes = min(max_bytes, self._limits.outbound_message // 2)
+            attached = self._queries.declared(name, pipeline, on, buffer, max_bytes)
         self._add(DeclaredStream(name, attached, buffer, unit))
         self._queries.install(attached)
 
@@ -163,7 +178,8 @@ class DeclaredStreams:
             self._add(declared)
         except ValueError as error:
             raise QueryError(str(error), hint="Name it: run.export(stream, name='loss').") from None
-        query.sink, query.name = declared.buffer, name
+        query.redirect(declared.buffer, after - query.sink.number)
+        query.name = name
         return declared
 
     def find(self, name: str, sees: Sight | None = None) -> DeclaredStream:
@@ -177,6 +193,14 @@ class DeclaredStreams:
                 f"{' ' * bool(near)}{near}"
             )
         return found
+
+    def source_of(self, name: object) -> DeclaredStream:
+        """Return the declared stream named by ``of=``. Raises QueryError."""
+        if not isinstance(name, str):
+            raise QueryError(f"of={name!r:.80} is the name of a declared stream.")
+        if name == COMMANDS:
+            raise QueryError(f"{name!r} is the stream of all commands, which are no values of the loop.")
+        return self.find(name)
 
     def seen(self, sees: Sight | None) -> list[DeclaredStream]:
         """Return the streams that a client may read: for a viewer those it ``sees``."""
@@ -212,6 +236,9 @@ class DeclaredStreams:
             query.log(value, now, self._logs)
             ended = monotonic()
             query.seconds += ended - started
+            if query.derived:
+                evaluate_derived(query)
+                ended = monotonic()
             started = ended
 
     def named(self, name: str) -> DeclaredStream | None:
@@ -247,7 +274,9 @@ class DeclaredStreams:
             if query.state == "failed" and not (stream.logged or stream.dropped):
                 stream.dropped = True
                 self._queries.drop(query)
-            if stream.by and not (stream.exported or stream.shares or stream.kept or stream.buffer.readers):
+            if stream.by and not (
+                stream.exported or stream.shares or stream.kept or stream.buffer.readers or stream.query.derived
+            ):
                 with self._naming:
                     if self.by_name.get(stream.name) is stream:
                         del self.by_name[stream.name]

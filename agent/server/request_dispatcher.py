@@ -81,17 +81,9 @@ class RequestDispatcher:
         self.commands = CommandService(self.queries, sources, groups, limits, self._finished)
         self.access_grants = AccessGrants(run, limits, self.declared_streams, self.disconnect, link)
         self.subscriptions = SubscriptionManager(
-            self.queries,
-            self.declared_streams,
-            self.exporter,
-            sources,
-            queues,
-            limits,
-            recorder,
-            self.history,
-            self.access_grants,
-            self.scalars,
-        )
+            self.queries, self.declared_streams, self.exporter, sources, queues, limits, recorder, self.history,
+            self.access_grants, self.scalars,
+        )  # fmt: skip
         self.statistics = StatisticsReporter(
             run, sources=sources, queues=queues, liveness=self.liveness, sessions=self.sessions,
             grants=self.access_grants, exporter=self.exporter, declared=self.declared_streams, history=self.history,
@@ -154,6 +146,7 @@ class RequestDispatcher:
         """Send one message of pending values; True if more can be sent now."""
         self.statistics.io_seconds = time.thread_time()
         self.sources.evaluator.catch_up()
+        replaying = self.subscriptions.replays.go_on()
         self.queues.peak_bytes = max(self.queues.peak_bytes, self.queues.gathered())
         while self._finished_commands:
             self._report(self._finished_commands.popleft())
@@ -165,7 +158,7 @@ class RequestDispatcher:
         more = self.exporter.flush()
         if self.queues.changed:
             self._tidy()
-        return more
+        return more or replaying
 
     def is_idle(self) -> bool:
         """Let the next value wake the I/O thread; False if something waits already."""
@@ -275,7 +268,7 @@ class RequestDispatcher:
                 stream = client.streams[message.stream]
                 if stream.query.awaits:
                     self.machine.update()
-                if stream.waits():  # a history
+                if stream.waits() or len(self.subscriptions.replays):  # a history
                     self.queues.wake()
             case m.Detach():
                 stream = self.subscriptions.stream(client, message.stream)
@@ -360,6 +353,7 @@ class RequestDispatcher:
 
     def _tidy(self) -> None:
         self.queues.changed = False  # before the look: a query that changes from now on is looked at the next time
+        self.queries.end_chained()
         for over in self.declared_streams.tidy() if self.declared_streams.by_name else ():
             if self.recorder is not None:
                 self.recorder.stop_recording(over, self.history)

@@ -12,6 +12,8 @@ from looptap.agent.handoff.history import Cursor, HandedOverCursor
 from looptap.agent.handoff.value_queue import QueueSet, ValueQueue
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.event_sources import EventSources
+from looptap.agent.queries.code_loading import code_of
+from looptap.agent.queries.history_replay import HistoryReplays
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.scalars.scalar_history import ScalarHistory
@@ -48,7 +50,7 @@ class SubscriptionManager:
     ) -> None:
         self._queries, self._declared, self._exporter, self._sources = queries, declared, exporter, sources
         self._queues, self._limits, self._recorder, self._run_history = queues, limits, recorder, run_history
-        self._grants, self._scalars = grants, scalars
+        self._grants, self._scalars, self.replays = grants, scalars, HistoryReplays(queries)
 
     def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> SubscriptionInfo:
         """Start a stream; return its description. Raises LimitReached, QueryError."""
@@ -62,6 +64,8 @@ class SubscriptionManager:
                 raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
         if ask.stream in client.streams:
             raise LimitReached(f"stream {ask.stream} is in use.")
+        if isinstance(ask, m.Attach) and (ask.of or ask.of_stream):
+            return self._derive(client, ask)
         if isinstance(ask, m.Read):
             return self._read(client, ask, self._declared.find(ask.name, self._grants.visibility(client)))
         if ask.named and (declared := self._declared.named(ask.code.text)) is not None:
@@ -77,6 +81,9 @@ class SubscriptionManager:
         return msgspec.structs.replace(info, history=kept, fields=kept.fields)
 
     def _attach(self, client: ClientSession, attach: m.Attach) -> SubscriptionInfo:
+        if attach.on in self._declared.by_name and attach.on not in self._sources.by_name:
+            what = f"there is no event {attach.on!r:.120}, but a declared stream of this name."
+            raise QueryError(what, hint=f"of={attach.on!r:.120}")
         base = self._exporter.sessions.base(client, attach)
         queue = ValueQueue(self._queues, self._limits.outbox_values)
         query = self._queries.attached(attach, queue)
@@ -88,6 +95,29 @@ class SubscriptionManager:
         if source.number == event:  # else it is unknown whether the query saw the event; the first value will show
             info = msgspec.structs.replace(info, point=AttachPoint(event=event, base=base))
         return info
+
+    def _derive(self, client: ClientSession, ask: m.Attach) -> SubscriptionInfo:
+        """Attach a query over the values of a declared stream, or of another one."""
+        refused = (("ranks: combine=", ask.align), ("when=", ask.when), ("on=", ask.on))
+        if given := next((which for which, value in refused if value), ""):
+            raise QueryError(f"{given} asks for events of the loop, and of= for the values of a stream.")
+        declared = None if ask.of_stream else self._declared.source_of(ask.of)
+        source = self.stream(client, ask.of_stream).query if declared is None else declared.query
+        queue = ValueQueue(self._queues, self._limits.outbox_values)
+        query = self._queries.derived(
+            source, ask.of or source.name, code_of(ask.code), queue, name=ask.name, window=ask.window, every=ask.every,
+            throttle=ask.throttle, max_bytes=ask.max_bytes, budget=ask.budget,
+        )  # fmt: skip
+        buffer = None if declared is None else declared.buffer
+        notes = self.replays.hold(query, buffer, wanted=ask.history)
+        self._queues.open(queue)
+        base = self._exporter.sessions.base(client, ask)
+        self._exporter.add(Subscription(ask.stream, client, query, queue, base, low_latency=ask.latency == "low"))
+        self._queries.install(query)
+        if buffer is not None and query.held:
+            self.replays.start(query, buffer)
+        info = self._queries.describe(query)
+        return msgspec.structs.replace(info, notes=(*info.notes, *notes))
 
     def _read(self, client: ClientSession, ask: m.Attach | m.Read, declared: DeclaredStream) -> SubscriptionInfo:
         """Subscribe the client to a declared stream, after the number it has reached."""

@@ -62,7 +62,7 @@ class StreamResumption:
             return
         if error is None:
             stream.reattached(answer.result())
-        elif stream.declared is None or not isinstance(error, QueryError):
+        elif (stream.declared is None and not stream.attach.of) or not isinstance(error, QueryError):
             stream.end(FAILED, str(error))
         elif stream.take_back():  # the job does not declare it any more, and it was this client's own
             self._attach(stream)

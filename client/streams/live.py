@@ -184,6 +184,8 @@ class LiveStream(Stream):
         else:
             self.attach = msgspec.structs.replace(self.attach, named=False, history=False)
             self._begin_with_history(info)
+            if self.attach.of or self.attach.of_stream:
+                self.on = info.on
         self._explanation, self._panel_charts = info.explain, info.panel
         if info.fields is not None:
             self.feed.set_fields(info.fields)
@@ -293,7 +295,8 @@ class LiveStream(Stream):
 
     def _lost_between(self, before: int, now: int) -> int | None:
         """Return the number of values between two events; None if it is not certain."""
-        every, plain = self.attach.every, not self.attach.throttle and self.attach.when is None
+        attach = self.attach
+        every, plain = attach.every, not (attach.throttle or attach.when or attach.of or attach.of_stream)
         assert self._first_position is not None
         number, event = self._first_position
         values, events = self._last_position[0] - number, self._last_position[1] - event

@@ -241,8 +241,11 @@ class _Compiler:
             )  # fmt: skip
 
     def other_side(self, node: ast.Name) -> QueryError:
-        where = "In a run" if self.spec.source == "events" else "Over the values of a stream"
-        return self.text.error(f"there is no {node.id!r} here.", node, f"{where} the sequence is {self.spec.source!r}.")
+        events = self.spec.source == "events"
+        where = "In a run" if events else "Over the values of a stream"
+        also = " For a query over the values of a stream, name it: of='loss'." if events else ""
+        hint = f"{where} the sequence is {self.spec.source!r}.{also}"
+        return self.text.error(f"there is no {node.id!r} here.", node, hint)
 
     def unknown_function(self, node: ast.Name) -> QueryError:
         hint = nearest(node.id, self.names) or f"The host can expose it: agent.expose({node.id}={node.id})."

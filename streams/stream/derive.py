@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,9 +12,9 @@ from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import Sliding, as_window
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import FAILED, Feed
+from looptap.streams.values.rows import explain_missing_field
 
 _MAX_ERRORS_IN_A_ROW = 100
-_NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")
 
 
 class Derivation:
@@ -82,27 +81,19 @@ class Derivation:
         except Exception as error:
             self._feed.errors += 1
             self._in_a_row += 1
-            self._feed.traceback = self._feed.traceback or self._explained(format_error(error, self.text))
+            self._feed.traceback = self._feed.traceback or explain_missing_field(
+                format_error(error, self.text), self._kind
+            )
             return ()
         self._in_a_row = 0
         if self._pipeline.failure and not self._feed.traceback:  # the window will yield it when it closes
-            self._feed.traceback = self._explained(self._pipeline.failure)
+            self._feed.traceback = explain_missing_field(self._pipeline.failure, self._kind)
             self.notes.append(f"the open window has failed and will yield an error: {self._feed.first_error()}")
         return outputs
 
     def _with_hint(self, output: tuple[int, Any]) -> tuple[int, Any]:
         flags, value = output
-        return (flags, self._explained(value)) if flags & ERROR else output
-
-    def _explained(self, error: str) -> str:
-        """Return an error's text, with a hint if it read a field of a plain value."""
-        wanted = _NO_ATTRIBUTE.search(error) if self._kind in (bool, int, float, str) else None
-        if wanted is None:
-            return error
-        return (
-            f"{error.rstrip()}\nThe values of this stream are plain ({self._kind.__name__}) and have no fields: write "
-            f"v, not v.{wanted[1]}."
-        )
+        return (flags, explain_missing_field(value, self._kind)) if flags & ERROR else output
 
     def _flag_open_window(self) -> None:
         """Flag the open window, unless it slides: it would keep the flag forever."""

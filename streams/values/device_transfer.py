@@ -19,6 +19,10 @@ class Pending:
         """Return the value with every tensor on the host. Blocks: not on the loop thread."""
         return _resolve(self.tree)
 
+    def arrived(self) -> bool:
+        """Return True if `resolve` would not wait. Does not block."""
+        return _arrived(self.tree)
+
 
 class DeviceCopy:
     """A tensor in transfer: host memory, and functions that wait or ask for it."""
@@ -67,3 +71,11 @@ def _resolve(tree: Any) -> Any:
     if type(tree) is dict:
         return {k: _resolve(v) for k, v in tree.items()}
     return tree
+
+
+def _arrived(tree: Any) -> bool:
+    if type(tree) is DeviceCopy:
+        return tree.arrived()
+    if type(tree) is dict:
+        return all(map(_arrived, tree.values()))
+    return not isinstance(tree, tuple | list | set) or all(map(_arrived, tree))

@@ -15,6 +15,7 @@ MAX_NAMED_ROWS, MAX_ROW_NAMES = 1_000, 100
 """Types of rows that a process makes for values with names, and the most names of one."""
 _TAG = re.compile(r"[^\W_][\w/.:@%+-]*")
 """Valid field names: identifiers, and tags such as `train/loss`."""
+_NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")
 
 
 _known: dict[tuple[str, ...], type[Row]] = {}
@@ -112,3 +113,17 @@ def rows(fields: Sequence[str]) -> Callable[[list[Any]], list[Any]]:
         return [make(v) if type(v) is tuple and len(v) == count else v for v in values]
 
     return convert
+
+
+def explain_missing_field(error: str, kind: type) -> str:
+    """Return an error's text, with a hint if it read a field of a plain value.
+
+    ``kind`` is the type of the value.
+    """
+    wanted = _NO_ATTRIBUTE.search(error) if kind in (bool, int, float, str) else None
+    if wanted is None or "have no fields" in error:
+        return error
+    return (
+        f"{error.rstrip()}\nThe values of this stream are plain ({kind.__name__}) and have no fields: write v, not "
+        f"v.{wanted[1]}."
+    )

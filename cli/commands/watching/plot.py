@@ -15,6 +15,7 @@ from looptap.cli.options import (
     Combine,
     Every,
     Follow,
+    Of,
     On,
     Ranks,
     Wait,
@@ -50,6 +51,7 @@ def main(
         ),
     ] = None,
     on: On = None,
+    of: Of = None,
     window: WindowSize = None,
     every: Every = 1,
     ranks: Ranks = None,
@@ -109,7 +111,7 @@ def main(
     from looptap.visualizers.surfaces.capabilities import NoPlace
     from looptap.visualizers.surfaces.showing import show
 
-    how = query_arguments(on, window, every, budget, ranks, combine)
+    how = query_arguments(on, window, every, budget, ranks, combine, of)
     look: dict[str, Any] = {"chart": chart, "x": x, "rows": rows, "smooth": smooth, "clip": clip}
     look["log"] = {"": None, "none": ""}.get(log, log)
     with source(run, follow=follow, wait=wait) as job:

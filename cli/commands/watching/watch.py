@@ -18,6 +18,7 @@ from looptap.cli.options import (
     Combine,
     Every,
     Follow,
+    Of,
     On,
     Ranks,
     RunOrFile,
@@ -41,6 +42,7 @@ def main(
         list[str], Argument(metavar="QUERY", help="One query or more, each in quotes.", show_default=False)
     ],
     on: On = None,
+    of: Of = None,
     window: WindowSize = None,
     every: Every = 1,
     throttle: Annotated[float, Option(metavar="S", help="At most one value in S seconds.")] = 0.0,
@@ -81,6 +83,7 @@ def main(
 
     \b
       looptap watch digits-cnn loss
+      looptap watch digits-cnn "mean(v.loss for v in values)" --of loss --window 100
 
     So do the streams and the scalars of a stored run:
 
@@ -110,7 +113,7 @@ def main(
     The exit code is 0 when the run ends or the reader of a pipe leaves, and 1 if a query fails, the run is lost, or
     the time is over without values.
     """
-    how = query_arguments(on, window, every, budget, ranks, combine)
+    how = query_arguments(on, window, every, budget, ranks, combine, of)
     how |= {"throttle": throttle, "when": when, "before": before, "after": after}
     try:
         return _watch(run, queries, how, count, timeout, as_json, follow, wait)

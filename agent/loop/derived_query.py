@@ -1,0 +1,294 @@
+"""Queries over the values of another query, in the job.
+
+A derived query is evaluated right after the query whose values it reads, its source, and on the same thread: nothing
+waits, and nothing is lost between the two. The source's sink appends each value to the query's inbox, whether or not a
+client has room for it. Values that wait for a device stay there until a later event. A query that calls unknown code
+runs on the training thread alone: its source is then not evaluated later (`may_wait`).
+
+Guarantees: each value of the source is evaluated once and in order, and groups end between the values between which
+they ended. Assumes that a query's sources form a chain, which ends at a query over events or a log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, TypeAlias
+
+from looptap.agent.handoff.value_queue import FlaggedValue, Inbox, Item, ValueSink
+from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS
+from looptap.agent.loop.guard.state_guard import StateGuard
+from looptap.agent.loop.overhead_budget import MEASURE_NEXT, CostMeter
+from looptap.streams.events import Event
+from looptap.streams.flags import ERROR
+from looptap.streams.operators.pipeline import Output, Pipeline
+from looptap.streams.operators.windows import Group, Sliding
+from looptap.streams.values.device_transfer import Pending
+from looptap.streams.values.rows import explain_missing_field, rows
+from looptap.streams.values.snapshots import snapshot
+
+MAX_CHAINED_COUNT = 4
+"""Queries that may read one another's values in a chain, besides the one over events."""
+
+_GroupEnd: TypeAlias = tuple[int, float, int]
+"""The number of the group's last event, the time, the group's number."""
+
+
+class DerivedQuery(AttachedQuery):
+    """A query over the values of ``source``, each ``nth`` of them.
+
+    ``of`` is the name of the source in messages, and ``exposed`` what the host has exposed.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, sink: ValueSink, source: AttachedQuery, *, of: str, nth: int, name: str,
+        max_bytes: int, meter: CostMeter, exposed: dict[str, Any],
+    ) -> None:  # fmt: skip
+        super().__init__(pipeline, sink, on=source.on, name=name, max_bytes=max_bytes, meter=meter)
+        self.awaits = frozenset()  # values have no readings of the machine
+        self.source, self.of = source, of
+        self.depth: int = getattr(source, "depth", 0) + 1
+        """The number of queries between it and the events."""
+        self.inbox = Inbox(sink)
+        self.held = False
+        """True while the I/O thread evaluates the history of its source; its inbox waits."""
+        self.reached = 0
+        """The number of the newest value that it has seen; 0 before the first."""
+        self.follows_groups = self.grouped and bool(source.on) and not _yields_groups(source)
+        """True if its window ends with the groups of the events."""
+        self._nth, self._exposed = nth, exposed
+        self._ends: deque[_GroupEnd] = deque()
+        self._last_group = 0
+        self._cut = False  # the open group had values before the first that it sees
+        self._last_time = 0.0
+        self._flags = 0  # of the value that is evaluated
+        self._kind: type[Any] = object
+        self._rows: Callable[[list[Any]], list[Any]] | None = None
+        self._may_wait = pipeline.trusted
+
+    # ------------------------------------------------------------ I/O thread, or where the host declares streams
+
+    def begin(self, *, mid_group: bool) -> None:
+        """Read the values of the source from now on."""
+        self._cut = mid_group
+        self.source.derived = (*self.source.derived, self)
+        output = self.source.sink
+        output.inboxes = (*output.inboxes, self.inbox)
+
+    def leave(self) -> None:
+        """Read no further value."""
+        source, output = self.source, self.source.sink
+        source.derived = tuple(query for query in source.derived if query is not self)
+        output.inboxes = tuple(inbox for inbox in output.inboxes if inbox is not self.inbox)
+
+    def redirect(self, sink: ValueSink, shift: int) -> None:
+        """Put values into ``sink`` from now on; no value of the loop comes meanwhile."""
+        super().redirect(sink, shift)
+        self.inbox.sink = sink
+
+    def describe_groups(self) -> str:
+        """Return a note if no event ends its window; empty if one does."""
+        if not isinstance(self.pipeline.window, Group) or self.pipeline.mapped or self.follows_groups:
+            return ""
+        why = "are logged" if not self.source.on else "are a group each"
+        return f"the values of {self.of!r} {why}: its window closes at the end of the run; window=10 is sooner"
+
+    def replay(self, items: Sequence[Item]) -> None:
+        """Evaluate the query at values of the history, while it is held."""
+        self.deferred = True
+        for number, event, now, value, _ in items:
+            self._take(number, event, now, value)
+            self.reached = number
+
+    # ------------------------------------------------------------ where the source is evaluated
+
+    def may_wait(self) -> bool:
+        """Return True if its source may be evaluated after the event."""
+        return self._may_wait and all([query.may_wait() for query in self.derived])
+
+    def end_group(self, number: int, now: float, group: int) -> None:
+        """Note that the group of the event ``number`` has ended; twice does no harm."""
+        if group != self._last_group:
+            self._last_group = group
+            self._ends.append((number, now, group))
+
+    def catch_up(self, later: bool) -> None:
+        """Evaluate the query at new values. Raises nothing but KeyboardInterrupt.
+
+        ``later``: after their events, on either thread.
+        """
+        items, ends = self.inbox.items, self._ends
+        if self.held:
+            if len(items) > OVERFLOW_EVENTS and self.state == "live":
+                self.fail(f"the history of {self.of!r} takes longer than the values that follow it")
+            return
+        if not (items or ends) or (later and not self.pipeline.trusted):
+            return
+        self.deferred = later
+        if later:
+            self._may_wait = self.cheap_later(self._empty_inbox, len(items)) and self._may_wait
+        else:
+            self._empty_inbox()
+        if self.derived:
+            evaluate_derived(self, later=later)
+
+    def _empty_inbox(self) -> None:
+        items, ends = self.inbox.items, self._ends
+        while items or ends:
+            if ends and (not items or items[0][1] > ends[0][0]):
+                self._end_group(*ends[0])
+                ends.popleft()
+                continue
+            number, event, now, value, _ = items[0]
+            if type(value) is Pending and not value.arrived():  # its device is computing: at a later event
+                break
+            self.seen = 0
+            try:
+                self._take(number, event, now, value)
+            except KeyboardInterrupt:
+                if self.seen:  # the evaluation has begun, and has counted what it lost
+                    self.reached = number
+                    items.popleft()
+                raise
+            self.reached = number  # in one step with the next, which ends before Ctrl-C is delivered
+            items.popleft()
+
+    def _end_group(self, number: int, now: float, group: int) -> None:
+        if self.follows_groups and self.events and self.closed != group:
+            self.flush(number, now, group)
+        self._cut = False
+        for query in self.derived:
+            query.end_group(number, now, group)
+
+    def _take(self, number: int, event: int, now: float, value: Any) -> None:
+        """Evaluate the query at one value of the source, or count it as withheld."""
+        if number <= self.reached:  # the history had it
+            return
+        if self.reached and number != self.reached + 1:
+            self._miss(number - 1, now)
+        if self.state != "live" or number % self._nth:
+            return
+        flags = 0
+        if type(value) is FlaggedValue:
+            value, flags = value.value, value.flags
+            if flags & ERROR:
+                self._flag_open_window()
+                return
+        if type(value) is Pending:
+            value = value.resolve()
+        step, self._last_time = (now - self._last_time if self._last_time else 0.0), now
+        meter = self.meter
+        if meter.skip > 0 and not self.deferred:
+            meter.skip = meter.skip - 1 or MEASURE_NEXT
+            self.withheld += 1
+            return
+        self._flags = flags
+        self._evaluate_at(self._named(value), event, now, step)
+
+    def _miss(self, upto: int, now: float) -> None:
+        """Count the values up to this number as lost, as its source has lost them."""
+        missed = upto // self._nth - self.reached // self._nth
+        self._flag_open_window()
+        if missed and self.pipeline.yields(now):
+            self.sink.lose(missed)
+        self.reached = upto
+
+    def _evaluate_at(self, value: Any, event: int, now: float, step: float) -> None:
+        if self._flags:
+            self._feed = None  # the short way knows no flags
+        began, meter = 0 if self._cut else event, self.meter
+        if self.deferred:
+            self.evaluate(value, event, now, began)
+        elif meter.skip:
+            self.evaluate_measured(value, event, now, began, step)
+        else:
+            started = monotonic()
+            self.evaluate(value, event, now, began)
+            cost = monotonic() - started
+            self.seconds += cost
+            if cost > meter.cheap:
+                self.charge(cost, step, event, now)
+            elif meter.every != 1:
+                meter.forget()
+
+    def _named(self, value: Any) -> Any:
+        """Return a value as clients see it: a row with names, if it is one."""
+        if type(value) is tuple:
+            if self._rows is None and self.source.pipeline.fields:
+                self._rows = rows(self.source.pipeline.fields)
+            if self._rows is not None:
+                (value,) = self._rows([value])
+        if not self.pipeline.trusted:  # which may write to it, and it is on its way to clients
+            value, _ = snapshot(value, self.max_bytes)
+        self._kind = type(value)
+        return value
+
+    # ------------------------------------------------------------ in place of what events need
+
+    def _harmless(self, event: Any) -> bool:
+        return self.pipeline.trusted  # what it reads is a copy, of plain values
+
+    def _guarded(self, event: Any, number: int, now: float) -> None:
+        guard = StateGuard(self._pipelines, self._exposed)
+        self._inside(guard, number, lambda: self._evaluate(event, number, now))
+
+    def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
+        if outputs:
+            outputs = [
+                (flags | self._flags, explain_missing_field(value, self._kind) if flags & ERROR else value)
+                for flags, value in outputs
+            ]
+        super()._put(outputs, event, number, now)
+
+    def record_error(self, text: str) -> None:
+        """Count an error, which says what to write if the value has no fields."""
+        super().record_error(explain_missing_field(text, self._kind))
+
+    def flush(self, number: int, now: float, group: int = 0) -> None:
+        """End the window; the values of a log have no events, whose ``number`` is 0."""
+        super().flush(number or self.seen, now, group)
+
+    def warnings(self) -> list[str]:
+        """Return the notes for readers of the stream, with what limits its source."""
+        source = self.source.limitation()
+        return [*super().warnings(), *([f"{self.of!r}, whose values it reads, is {source}"] if source else [])]
+
+    def _flag_open_window(self) -> None:
+        """Flag the open window, unless it slides: it would keep the flag forever."""
+        if not isinstance(self.pipeline.window, Sliding):
+            self.pipeline.begin(partial=True)
+
+
+def evaluate_derived(source: AttachedQuery, *, later: bool = False) -> bool:
+    """Evaluate the queries over the values of ``source``; False if one may not wait.
+
+    ``later``: the source was evaluated after its events.
+    """
+    for query in source.derived:
+        query.catch_up(later)
+    return all([query.may_wait() for query in source.derived])
+
+
+def end_derived_group(source: AttachedQuery, number: int, now: float, group: int) -> None:
+    """Tell the queries over the values of ``source`` that a group has ended."""
+    for query in source.derived:
+        query.end_group(number, now, group)
+
+
+def restart(query: AttachedQuery, number: int, now: float, *, partial: bool) -> None:
+    """Cut the open window after event ``number``: the numbers of events change."""
+    if isinstance(query, DerivedQuery):
+        query.catch_up(later=False)
+    if query.events and not query.pipeline.mapped:
+        query.flush_partial(number, now)
+        query.pipeline.begin(partial=partial)
+    for derived in query.derived:
+        assert isinstance(derived, DerivedQuery)
+        restart(derived, number, now, partial=partial)
+
+
+def _yields_groups(query: AttachedQuery) -> bool:
+    """Return True if each value of the query is a whole group of events."""
+    return not query.pipeline.mapped and isinstance(query.pipeline.window, Group)
