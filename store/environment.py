@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ _MAX_REFERENCES_BYTES = 16_777_216  # bytes of git's list of references
 
 def about() -> dict[str, Any]:
     """Return facts about this process: host, pid, folder, versions, git commit."""
+    from importlib import metadata  # which takes as long to load as all of zmq
+
     process = Process.this()
     facts: dict[str, Any] = {
         "host": process.host,

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from looptap.protocol.messages import Code
 from looptap.streams.errors import QueryError
 
@@ -18,6 +16,8 @@ from looptap.streams.errors import QueryError
 def code_of(code: Code) -> str | Callable[..., Any]:
     """Load the text or the function of ``code``. Raises QueryError."""
     if code.pickled and code.python == sys.version_info[:2]:
+        import cloudpickle  # on the I/O thread, once a client sends a function
+
         try:
             function = cloudpickle.loads(code.pickled)
         except Exception as error:

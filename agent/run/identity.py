@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Collection, Mapping
-from importlib.metadata import PackageNotFoundError, version
 
 from looptap.protocol.messages import RunInfo
 
@@ -72,6 +71,8 @@ def _environment_int(name: str, default: int) -> int:
 
 @functools.cache
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes as long to load as all of zmq
+
     try:
         return version("looptap")
     except PackageNotFoundError:

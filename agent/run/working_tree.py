@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import selectors
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import subprocess
 
 MAX_DIFF_BYTES = 131_072
 """Bytes of a diff that are kept."""
@@ -30,6 +32,8 @@ def uncommitted(folder: Path) -> Diff:
 
     It starts git, which runs no hook, filter or program of the repository's own choice, and takes no lock.
     """
+    import subprocess  # on the thread that reads the settings, if there are any
+
     command = [
         "git", "-c", "core.fsmonitor=false", "-C", str(folder), "diff", "HEAD", "--no-ext-diff", "--no-textconv",
         "--no-color", "--ignore-submodules=dirty",
