@@ -6,6 +6,8 @@ VENV := .venv
 READY := $(VENV)/.ready
 PEER := .venv-tensorwatch
 PEER_READY := $(PEER)/.ready
+TRACKERS := .venv-trackers
+TRACKERS_READY := $(TRACKERS)/.ready
 
 # Exact, and before everything else: the examples and tests need no GPU, and with torch already there no other
 # package can pull a newer build with gigabytes of CUDA libraries. An index whose 2.13.0 is a CUDA build serves it
@@ -13,6 +15,7 @@ PEER_READY := $(PEER)/.ready
 TORCH := torch==2.13.0
 
 PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
+TRACKERS_PIP = $(TRACKERS)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 
 # Empty, also where the environment forbids it: without bytecode each of hundreds of processes compiles looptap again.
@@ -59,7 +62,7 @@ docs: $(READY) ## the documentation site, into build/site
 demo: $(READY) ## a small training run to attach to
 	@$(VENV)/bin/looptap demo
 
-bench: $(READY) $(PEER_READY) ## the promises of docs/benchmarks.md, measured here
+bench: $(READY) $(PEER_READY) $(TRACKERS_READY) ## the promises of docs/benchmarks.md, measured here
 	@$(VENV)/bin/python benchmarks/run.py $(BENCH)
 
 bench-charts: $(READY) browsers ## the promises of docs/charts-benchmarks.md, measured in a browser
@@ -88,7 +91,7 @@ notebooks: $(READY) ## runs the notebooks and saves them with their pictures
 	@$(VENV)/bin/python tests/support/tutorials.py
 
 clean: ## forget the environments and what was built
-	rm -rf $(VENV) $(PEER) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(TRACKERS) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "looptap needs Python 3.11 or newer, \
@@ -110,4 +113,12 @@ $(PEER_READY): benchmarks/tensorwatch-requirements.txt
 	@$(PEER_PIP) "$(TORCH)"
 	@$(PEER_PIP) --requirement benchmarks/tensorwatch-requirements.txt
 	@$(PEER_PIP) --no-deps tensorwatch==0.9.1
+	@touch $@
+
+# Other trackers are compared with, never imported by looptap. One that an index does not have is left out of the table.
+$(TRACKERS_READY): benchmarks/trackers-requirements.txt
+	@echo "looptap: making $(TRACKERS), to measure other trackers beside looptap"
+	@test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
+	@grep -v '^#' $< | while read package; do \
+		$(TRACKERS_PIP) "$$package" || echo "looptap: without $$package; its row is missing"; done
 	@touch $@

@@ -2,22 +2,39 @@
 
 The client is another process, the values are encrypted, and none is lost. The loop emits 200,000 events in a row with
 the query `step, loss`; a rate counts from the first event until the client has the last value. The baseline is pyzmq
-with CURVE over ipc at the best of its message sizes, with nothing around it.
+with CURVE over ipc at the best of its message sizes, tried before, with nothing around it: it has no numbers, times,
+queries or history of its values. Left out: what a reader does with the values.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from harness import Row, interleave, main, rate
 from raw_curve import values_per_second, wire
 from reader import reader, run
 
-EVENTS, BATCH = 200_000, 4096
+EVENTS, SIZES = 200_000, (512, 1024, 4096, 16_384)
+SHARE_OF_BARE = 0.15
+
+
+def best_size() -> int:
+    """Return the message size at which bare CURVE carries most values a second."""
+    with wire("values") as link:
+        blocks = {str(size): partial(_seconds, link, size) for size in SIZES}
+        seen = interleave(blocks, rounds=5)
+    return min(SIZES, key=lambda size: seen.median(str(size)))
+
+
+def _seconds(link: Any, size: int) -> float:
+    return 1 / values_per_second(link, size, EVENTS)
 
 
 def rows() -> Iterator[Row]:
+    size = best_size()
     for listen, name in ((None, "ipc"), ("tcp", "tcp, loopback")):
         with wire("values") as link, run(listen) as agent, reader() as client:
             client.open("values", "step, loss", on="batch", buffer=1000)
@@ -31,18 +48,27 @@ def rows() -> Iterator[Row]:
                     agent.emit("batch", step=step, loss=0.5)
                 return (client.delivered("values", due) - start) / EVENTS
 
-            blocks = {"ours": ours, "raw": lambda: 1 / values_per_second(link, BATCH, EVENTS)}
+            blocks = {"ours": ours, "raw": partial(_seconds, link, size)}
             seen = interleave(blocks, rounds=9)
         got = 1 / seen.median("ours")
         yield Row(
             f"values per second to one client, encrypted, none lost, {name} (baseline: bare CURVE, ipc, "
-            f"{BATCH} a message)",
+            f"{size} a message)",
             rate(1 / seen.median("raw")),
             rate(got),
-            str(seen.ratio("raw", "ours")),
+            "",
             "≥ 400,000/s",
             got >= 400_000,
             figures=dict(seen.seconds),
+        )
+        ratio = seen.ratio("raw", "ours")
+        yield Row(
+            f"the same, {name}, as a share of bare CURVE",
+            rate(1 / seen.median("raw")),
+            rate(got),
+            str(ratio),
+            f"≥ {SHARE_OF_BARE}",
+            ratio.at_least(SHARE_OF_BARE),
         )
 
 

@@ -20,6 +20,8 @@ from reader import Reader, reader, run
 import looptap
 
 IN_A_ROW, STEPS = 50_000, 100
+MOST_EMPTY_CALLS = 10
+"""What an event in a row with one query may cost, in calls of an empty method."""
 
 
 class Empty:
@@ -85,8 +87,8 @@ def compare(queries: dict[str, tuple[str, bool]], promise: float, rounds: int = 
         for name, (_, reduces) in queries.items():
             agent.end_group(f"{name}, loop")
             client.delivered(f"{name}, loop", 1 if reduces else STEPS * (rounds + 1))
-    for name, (query, _) in queries.items():
-        wall, cpu = seen.median(name), statistics.median(bursts[name].cpu[1:])
+    for name, (query, reduces) in queries.items():
+        wall, cpu, ratio = seen.median(name), statistics.median(bursts[name].cpu[1:]), seen.ratio(name, "empty")
         yield Row(
             f"{query}: an event, {IN_A_ROW:,} in a row, wall time, of which {max(0.0, 1 - cpu / wall):.0%} is waiting "
             "for the GIL or a core (baseline: an empty method)",
@@ -97,6 +99,15 @@ def compare(queries: dict[str, tuple[str, bool]], promise: float, rounds: int = 
             wall <= promise,
             figures={"wall": seen.seconds[name], "cpu": bursts[name].cpu[1:]},
         )
+        if not reduces:
+            yield Row(
+                f"{query}: the same, as a ratio to an empty method",
+                in_units(seen.median("empty")),
+                in_units(wall),
+                str(ratio),
+                f"≤ {MOST_EMPTY_CALLS}",
+                ratio.at_most(MOST_EMPTY_CALLS),
+            )
         yield Row(
             f"{query}: an event after a training step, loss a tensor, caches cold (baseline: an empty method there)",
             in_units(seen.median("empty, loop")),

@@ -31,6 +31,8 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 PEER = HERE.parent / ".venv-tensorwatch" / "bin" / "python"
 """The interpreter that has TensorWatch."""
+TRACKERS = HERE.parent / ".venv-trackers" / "bin" / "python"
+"""The interpreter that has the trackers looptap is compared with."""
 
 Block = Callable[[], float]
 
@@ -44,7 +46,8 @@ class Row:
     ours: str
     ratio: str = ""
     promise: str = ""
-    holds: bool | None = None
+    holds: bool | str | None = None
+    """Whether the promise holds; "open" if its bound lies within the interval."""
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -58,6 +61,14 @@ class Ratio:
 
     def __str__(self) -> str:
         return f"{self.value:.3g} ({self.low:.3g}–{self.high:.3g})"
+
+    def at_most(self, bound: float) -> bool | str:
+        """Return whether the ratio is at most ``bound``, or "open"."""
+        return "open" if self.low <= bound < self.high else self.high <= bound
+
+    def at_least(self, bound: float) -> bool | str:
+        """Return whether the ratio is at least ``bound``, or "open"."""
+        return "open" if self.low < bound <= self.high else self.low >= bound
 
     def slower(self) -> str:
         """Return it as a slow-down in percent."""
@@ -177,7 +188,7 @@ def show(rows: Iterable[Row], title: str = "") -> None:
     for column in ("what", "baseline", "ours", "ratio", "promise", "holds"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        verdict = {True: "[green]yes", False: "[red]no", None: ""}[row.holds]
+        verdict = {True: "[green]yes", False: "[red]no", "open": "open", None: ""}[row.holds]
         table.add_row(escape(row.what), row.baseline, row.ours, row.ratio, row.promise, verdict)
     Console(width=None if sys.stdout.isatty() else 150).print(table)
 
