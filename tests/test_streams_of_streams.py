@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 
 import hypothesis.strategies as st
 import numpy as np
@@ -19,6 +20,7 @@ from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT
 from looptap.cli import main
 from looptap.protocol.errors import NotAllowed
 from looptap.streams.errors import QueryError
+from looptap.streams.values.device_transfer import DeviceCopy, Pending
 from looptap.testing import pair, parts_of
 
 MEAN = "mean(v.loss for v in values)"
@@ -320,6 +322,25 @@ def test_arrays_and_tensors_are_values_like_any_other():
     assert np.array_equal(total.values[0], [3.0] * 4)
 
 
+def test_a_value_that_waits_for_its_device_holds_up_the_values_and_not_the_loop():
+    agent, run = pair()
+    agent.stream("loss", "loss")
+    over = run.stream("sum(v for v in values)", of="loss", window=2)
+    (query,) = parts_of(agent).dispatcher.queries.chained
+    arrived, waits = [], []
+    copy = DeviceCopy(torch.tensor(3.0), lambda: waits.append(bool(arrived)), lambda: bool(arrived))
+    query.inbox.items.append((1, 1, 0.0, Pending({"x": copy}), 64))
+    query.source.sink.lose()  # which numbers what follows
+    over_items = query.inbox.items
+    emit(agent, [1.0])
+    assert (len(over_items), waits) == (2, [])
+    arrived.append(True)
+    over_items[0] = (1, 1, 0.0, Pending(copy), 64)
+    emit(agent, [2.0])
+    assert over.values == [4.0]
+    assert waits == [True]
+
+
 # ---------------------------------------------------------------- the history, the budget, a checkpoint
 
 
@@ -347,6 +368,8 @@ def test_values_that_come_while_the_history_is_evaluated_follow_it(place):
         while asked.arrived < 12_000 and emitted < 2_000_000:
             emitted += 1
             agent.emit("batch", step=emitted, loss=0.0)
+            if not emitted % 50:
+                time.sleep(0.001)  # a loop without a step leaves the other threads no time
         asked.wait(12_000)
         first, last = asked.values[0], asked.values[-1]
         assert asked.values == list(range(first, last + 1))

@@ -14,7 +14,7 @@ from looptap.agent.loop.derived_query import DerivedQuery
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.streams.errors import QueryError
 
-PIECE_VALUES = 256
+PIECE_VALUES = 1024
 """Values of a history that are evaluated at once."""
 
 
