@@ -35,7 +35,7 @@ MAY_IMPORT = {
 """What each folder may import besides the standard library and itself; `looptap` is the facade."""
 
 ON_DEMAND = {
-    "streams": {"pandas"},  # Stream.to_pandas
+    "streams": {"pandas", "pyarrow"},  # Stream.to_pandas, Stream.to_arrow
     "store": {"pyarrow"},  # StoredStream.to_parquet
     "protocol": {"torch"},  # a tensor arrives as a tensor where torch is at hand
     "cli": {"examples", "training"},  # looptap demo; the guess of looptap progress

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from looptap.protocol.errors import MessageError
 from looptap.protocol.messages import COLUMNS, ROWS
-from looptap.protocol.values import column_form, footprint
+from looptap.protocol.values import footprint
 from looptap.protocol.values.column_form import pack_columns, unpack_columns
 from looptap.protocol.values.packing import pack_values
 from looptap.protocol.values.unpacking import unpack_values
@@ -255,7 +255,7 @@ def test_a_list_takes_no_more_memory_than_its_columns_were_charged():
         ValueColumns([np.random.default_rng(1).random(50_000)] * 3, True),
     ):
         most, _ = peak(lambda _, columns=columns: columns.tolist(), b"")
-        assert most < 1.1 * column_form.footprint_of(columns)
+        assert most < 1.1 * columns.list_bytes
 
 
 def test_mutated_columns_raise_nothing_but_the_error_of_messages():

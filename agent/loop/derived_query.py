@@ -65,7 +65,7 @@ class DerivedQuery(AttachedQuery):
         self._last_time = 0.0
         self._flags = 0  # of the value that is evaluated
         self._kind: type[Any] = object
-        self._rows: Callable[[list[Any]], list[Any]] | None = None
+        self._rows: Callable[[Sequence[Any]], Sequence[Any]] | None = None
         self._may_wait = pipeline.trusted
 
     # ------------------------------------------------------------ I/O thread, or where the host declares streams

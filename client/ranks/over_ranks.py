@@ -64,7 +64,7 @@ def over_ranks(
             )  # fmt: skip
         if f is not None and (isinstance(combine, str) is False or combine == "list"):
             named = rows(lead.names) if lead.names else None
-            stream.combined = lambda whole: f(_values(whole) if named is None else named(_values(whole)))
+            stream.combined = lambda whole: f(_values(whole) if named is None else list(named(_values(whole))))
         else:
             stream.feed.set_fields(lead.names)
             if f is not None:

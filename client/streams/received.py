@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER
 from looptap.protocol.values.unpacking import unpack_values
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.flags import ERROR
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.text import public_line
@@ -20,7 +22,7 @@ def received(message: m.Values, *, discreet: bool = False) -> Batch:
 
     With ``discreet`` an error says no more than a viewer may know. Raises MessageError.
     """
-    values = list(unpack_values(message.form, message.values))
+    values: Sequence[Any] = unpack_values(message.form, message.values)
     count = len(values)
     events, times, windows = array("q"), array("d"), array("q")
     if len(message.events) == len(message.times) == 8 * count and len(message.flags) in (0, count):
@@ -39,9 +41,11 @@ def received(message: m.Values, *, discreet: bool = False) -> Batch:
     return Batch(message.first, *columns, windows=windows or None)
 
 
-def _footprint(message: m.Values, values: list[Any]) -> int:
+def _footprint(message: m.Values, values: Sequence[Any]) -> int:
     """Estimate the bytes that values take, without visiting each plain one."""
     if message.form == m.PACKED:
         return max(size_of(values), len(message.values))
-    width = len(values[0]) if isinstance(values[0], tuple) else 0
+    if isinstance(values, ValueColumns):
+        return len(message.values) + values.list_bytes
+    width = len(values[0]) if message.form == m.ROWS else 0
     return len(message.values) + len(values) * (64 + 40 * width)

@@ -30,8 +30,6 @@ _DTYPES: dict[str, Any] = {
 _NATIVE: dict[str, Any] = {INTEGERS: np.int64, FLOATS: np.float64, FEW_TEXTS: np.uint8, TEXTS: np.uint16}
 _CODES = {"i": INTEGERS, "f": FLOATS, "b": BOOLEANS}
 
-_ROW_BYTES, _ELEMENT_BYTES = 64, 40  # of a row once it is made, and of each of its elements
-
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS)]
 
 
@@ -48,11 +46,6 @@ class _PackedColumns(msgspec.Struct, array_like=True, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_PackedColumns).decode
-
-
-def footprint_of(values: ValueColumns) -> int:
-    """Return the bytes that the values take once they are a list."""
-    return len(values) * (_ROW_BYTES * values.rows + _ELEMENT_BYTES * len(values.columns))
 
 
 def pack_columns(values: ValueColumns) -> bytes:
@@ -76,8 +69,8 @@ def unpack_columns(raw: bytes | memoryview | msgspec.Raw) -> ValueColumns:
 
 
 def _check_footprint(values: ValueColumns, size: int) -> None:
-    if footprint_of(values) > footprint.FREE_BYTES + footprint.BYTES_PER_BYTE * size:
-        raise ValueError(f"{size:,} bytes in columns that would take {footprint_of(values):,} of memory as a list")
+    if values.list_bytes > footprint.FREE_BYTES + footprint.BYTES_PER_BYTE * size:
+        raise ValueError(f"{size:,} bytes in columns that would take {values.list_bytes:,} of memory as a list")
 
 
 def _packed(column: Column) -> _PackedColumn:

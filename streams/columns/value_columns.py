@@ -20,6 +20,7 @@ MAX_COLUMNS = 256
 MAX_TEXT_CHARACTERS, MAX_TEXTS = 64, 65_536
 """The longest text of a column, and the most different ones."""
 
+_ROW_BYTES, _ELEMENT_BYTES = 64, 40  # of a row in a list, and of each of its elements
 _ROWS_AT_A_TIME = 1024  # that an iteration makes
 _NUMBERS: dict[type, Any] = {float: np.float64, int: np.int64, bool: np.bool_}
 _NAMES = {"f": "float", "i": "int", "b": "bool"}
@@ -130,6 +131,11 @@ class ValueColumns(Sequence[Any]):
     def nbytes(self) -> int:
         """The bytes of the columns."""
         return sum(column.nbytes for column in self.columns)
+
+    @property
+    def list_bytes(self) -> int:
+        """The approximate bytes that the values take once they are a list."""
+        return self._length * (_ROW_BYTES * self.rows + _ELEMENT_BYTES * len(self.columns))
 
     def tolist(self) -> list[Any]:
         """Return the values as a list."""

@@ -1,7 +1,7 @@
 """The bounded buffer of a stream: numbered items in columns, newest kept.
 
-Items arrive as a `Batch` and stay columnar; `Record` objects are built only on request. A buffer is not thread-safe:
-its stream holds a lock around it.
+Items arrive as a `Batch` and stay columnar: so do their values where each field has one type. Rows and `Record` objects
+are built only on request. A buffer is not thread-safe: its stream holds a lock around it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress, repeat
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from looptap.streams.columns.growing_columns import GrowingColumns
+from looptap.streams.columns.value_columns import ValueColumns, as_columns
 from looptap.streams.flags import ERROR, HISTORY, PARTIAL, REPEATED, TRIGGER
 from looptap.streams.values.sizing import size_of
 
@@ -22,7 +26,7 @@ CLOCK_JITTER_SECONDS = 1e-3
 """Difference of wall and monotonic clock below which two batches share one wall clock."""
 
 
-Convert: TypeAlias = Callable[[list[Any]], list[Any]]
+Convert: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Record(NamedTuple):
@@ -73,15 +77,15 @@ class Batch(NamedTuple):
     """Items ``first`` to ``first + n - 1`` in columns, of one rank unless ``ranks``.
 
     ``ranks`` and ``events`` are n numbers, ``times`` n monotonic seconds, ``values`` n values (an error's text if its
-    flag says so), ``flags`` n bytes or empty; ``clock`` is the offset from times to seconds since the epoch;
-    ``nbytes`` is the approximate size of the values, 0 to estimate it; ``windows`` are n numbers of windows common to
-    all ranks, which no buffer keeps.
+    flag says so) in a list or as `ValueColumns`, ``flags`` n bytes or empty; ``clock`` is the offset from times to
+    seconds since the epoch; ``nbytes`` is the approximate size of the values, 0 to estimate it; ``windows`` are n
+    numbers of windows common to all ranks, which no buffer keeps.
     """
 
     first: int
     events: array[int]
     times: array[float]
-    values: list[Any]
+    values: Sequence[Any]
     clock: float = 0.0
     flags: bytes = b""
     rank: int = 0
@@ -99,10 +103,12 @@ class Batch(NamedTuple):
         windows = None if self.windows is None else self.windows[span]
         return Batch(self.first + start, *columns, self.clock, self.flags[span], self.rank, nbytes, ranks, windows)
 
-    def good(self) -> list[Any]:
+    def good(self) -> Sequence[Any]:
         """Return the values without errors."""
         if not self.flags:
             return self.values
+        if isinstance(self.values, ValueColumns):
+            return self.values.where(np.frombuffer(self.flags, np.uint8) & ERROR == 0)
         return [v for v, flag in zip(self.values, self.flags, strict=True) if not flag & ERROR]
 
     def converted(self, convert: Convert) -> Batch:
@@ -131,8 +137,8 @@ def _flagged(record: Record, flag: int) -> Record:
     return record._replace(value=None, error=str(record.value)) if flag & ERROR else record
 
 
-def _converted(values: list[Any], flags: bytes | bytearray, convert: Convert) -> list[Any]:
-    if not flags:
+def _converted(values: Sequence[Any], flags: bytes | bytearray, convert: Convert) -> Sequence[Any]:
+    if not flags or isinstance(values, ValueColumns):  # rows, none of which is an error, or what has no fields
         return convert(values)
     wanted = [not flag & ERROR for flag in flags]
     made = iter(convert(list(compress(values, wanted))))
@@ -142,52 +148,95 @@ def _converted(values: list[Any], flags: bytes | bytearray, convert: Convert) ->
 class _Chunk:
     """A run of consecutive items, merged so that small batches need no objects.
 
-    Values are converted when first read: the garbage collector repeatedly traverses 200,000 rows of a custom class,
-    but not bare tuples of numbers.
+    Values of one type a field stay in columns. Those of a list are converted when first read: the garbage collector
+    repeatedly traverses 200,000 rows of a custom class, but not bare tuples of numbers.
     """
 
-    __slots__ = ("clock", "events", "first", "flags", "nbytes", "rank", "ranks", "seen", "start", "times", "values")
+    __slots__ = (
+        "_converted", "_made", "clock", "events", "first", "flags", "nbytes", "rank", "ranks", "start", "times",
+        "values",
+    )  # fmt: skip
 
     def __init__(self, start: int, batch: Batch, nbytes: int) -> None:
         self.start = start  # the position of the first item: how many items came before it
         self.first, self.rank, self.clock, self.nbytes = batch.first, batch.rank, batch.clock, nbytes
-        self.events, self.times = batch.events[:], batch.times[:]
-        self.values, self.flags = batch.values[:], bytearray(batch.flags)
+        self.events, self.times, self.flags = batch.events[:], batch.times[:], bytearray(batch.flags)
+        columns = as_columns(batch.values)
+        self.values = list(batch.values) if columns is None else GrowingColumns(columns)
         self.ranks = None if batch.ranks is None else batch.ranks[:]
-        self.seen = 0  # how many of the values were converted
+        self._converted = 0  # how many of the values of a list were converted
+        self._made: list[Any] = []  # of columns: the rows that were asked for
 
-    def takes(self, batch: Batch, nbytes: int, items: int, most: int) -> bool:
-        return (
-            batch.first == self.first + len(self.values)
-            and batch.rank == self.rank
-            and (batch.ranks is None) == (self.ranks is None)
-            and len(self.values) + len(batch.values) <= items
-            and self.nbytes + nbytes <= most
-            and abs(batch.clock - self.clock) < CLOCK_JITTER_SECONDS
-        )
-
-    def extend(self, batch: Batch, nbytes: int) -> None:
+    def add(self, batch: Batch, nbytes: int, items: int, most: int) -> bool:
+        """Add a batch; return False if it does not belong here."""
+        count = len(self.values)
+        if (
+            batch.first != self.first + count
+            or batch.rank != self.rank
+            or (batch.ranks is None) != (self.ranks is None)
+            or count + len(batch.values) > items
+            or self.nbytes + nbytes > most
+            or abs(batch.clock - self.clock) >= CLOCK_JITTER_SECONDS
+            or not self._add_values(batch.values, items)
+        ):
+            return False
         if batch.flags and not self.flags:
-            self.flags = bytearray(len(self.values))
+            self.flags = bytearray(count)
         if self.flags:
             self.flags += batch.flags or bytes(len(batch.values))
         if self.ranks is not None and batch.ranks is not None:
             self.ranks += batch.ranks
         self.events += batch.events
         self.times += batch.times
-        self.values += batch.values
         self.nbytes += nbytes
+        return True
 
-    def convert(self, convert: Convert) -> None:
-        """Convert the values that are not converted yet."""
-        if self.seen < len(self.values):
-            self.values[self.seen :] = _converted(self.values[self.seen :], self.flags[self.seen :], convert)
-            self.seen = len(self.values)
+    def _add_values(self, values: Sequence[Any], items: int) -> bool:
+        if isinstance(self.values, GrowingColumns):
+            columns = as_columns(values)
+            if columns is not None and self.values.extend(columns):
+                return True
+            if len(self.values) >= items // 4:
+                return False
+            self.values = self.values.view(0, len(self.values)).tolist()  # types that change with each batch
+            self._made = []
+        self.values += values
+        return True
 
-    def part(self, start: int, stop: int) -> Batch:
-        columns = self.events[start:stop], self.times[start:stop], self.values[start:stop]
+    def part(self, start: int, stop: int, convert: Convert | None) -> Batch:
+        """Return items; ``convert`` is applied to their values."""
+        events, times, flags = self.events[start:stop], self.times[start:stop], bytes(self.flags[start:stop])
         ranks = None if self.ranks is None else self.ranks[start:stop]
-        return Batch(self.first + start, *columns, self.clock, bytes(self.flags[start:stop]), self.rank, ranks=ranks)
+        if isinstance(self.values, GrowingColumns):
+            columns = self.values.view(start, stop)
+            values = columns if convert is None else convert(columns)
+        else:
+            values = self._shown(self.values, convert)[start:stop]
+        return Batch(self.first + start, events, times, values, self.clock, flags, self.rank, ranks=ranks)
+
+    def made(self, start: int, convert: Convert | None) -> list[Any]:
+        """Return the values without errors as a list; rows are made once."""
+        if not isinstance(self.values, GrowingColumns):
+            values = self._shown(self.values, convert)
+        else:
+            new = self.values.view(len(self._made), len(self.values))
+            self._made += new if convert is None else convert(new)
+            values = self._made
+        if self.flags:
+            return [v for v, flag in zip(values[start:], self.flags[start:], strict=True) if not flag & ERROR]
+        return values[start:] if start else values
+
+    def forget_made(self) -> None:
+        """Forget the rows that were made of columns: they get names."""
+        self._made = []
+
+    def _shown(self, values: list[Any], convert: Convert | None) -> list[Any]:
+        """Return a list's values, after converting those that are not converted yet."""
+        if convert is not None and self._converted < len(values):
+            new = slice(self._converted, None)
+            values[new] = _converted(values[new], self.flags[new], convert)
+            self._converted = len(values)
+        return values
 
 
 class StreamBuffer:
@@ -219,9 +268,7 @@ class StreamBuffer:
             self._chunks.clear()
             self.nbytes, self.end, self.start = 0, self.end + surplus, self.end + surplus
         last = self._chunks[-1] if self._chunks else None
-        if last is not None and last.takes(batch, nbytes, self._chunk_items, self._chunk_bytes):
-            last.extend(batch, nbytes)
-        else:
+        if last is None or not last.add(batch, nbytes, self._chunk_items, self._chunk_bytes):
             self._chunks.append(_Chunk(self.end, batch, nbytes))
         self.end += len(batch.values)
         self.nbytes += nbytes
@@ -241,9 +288,9 @@ class StreamBuffer:
         if position >= self.end:
             return None, self.end
         index = bisect_right(self._chunks, position, key=lambda chunk: chunk.start) - 1
-        chunk = self._shown(self._chunks[index])
+        chunk = self._chunks[index]
         offset = position - chunk.start
-        batch = chunk.part(offset, min(offset + limit, len(chunk.values)))
+        batch = chunk.part(offset, min(offset + limit, len(chunk.values)), self._convert)
         return batch, position + len(batch.values)
 
     def parts(self) -> list[Batch]:
@@ -257,18 +304,14 @@ class StreamBuffer:
             offset = max(self.start - chunk.start, number + 1 - chunk.first, 0)
             if offset >= len(chunk.values):
                 break
-            found.append((chunk if plain else self._shown(chunk)).part(offset, len(chunk.values)))
+            found.append(chunk.part(offset, len(chunk.values), None if plain else self._convert))
         return found[::-1]
 
     def values(self) -> list[Any]:
         """Return all values without errors."""
         found: list[Any] = []
         for chunk in self._chunks:
-            offset = max(0, self.start - self._shown(chunk).start)
-            if chunk.flags:
-                found += chunk.part(offset, len(chunk.values)).good()
-            else:
-                found += chunk.values[offset:] if offset else chunk.values
+            found += chunk.made(max(0, self.start - chunk.start), self._convert)
         return found
 
     def errors(self) -> list[Record]:
@@ -287,8 +330,5 @@ class StreamBuffer:
     def convert(self, convert: Convert) -> None:
         """Convert values from now on, once each, when they are first read."""
         self._convert = convert
-
-    def _shown(self, chunk: _Chunk) -> _Chunk:
-        if self._convert is not None:
-            chunk.convert(self._convert)
-        return chunk
+        for chunk in self._chunks:
+            chunk.forget_made()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from numpy.typing import NDArray
 
+from looptap.streams.stream.arrow import as_arrow
 from looptap.streams.stream.buffer import Batch, Gap, Record, RunSeam
 from looptap.streams.stream.feed import Feed
 from looptap.streams.stream.tables import Columns, as_array, as_arrays, as_frame, columns_of
@@ -173,7 +174,7 @@ class StreamContents:
         [0.5, 0.25]
         """
         if not names:
-            return as_array(self.values)
+            return as_array(self.columns().values)
         arrays = as_arrays(self.columns(), self.feed.fields, names)
         return arrays if len(arrays) > 1 else arrays[0]
 
@@ -183,3 +184,17 @@ class StreamContents:
         Raises ImportError if pandas is not installed.
         """
         return as_frame(self.columns(), self.feed.fields)
+
+    def to_arrow(self) -> Any:
+        """Return a pyarrow.Table: number, event, rank, time, wall and fields.
+
+        ``time`` (the host's monotonic clock) and ``wall`` (since the epoch) are seconds. Numbers are not copied; what
+        is neither a number nor a text is JSON. Raises ImportError if pyarrow is not installed.
+        """
+        with self.feed.changed:
+            parts = self.feed.buffer.parts_after(0, plain=True)
+        return as_arrow(parts, self.feed.fields)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the table of `to_arrow` to Polars, DuckDB and others that read Arrow."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)

@@ -65,7 +65,7 @@ class Feed:
         self._pumping = self._pump_requested = False
         self.wakes: dict[Callable[[], None], None] = {}
         self.fields: tuple[str, ...] | None = None
-        self._rows: Callable[[list[Any]], list[Any]] | None = None
+        self._rows: Callable[[Sequence[Any]], Sequence[Any]] | None = None
         self.set_fields(fields)
 
     # ------------------------------------------------------------ publishing
@@ -185,7 +185,7 @@ class Feed:
         with self.changed:
             return self.buffer.part(position, limit)
 
-    def take(self, position: int, limit: int) -> tuple[list[Any], int, bool]:
+    def take(self, position: int, limit: int) -> tuple[Sequence[Any], int, bool]:
         """Return up to ``limit`` values, the next position, and True at the end."""
         with self.changed:
             while True:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from looptap.streams.columns.value_columns import Column, TextColumn, ValueColumns, joined
 from looptap.streams.flags import ERROR
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.text import did_you_mean
@@ -23,7 +25,8 @@ class Columns(NamedTuple):
     """The values of a stream with their metadata in equal columns, without errors.
 
     ``numbers``, ``events`` and ``ranks`` are int64; ``times`` (the host's monotonic clock) and ``walls`` (seconds
-    since the epoch) are float64.
+    since the epoch) are float64. ``values`` are a list, or as `ValueColumns` equal one without its rows having been
+    made.
     """
 
     numbers: NDArray[np.int64]
@@ -31,13 +34,12 @@ class Columns(NamedTuple):
     ranks: NDArray[np.int64]
     times: NDArray[np.float64]
     walls: NDArray[np.float64]
-    values: list[Any]
+    values: Sequence[Any]
 
 
 def columns_of(batches: Sequence[Batch]) -> Columns:
     """Return one table of all values in ``batches``."""
-    numbers, events, ranks, times, clocks = [], [], [], [], []
-    values: list[Any] = []
+    numbers, events, ranks, times, clocks, values = [], [], [], [], [], []
     for batch in batches:
         count = len(batch.values)
         keep = slice(None) if not batch.flags else np.frombuffer(batch.flags, np.uint8) & ERROR == 0
@@ -48,7 +50,7 @@ def columns_of(batches: Sequence[Batch]) -> Columns:
         given = np.full(count, batch.rank) if batch.ranks is None else np.frombuffer(batch.ranks, np.int64)
         ranks.append(given[keep])
         clocks.append(np.full(len(good), batch.clock))
-        values += good
+        values.append(good)
     time = _joined(times, np.float64)
     return Columns(
         numbers=_joined(numbers, np.int64),
@@ -56,8 +58,13 @@ def columns_of(batches: Sequence[Batch]) -> Columns:
         ranks=_joined(ranks, np.int64),
         times=time,
         walls=time + _joined(clocks, np.float64),
-        values=values,
+        values=_joined_values(values),
     )
+
+
+def _joined_values(parts: list[Sequence[Any]]) -> Sequence[Any]:
+    columns = joined(parts)
+    return list(chain.from_iterable(parts)) if columns is None else columns
 
 
 def _joined(parts: list[Any], dtype: Any) -> Any:
@@ -70,6 +77,8 @@ def as_array(values: Sequence[Any]) -> NDArray[Any]:
     >>> as_array([(0, 0.5), (1, 0.25)]).shape
     (2, 2)
     """
+    if isinstance(values, ValueColumns) and "str" not in values.types:
+        return np.array(values)
     if "torch" in sys.modules and any(map(is_tensor, values)):
         values = [_of_tensor(value) if is_tensor(value) else value for value in values]
     plain = [tuple(v) if isinstance(v, Row) else v for v in values]  # numpy is five times slower with subclasses
@@ -124,7 +133,9 @@ def _table(columns: Columns, fields: Sequence[str] | None) -> dict[str, Any]:
     return {name + "_" if name in parts else name: column for name, column in about.items()} | parts
 
 
-def _value_columns(values: list[Any], fields: Sequence[str] | None) -> dict[str, Any]:
+def _value_columns(values: Sequence[Any], fields: Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(values, ValueColumns) and (not values.rows or len(fields or ()) == len(values.columns)):
+        return dict(zip(fields if fields and values.rows else ["value"], map(_copied, values.columns), strict=True))
     if fields and all(isinstance(value, tuple) and len(value) == len(fields) for value in values):
         rows = zip(*values, strict=True) if values else ((),) * len(fields)
         return {name: _column(list(column)) for name, column in zip(fields, rows, strict=True)}
@@ -135,7 +146,12 @@ def _value_columns(values: list[Any], fields: Sequence[str] | None) -> dict[str,
     return {"value": _column(values)}
 
 
-def _column(items: list[Any]) -> Any:
+def _copied(column: Column) -> Any:
+    """Return a column that is the reader's own, texts as a list: see `_column`."""
+    return column.tolist() if isinstance(column, TextColumn) else column.copy()
+
+
+def _column(items: Sequence[Any]) -> Any:
     """Return the items unchanged: pandas infers a dtype for scalars, else object."""
     if all(isinstance(item, bool | int | float | complex | str | None) for item in items):
         return items

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.text import did_you_mean
 
 MAX_NAMED_ROWS, MAX_ROW_NAMES = 1_000, 100
@@ -102,12 +103,14 @@ def row_of(items: list[Any]) -> tuple[Any, ...]:
     return kind(values)
 
 
-def rows(fields: Sequence[str]) -> Callable[[list[Any]], list[Any]]:
+def rows(fields: Sequence[str]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """Return a function that names the elements of all matching tuples in a list."""
-    count = len(fields)
-    make: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, row_type(tuple(fields)))
+    count, kind = len(fields), row_type(tuple(fields))
+    make: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, kind)
 
-    def convert(values: list[Any]) -> list[Any]:
+    def convert(values: Sequence[Any]) -> Sequence[Any]:
+        if isinstance(values, ValueColumns):
+            return values.named(kind) if values.rows and len(values.columns) == count else values
         if set(map(type, values)) == {tuple} and set(map(len, values)) == {count}:
             return list(map(make, values))
         return [make(v) if type(v) is tuple and len(v) == count else v for v in values]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.errors import QueryError
 from looptap.streams.values.torch_interop import full, is_tensor, local
 
@@ -100,6 +101,8 @@ def size_of(item: Any) -> int:
         return int(item.nbytes) + 112
     if is_tensor(item):
         return int(item.numel()) * int(item.element_size()) + 400
+    if isinstance(item, ValueColumns):
+        return item.list_bytes
     size = sys.getsizeof(item, 64) + 8
     if isinstance(item, (tuple, list, set, frozenset)):
         return size + _sizes(item)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.feed import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
@@ -143,7 +144,7 @@ class Series:
 
     def _append(self, new: Columns) -> None:
         """Add all values that fit; halve a refused block until misfits stand alone."""
-        if type(None) in set(map(type, new.values)):
+        if not isinstance(new.values, ValueColumns) and type(None) in set(map(type, new.values)):
             there: Any = [value is not None for value in new.values]
             new = Columns._make([*(column[there] for column in new[:-1]), list(compress(new.values, there))])
         if not new.values:

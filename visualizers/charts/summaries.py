@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from looptap.client.line_figures import largest_is_best
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.legends import label_of, run_of
-from looptap.visualizers.data.numbers import Floats, number
+from looptap.visualizers.data.numbers import Floats, in_floats, number
 from looptap.visualizers.data.words import shown
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _lines(stream: Stream) -> Iterator[tuple[str, Floats, Floats]]:
         names = schemas.names_of(first, stream.fields or (), stream.text)
         width = len(first)
         keys: list[Any] = list(first) if isinstance(first, Mapping) else list(range(width))
-        parts = {place: np.array([_part(value, key) for value in columns.values]) for place, key in enumerate(keys)}
+        parts = dict(enumerate(_parts(columns.values, keys)))
         bare = width == 2 and not isinstance(first, Mapping) and not schemas.tells(names, stream.text)
         x = 0 if bare else schemas.x_of(names)
         drawn = [place for place in parts if place != x]
@@ -115,7 +116,14 @@ def _lines(stream: Stream) -> Iterator[tuple[str, Floats, Floats]]:
             name = f"{stream.name} {own}".strip() if len(drawn) > 1 else stream.name or own
             yield name, events if x is None else parts[x], parts[place]
     else:
-        yield stream.name, events, np.array([_part(value, None) for value in columns.values])
+        yield stream.name, events, _parts(columns.values, [None])[0]
+
+
+def _parts(values: Sequence[Any], keys: Sequence[Any]) -> Sequence[Floats]:
+    """Return the part of each value for each key, NaN where it is no number."""
+    if isinstance(values, ValueColumns) and len(values.columns) == len(keys):
+        return list(in_floats(values))
+    return [np.array([_part(value, key) for value in values]) for key in keys]
 
 
 def _part(value: Any, key: Any) -> float:

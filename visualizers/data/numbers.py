@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from looptap.streams.columns.value_columns import TextColumn, ValueColumns
 from looptap.streams.values.torch_interop import is_tensor
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -154,6 +155,9 @@ def scalars(values: Sequence[Any]) -> Floats:
     >>> scalars([1, None, True])
     array([ 1., nan,  1.])
     """
+    if isinstance(values, ValueColumns) and not values.rows and "str" not in values.types:
+        (found,) = in_floats(values)
+        return np.asarray(found, np.float64)
     if _PLAIN.issuperset(map(type, values)):
         try:
             return np.fromiter(values, np.float64, len(values))
@@ -162,12 +166,23 @@ def scalars(values: Sequence[Any]) -> Floats:
     return np.fromiter(map(number, values), np.float64, len(values))
 
 
+def in_floats(values: ValueColumns) -> Floats:
+    """Return the columns as an array (columns, n); texts are NaN."""
+    found: Floats = np.full((len(values.columns), len(values)), np.nan)
+    for place, column in enumerate(values.columns):
+        if not isinstance(column, TextColumn):
+            found[place] = column
+    return found
+
+
 def rows(values: Sequence[Sequence[Any]], width: int) -> Floats:
     """Return rows of ``width`` numbers as an array (width, n), or raise TypeError.
 
     >>> rows([(1, 0.5), (2, 0.25)], 2)[1]
     array([0.5 , 0.25])
     """
+    if isinstance(values, ValueColumns) and values.rows and len(values.columns) == width and "str" not in values.types:
+        return in_floats(values)
     if {width}.issuperset(map(len, values)) and all(issubclass(kind, tuple) for kind in set(map(type, values))):
         if _PLAIN.issuperset(map(type, chain.from_iterable(values))):
             try:

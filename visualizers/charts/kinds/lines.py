@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.counts import count_of, unit_of
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts import schemas
@@ -336,6 +337,8 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
 
 def _gaps_and_none(columns: Floats, values: Sequence[Sequence[Any]]) -> Floats:
     """Return columns of rows in which NaN is None, and infinity what is no number."""
+    if isinstance(values, ValueColumns):  # none of them None
+        return np.where(np.isnan(columns), np.inf, columns)
     for place in np.flatnonzero(np.isnan(columns).any(0)).tolist():
         columns[:, place] = [_present(part) for part in values[place]]
     return columns

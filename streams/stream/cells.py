@@ -1,0 +1,75 @@
+"""Cells of a table of a stream: numbers and texts as they are, the rest as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ABOUT = ("number", "event", "rank", "time", "wall")
+"""The columns that say where a value is from."""
+
+
+def column_names(fields: Sequence[str] | None, value: Any) -> list[str]:
+    """Return the names of a value's columns: its fields, those of a dict, or "value"."""
+    if fields and isinstance(value, tuple) and len(value) == len(fields):
+        return [name if name not in fields[:index] else f"{name}_{index}" for index, name in enumerate(fields)]
+    if isinstance(value, Mapping) and value:
+        return list(dict.fromkeys(map(str, value)))
+    return ["value"]
+
+
+def elements(value: Any, columns: list[str]) -> list[Any]:
+    """Return the element of ``value`` for each column; None where it has none."""
+    if columns == ["value"]:
+        return [value]
+    if isinstance(value, Mapping):
+        by_name = {str(name): item for name, item in value.items()}
+        return [by_name.get(name) for name in columns]
+    if isinstance(value, tuple) and len(value) == len(columns):
+        return list(value)
+    return [value, *[None] * (len(columns) - 1)]
+
+
+def about_names(columns: list[str]) -> list[str]:
+    """Return the names of the other columns, with an underscore on a conflict."""
+    return [f"{name}_" if name in columns else name for name in ABOUT]
+
+
+def as_cell_value(element: Any) -> Any:
+    """Return a number or a text as it is, anything else as JSON."""
+    if element is None or isinstance(element, int | float | str):
+        return element
+    return json.dumps(_plain(element), ensure_ascii=False)
+
+
+def _plain(element: Any) -> Any:
+    if isinstance(element, Mapping):
+        return {str(name): _plain(item) for name, item in element.items()}
+    if isinstance(element, list | tuple | set | frozenset):
+        return [_plain(item) for item in element]
+    if hasattr(element, "tolist"):
+        try:
+            return _plain(element.tolist())
+        except (TypeError, RuntimeError):  # a dtype without numbers in Python, such as 8-bit floats
+            return _plain(element.float().tolist())
+    return element if element is None or isinstance(element, bool | int | float | str) else repr(element)
+
+
+def one_type(column: list[Any]) -> list[Any]:
+    """Convert a column to one type: its own, floats for mixed numbers, else JSON."""
+    kinds = {type(element) for element in column if element is not None}
+    if len(kinds) <= 1 and kinds <= {bool, float}:
+        return column
+    if kinds == {int} and all(element is None or -(1 << 63) <= element < 1 << 63 for element in column):
+        return column
+    if kinds == {int, float}:
+        with contextlib.suppress(OverflowError):
+            return [None if element is None else float(element) for element in column]
+    return [None if element is None else _text(str(as_cell_value(element))) for element in column]
+
+
+def _text(text: str) -> str:
+    """Return ``text`` with characters that UTF-8 lacks escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,244 @@
+"""A stream keeps columns: it reads as a list would, and makes no row unasked."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from array import array
+
+import numpy as np
+import pytest
+from comparing_values import same
+from counts import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from looptap.streams.columns.value_columns import ValueColumns, as_columns
+from looptap.streams.flags import ERROR, PARTIAL
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.stream import Stream, stream_of
+from looptap.streams.values.rows import Row
+from looptap.testing import pair
+from looptap.visualizers.plot import Plot
+
+FIELDS = ("step", "loss")
+ROWS = [(step, step / 7) for step in range(1000)]
+
+
+def batch(first, values, flags=b"", **more):
+    events, times = array("q", range(first, first + len(values))), array("d", range(len(values)))
+    return Batch(first, events, times, values, 1e9, flags, **more)
+
+
+def in_columns(values):
+    columns = as_columns(values)
+    assert columns is not None
+    return columns
+
+
+kinds = [
+    lambda n: n,
+    lambda n: n / 7,
+    lambda n: bool(n % 2),
+    lambda n: "ab"[n % 2],
+    lambda n: f"text {n}",
+    lambda n: (n, n / 7),
+    lambda n: (n / 7, n),
+    lambda n: (n, "train" if n % 3 else "val"),
+    lambda n: (n, f"{n}"),
+    lambda n: None if n % 5 == 0 else n,
+    lambda n: {"a": n},
+]
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, len(kinds) - 1), st.integers(1, 30), st.booleans(), st.integers(0, 2))),
+    st.integers(1, 150),
+    st.sampled_from([None, FIELDS]),
+)
+def test_a_stream_reads_as_if_it_kept_a_list(pieces, buffer, fields):
+    stream, items = Stream(fields=fields, buffer=buffer), []
+    for kind, count, columnar, flagged in pieces:
+        values = [kinds[kind](len(items) + 1 + n) for n in range(count)]
+        flags = b""
+        if flagged:
+            flags = bytes((ERROR if flagged == 2 and n % 4 == 1 else PARTIAL * (n % 2)) for n in range(count))
+            values = ["failed" if flag & ERROR else value for value, flag in zip(values, flags, strict=True)]
+        given_as = as_columns(values) if columnar else None
+        stream.publish(batch(len(items) + 1, values if given_as is None else given_as, flags))
+        items += zip(values, flags or bytes(count), strict=True)
+        if len(items) % 2:  # what was read before must not change what is read later
+            assert len(stream.values) == len(stream)
+    kept = items[stream.forgotten :]
+    wanted = [value for value, flag in kept if not flag & ERROR]
+    plain = [tuple(value) if isinstance(value, Row) else value for value in stream.values]
+    assert same(plain, wanted)
+    assert len(kept) <= buffer
+    for value in stream.values:
+        named = fields is not None and isinstance(value, tuple) and len(value) == 2
+        assert isinstance(value, Row) == named
+    columns = stream.columns()
+    assert same([tuple(v) if isinstance(v, Row) else v for v in columns.values], wanted)
+    first = len(items) - len(kept) + 1
+    assert columns.numbers.tolist() == [n for n, (_, flag) in enumerate(kept, first) if not flag & ERROR]
+    records = stream.records
+    assert [record.number for record in records] == list(range(first, len(items) + 1))
+    assert [record.error for record in records] == ["failed" if flag & ERROR else None for _, flag in kept]
+    paged = [value for page in stream.pages(7) for value in page.good()]
+    assert same([tuple(v) if isinstance(v, Row) else v for v in paged], wanted)
+
+
+def test_arrays_and_tables_are_read_without_rows(monkeypatch):
+    stream = Stream(fields=FIELDS)
+    for first in range(0, 1000, 100):
+        stream.publish(batch(first + 1, ROWS[first : first + 100]))
+    monkeypatch.setattr(ValueColumns, "tolist", lambda self: pytest.fail("rows were made"))
+    monkeypatch.setattr(ValueColumns, "__iter__", lambda self: pytest.fail("rows were made"))
+    step, loss = stream.to_numpy("step", "loss")
+    assert step.dtype == np.int64
+    assert np.array_equal(loss, np.arange(1000) / 7)
+    assert stream.to_numpy().shape == (1000, 2)
+    frame = stream.to_pandas()
+    assert frame["loss"].tolist() == loss.tolist()
+    assert isinstance(stream.columns(990).values, ValueColumns)
+    assert stream.latest.loss == 999 / 7
+
+
+def test_a_chart_draws_columns_without_rows(monkeypatch):
+    stream = Stream(fields=FIELDS)
+    stream.publish(batch(1, in_columns(ROWS)))
+    plot = Plot(stream)
+    monkeypatch.setattr(ValueColumns, "tolist", lambda self: pytest.fail("rows were made"))
+    monkeypatch.setattr(ValueColumns, "__iter__", lambda self: pytest.fail("rows were made"))
+    stream.publish(batch(1001, in_columns([(step, step / 7) for step in range(1000, 2000)])))
+    assert plot.pull()
+    (picture,) = plot.pictures()
+    line = picture.marks[0]
+    assert line.x[-1] == 1999
+    assert line.y[-1] == 1999 / 7
+
+
+def test_what_a_reader_changes_is_its_own():
+    stream = stream_of(ROWS, fields=FIELDS)
+    stream.to_numpy("loss")[:] = 0
+    stream.to_numpy()[:] = 0
+    frame = stream.to_pandas()
+    frame.loc[:, "loss"] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        stream.columns().values.columns[1][:] = 0
+    assert stream.to_numpy("loss").tolist() == [loss for _, loss in ROWS]
+
+
+def test_what_was_read_stays_while_the_stream_grows():
+    stream, seen = Stream(fields=FIELDS), []
+    for first in range(0, 1000, 10):
+        stream.publish(batch(first + 1, in_columns(ROWS[first : first + 10])))
+        seen.append(stream.columns().values)
+    assert all(values == ROWS[: len(values)] for values in seen)
+
+
+def test_names_that_come_later_name_the_rows_that_were_read_before():
+    stream = Stream()
+    stream.publish(batch(1, ROWS[:20]))
+    assert stream.values[3] == (3, 3 / 7)
+    stream.feed.set_fields(FIELDS)
+    assert stream.values[3].loss == 3 / 7
+    assert stream.columns().values[3].step == 3
+
+
+# ---------------------------------------------------------------- Arrow
+
+MIXED = [(1, 0.5, "train", True), (2, math.nan, "val", False), (3, -0.0, "train", True)]
+
+
+@pytest.fixture
+def pyarrow():
+    return pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install pyarrow")
+
+
+def test_an_arrow_table_has_the_columns_of_the_stream_with_their_types(pyarrow):
+    stream = stream_of(MIXED, fields=("step", "loss", "phase", "number"))
+    table = stream.to_arrow()
+    assert table.column_names == ["number_", "event", "rank", "time", "wall", "step", "loss", "phase", "number"]
+    assert [str(kind) for kind in table.schema.types] == [
+        "int64", "int64", "int64", "double", "double", "int64", "double", "string", "bool",
+    ]  # fmt: skip
+    assert table["phase"].to_pylist() == ["train", "val", "train"]
+    assert table["loss"].null_count == 0
+    assert math.isnan(table["loss"][1].as_py())
+    assert table["number"].to_pylist() == [True, False, True]
+    assert stream_of([1.5, 2.5]).to_arrow()["value"].to_pylist() == [1.5, 2.5]
+
+
+def test_numbers_are_handed_over_without_a_copy(pyarrow):
+    stream = stream_of(ROWS, fields=FIELDS)
+    kept = stream.columns(plain=True).values.columns[1]
+    read = pyarrow.table(stream)["loss"]  # through the C stream
+    assert read.num_chunks == 1
+    assert read.chunk(0).buffers()[1].address == kept.ctypes.data
+
+
+def test_parts_and_errors_are_a_table_too(pyarrow):
+    stream = Stream(fields=FIELDS, buffer=80)
+    for first in range(0, 100, 10):
+        stream.publish(batch(first + 1, in_columns(ROWS[first : first + 10])))
+    assert stream.to_arrow()["step"].to_pylist() == list(range(20, 100))
+    assert stream.to_arrow().column("step").num_chunks > 1
+    stream.publish(batch(101, ["failed", (7, 0.5)], bytes((ERROR, 0))))
+    assert stream.to_arrow()["step"].to_pylist()[-2:] == [99, 7]
+    assert stream.to_arrow()["number"].to_pylist()[-2:] == [100, 102]
+
+
+def test_what_is_no_number_and_no_text_is_json(pyarrow):
+    stream = stream_of([{"a": 1, "b": [1, 2]}, {"a": None, "b": {"c": 2**70}}])
+    assert stream.to_arrow().select(["a", "b"]).to_pylist() == [
+        {"a": 1, "b": "[1, 2]"},
+        {"a": None, "b": '{"c": 1180591620717411303424}'},
+    ]
+    assert stream_of([1, 2.5, None]).to_arrow()["value"].to_pylist() == [1.0, 2.5, None]
+    assert stream_of([(1, 2)]).to_arrow()["value"].to_pylist() == ["[1, 2]"]
+    assert stream_of(["\ud800", "\ud800"]).to_arrow()["value"].to_pylist() == ["\\ud800"] * 2
+    assert Stream(fields=FIELDS).to_arrow().column_names[5:] == ["step", "loss"]
+    assert Stream().to_arrow().num_rows == 0
+
+
+def test_without_pyarrow_a_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for read in (stream_of(ROWS).to_arrow, stream_of(ROWS).__arrow_c_stream__):
+        with pytest.raises(ImportError, match=r"need pyarrow: pip install 'looptap\[parquet\]'"):
+            read()
+
+
+def test_polars_reads_a_stream(pyarrow):
+    polars = pytest.importorskip("polars", reason="polars is not installed: pip install polars")
+    stream = stream_of(ROWS, fields=FIELDS)
+    frame = polars.DataFrame(stream)
+    assert frame.filter(polars.col("step") > 997)["loss"].to_list() == [998 / 7, 999 / 7]
+
+
+QUERY = """
+import duckdb
+from looptap import stream_of
+stream = stream_of([(step, step / 7) for step in range(1000)], fields=("step", "loss"))
+print(duckdb.sql("SELECT count(*), max(loss) FROM stream WHERE step < 10").fetchall() == [(10, 9 / 7)])
+"""
+
+
+def test_duckdb_reads_a_stream(pyarrow):
+    pytest.importorskip("duckdb", reason="duckdb is not installed: pip install duckdb")
+    done = subprocess.run([sys.executable, "-c", QUERY], capture_output=True, text=True)  # it complains at its exit
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_live_stream_is_read_as_a_table(pyarrow):
+    job = pair(manual=True)
+    stream = job.run.stream("step, loss", on="batch")
+    for step, loss in ROWS[:100]:
+        job.agent.emit("batch", step=step, loss=loss)
+    job.deliver()
+    assert isinstance(stream.columns().values, ValueColumns)
+    assert stream.to_arrow().select(["step", "loss"]).to_pylist()[-1] == {"step": 99, "loss": 99 / 7}
+    job.run.close()
+    job.agent.close()
