@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 from looptap.agent.life_cycle import LifeCycle
-from looptap.agent.loop.evaluation_plan import event_of
 from looptap.agent.run.resume_lineage import seen_by
 from looptap.agent.wiring import Components
+from looptap.streams.events import event_of
 
 STATE_VERSION = 1
 """The version of a state."""

@@ -12,9 +12,10 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
+from looptap.agent.loop.columns.event_batch import EventBatch
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS, MAX_PENDING_EVENTS_WITHOUT_WAIT, OVERFLOW_EVENTS
 from looptap.streams.errors import StreamEnded
-from looptap.streams.events import Event
+from looptap.streams.events import EventOrigin
 from looptap.testing import pair, parts_of
 
 SUMS = "sum(e.step for e in events), len(events), first(e.step for e in events)"
@@ -133,7 +134,7 @@ def test_the_number_of_pending_events_is_bounded(run):
     most = 0
     for step in range(1, 20 * MAX_PENDING_EVENTS):
         agent.emit("batch", step=step)
-        most = max(most, len(parts_of(agent).sources.evaluator.events))
+        most = max(most, parts_of(agent).sources.evaluator.pending())
     agent.emit("epoch")
     assert most <= MAX_PENDING_EVENTS_WITHOUT_WAIT  # beyond 256 only while the I/O thread has a piece and no processor
     assert stream.wait(1, timeout=60)
@@ -209,7 +210,8 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
             raise KeyboardInterrupt
 
     attached.evaluate, attached._reduce, attached._feed, attached._mapped = pressed, pressed, None, None
-    batch = [(Event({"step": n}, number=n), n, 0.0, 0) for n in range(2, 22)]
+    rows = [element for n in range(2, 22) for element in (n, 0.0, 0, n)]
+    batch = EventBatch.of_rows(EventOrigin("batch"), ["step"], rows)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             attached.evaluate_batch(batch)
@@ -237,7 +239,7 @@ def test_an_evaluation_that_does_not_return_blocks_no_event_and_keeps_no_memory(
     try:
         for step in range(1, OVERFLOW_EVENTS + 5_000):  # one wait of half a second for each would take nine hours
             agent.emit("batch", step=step)
-        assert len(evaluator.events) < 5_000
+        assert evaluator.pending() < 5_000
         assert evaluator.turn.overdue
     finally:
         over.set()
@@ -245,7 +247,7 @@ def test_an_evaluation_that_does_not_return_blocks_no_event_and_keeps_no_memory(
     agent.emit("batch", step=-1)
     soon(lambda: stuck.state == "failed")
     assert "did not return" in stuck.reason
-    assert not evaluator.events
+    assert not evaluator.pending()
     fresh = client.stream("step", on="batch")
     agent.emit("batch", step=7)
     fresh.wait(1)

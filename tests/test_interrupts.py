@@ -159,7 +159,7 @@ def check_stream(job: Job, stream: Any, kind: str, steps: dict[int, int]) -> Non
 
 
 @sweep(97)
-@pytest.mark.parametrize("enough", [1, 4])
+@pytest.mark.parametrize("enough", [1, 3, 4])
 @pytest.mark.parametrize("kind", QUERIES)
 def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_intact(kind, enough, fraction):
     def once(at: int) -> tuple[int, KeyboardInterrupt | None]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
-from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, Inbox, Item, QueueSet, ValueBatch, ValueQueue, leading
+from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, Item, ValueBatch, leading
+from looptap.agent.handoff.value_queue import Inbox, QueueSet, ValueQueue
 
 ITEM_OVERHEAD_BYTES = 192
 """Overhead of a stored value: the tuple, its number, event and time, its slot."""
@@ -99,22 +101,20 @@ class HistoryBuffer:
         if self.readers:
             self._wake_readers(number)
 
-    def put_all(
-        self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
-    ) -> None:
+    def put_all(self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], size: int) -> None:
         """Append the next values in place of the oldest ones. Loop thread."""
         count, history, slots = len(values), self._history, self.slots
         if count > self.capacity:
-            for one in zip(events, times, values, sizes, strict=True):
-                self.put(*one)
+            for one in zip(events, times, values, strict=True):
+                self.put(*one, size)
             return
         with history.lock:
             first = self._made + 1
-            items = list(zip(range(first, first + count), events, times, values, sizes, strict=True))
+            items = list(zip(range(first, first + count), events, times, values, repeat(size, count), strict=True))
             start = first % self.capacity
             end = min(start + count, self.capacity)
             rest = count - (end - start)
-            growth = sum(sizes) + count * ITEM_OVERHEAD_BYTES
+            growth = count * (size + ITEM_OVERHEAD_BYTES)
             growth -= sum([old[4] + ITEM_OVERHEAD_BYTES for old in slots[start:end] + slots[:rest] if old is not None])
             oldest = max(self.first, first + count - self.capacity)
             self._made += count  # from here to the last of these steps Python delivers no signal
@@ -213,7 +213,7 @@ class Cursor:
             items = self.buffer.read(self.position, count, upto)
         if items:
             self._skip(items[0][0] - 1)
-        return leading(items, size)
+        return leading(items, count, size)
 
     def take(self, columns: ValueBatch) -> None:
         """Remove the values that `peek` returned."""
@@ -275,7 +275,8 @@ class HandedOverCursor:
                 self._rest = False
                 self._queues.close(self._queue)
             return self.reader.peek(count, size)
-        return columns._replace(numbers=tuple(number + self._base for number in columns.numbers))
+        first = columns.numbers[0] + self._base
+        return columns._replace(numbers=range(first, first + len(columns.numbers)))
 
     def take(self, columns: ValueBatch) -> None:
         """Remove the values that `peek` returned."""

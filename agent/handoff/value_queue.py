@@ -9,57 +9,16 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 
-MIN_VALUE_BYTES = 64
-"""Every value counts as at least this large."""
+from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, Item, ValueBatch, ValueBlock, leading
+
 RESERVATION_BYTES = 65_536
 """Bytes that a queue reserves at a time."""
 MAX_FREE_SHARE_PER_QUEUE = 2
 """A queue may hold this many times the free bytes: a client that does not read leaves room for those that do."""
 MAX_VALUES_PER_TRANSFER = 16_384
-"""Values that the I/O thread moves at once out of the list to which the training thread appends."""
-
-
-class FlaggedValue:
-    """A value with flags, condition inputs (flight recorder) or a window number."""
-
-    __slots__ = ("condition_inputs", "flags", "value", "window")
-
-    def __init__(self, value: Any, flags: int, kept: dict[str, Any] | None = None, window: int = 0) -> None:
-        self.value, self.flags, self.condition_inputs, self.window = value, flags, kept, window
-
-
-Item: TypeAlias = tuple[int, int, float, Any, int]
-"""One value in a queue: its number, the number and time of its event, the value, its bytes."""
-
-
-class ValueBatch(NamedTuple):
-    """Consecutive items, column by column."""
-
-    numbers: tuple[int, ...]
-    events: tuple[int, ...]
-    times: tuple[float, ...]
-    values: tuple[Any, ...]
-    sizes: tuple[int, ...]
-
-    @classmethod
-    def of(cls, items: Sequence[Item]) -> ValueBatch | None:
-        """Return items as columns; None if there are none."""
-        return cls(*zip(*items, strict=True)) if items else None
-
-
-def leading(items: Sequence[Item], size: int) -> ValueBatch | None:
-    """Return the first items with consecutive numbers: up to ``size`` bytes, or one."""
-    columns = ValueBatch.of(items)
-    if columns is None or (columns.numbers[-1] - columns.numbers[0] < len(items) and sum(columns.sizes) <= size):
-        return columns
-    first, total = items[0][0], 0
-    for i, item in enumerate(items):
-        total += item[4]
-        if item[0] != first + i or (i and total > size):
-            return ValueBatch.of(items[:i])
-    return columns
+"""Values, or blocks of them, that the I/O thread moves at once out of the list to which the training thread appends."""
 
 
 class Inbox:
@@ -93,10 +52,8 @@ class ValueSink(Protocol):
     def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value."""
 
-    def put_all(
-        self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
-    ) -> None:
-        """Append the next values."""
+    def put_all(self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], size: int) -> None:
+        """Append the next values, of ``size`` bytes each; they do not change later."""
 
     def lose(self, count: int = 1) -> None:
         """Skip numbers of values that will never exist, and count them as dropped."""
@@ -254,7 +211,8 @@ class ValueQueue:
     unobserved = False  # a client reads them
     # Byte counters with one writer each are exact without a lock: their difference is pending.
     __slots__ = (
-        "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken_bytes", "closed", "dropped", "inboxes",
+        "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken", "_taken_bytes", "closed", "dropped",
+        "inboxes",
         "number", "values",
     )  # fmt: skip
 
@@ -262,14 +220,14 @@ class ValueQueue:
         self._queues, self._ready, self.values = queues, queues.ready, values
         self.inboxes: tuple[Inbox, ...] = ()
         self.closed = False  # by the I/O thread, for good
-        # The training thread's. A value waits as a bare tuple in a list, which costs least to make and to leave
+        # The training thread's. A single value waits as a bare tuple in a list, which costs least to make and to leave
         # behind; one append is all or nothing, whatever interrupts it.
-        self._items: list[Item] = []
+        self._items: list[Item | ValueBlock] = []
         self.number = self.dropped = 0
         self._granted = self._room = 0  # bytes granted since the start, and what is left of the last grant
         # The I/O thread's.
-        self._held: list[Item] = []
-        self._taken_bytes = 0
+        self._held: list[Item | ValueBlock] = []
+        self._taken = self._taken_bytes = 0
 
     def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value, or count it as dropped if there is no room."""
@@ -293,23 +251,30 @@ class ValueQueue:
         if number == 1:
             self._queues.wake_at_once()
 
-    def put_all(
-        self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], sizes: Sequence[int]
-    ) -> None:
-        """Append the next values, counting those without room as dropped."""
-        room = self._room - sum(sizes)
-        if room < 0 or not self.number:
-            for one in zip(events, times, values, sizes, strict=True):
-                self.put(*one)
-            return
-        first = self.number + 1
-        items = list(zip(range(first, first + len(values)), events, times, values, sizes, strict=True))
-        self.number, self._room = self.number + len(values), room
-        self._items += items
+    def put_all(self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], size: int) -> None:
+        """Append the next values as a block, counting those without room as dropped."""
+        count = len(events)
+        room = self._room - count * size
+        if room < 0:
+            room = self._reserve(count * size, count)
+            if room < 0:
+                if count == 1:
+                    self.put(events[0], times[0], values[0], size)
+                    return
+                for half in (slice(count // 2), slice(count // 2, count)):
+                    self.put_all(events[half], times[half], values[half], size)
+                return
+        block = ValueBlock(self.number + 1, events, times, values, size)
+        items = block.items() if self.inboxes else ()
+        # From here to the end of the append Python delivers no signal, as in `put`.
+        self.number, self._room = self.number + count, room
+        self._items.append(block)
         for inbox in self.inboxes:
             inbox.items.extend(items)
         if self not in self._ready:
             self._queues.announce(self)
+        if block.first == 1:
+            self._queues.wake_at_once()
 
     def lose(self, count: int = 1) -> None:
         """Skip numbers of values that will never exist, and count them as dropped."""
@@ -322,12 +287,12 @@ class ValueQueue:
         self._queues.changed = True
         self._queues.announce(self)
 
-    def _reserve(self, size: int) -> int:
-        """Reserve bytes; return those left after the value, below 0 without room."""
+    def _reserve(self, size: int, count: int = 1) -> int:
+        """Reserve bytes; return those left after ``count`` values, below 0 without room."""
         left, room, queues = self.values - len(self), self._room, self._queues
         free = queues.free_bytes() + room
         held = self.pending_bytes()
-        if left <= 0 or free < size or (held and held + size > MAX_FREE_SHARE_PER_QUEUE * free):
+        if left < count or free < size or (held and held + size > MAX_FREE_SHARE_PER_QUEUE * free):
             return -1
         grant = max(size, min(RESERVATION_BYTES, free, left * MIN_VALUE_BYTES))
         more, rest = grant - room, grant - size
@@ -346,15 +311,25 @@ class ValueQueue:
         if not self._held:
             self._held = self._items[:MAX_VALUES_PER_TRANSFER]
             del self._items[: len(self._held)]
-        return leading(self._held[:count], size)
+        return leading(self._held, count, size)
 
     def take(self, columns: ValueBatch) -> None:
         """Remove the values that `peek` returned."""
-        del self._held[: len(columns.numbers)]
-        size = sum(columns.sizes)
-        self._taken_bytes += size
+        held: list[Any] = self._held
+        left = len(columns.numbers)
+        self._taken += left
+        if type(held[0]) is not ValueBlock:
+            del held[:left]
+        else:
+            whole = 0
+            while left and left >= len(block := held[whole]):
+                whole, left = whole + 1, left - len(block)
+            if left:
+                held[whole] = held[whole].part(left, len(held[whole]))
+            del held[:whole]
+        self._taken_bytes += columns.nbytes
         if not self.closed:
-            self._queues.taken += size
+            self._queues.taken += columns.nbytes
 
     # ------------------------------------------------------------ from either thread
 
@@ -367,4 +342,5 @@ class ValueQueue:
         return self._granted - self._room - self._taken_bytes
 
     def __len__(self) -> int:
-        return len(self._items) + len(self._held)
+        dropped = self.dropped  # looked at first: the training thread raises it last
+        return self.number - dropped - self._taken

@@ -6,9 +6,11 @@ The path of an event, from `Agent.emit` to a value in a queue
    `EvaluationPlan` with the present queries. Queries are replaced as a whole tuple, so that one `is` shows whether any
    was attached or detached. The plan splits them: *deferred* ones are arithmetic on a few numbers, *immediate* ones are
    anything else.
-3. For the deferred ones the loop thread copies their numbers and appends one tuple to the `DeferredEvaluator`. Some
-   twenty events later the I/O thread evaluates them together, or the loop thread itself if they pile up: a query that
-   runs after a training step finds cold caches and costs ten times as much, and a batch pays that once.
+3. For the deferred ones the loop thread copies their numbers into the flat list of the plan, in one step. Some twenty
+   events later the I/O thread evaluates them together, or the loop thread itself if they pile up: a query that runs
+   after a training step finds cold caches and costs ten times as much, and a batch pays that once. The batch is columns
+   (`EventBatch`): a query that only names observables hands them on as they are. Where keeping its numbers is all that
+   an event entails, `EventSource.shortcut` is set, and steps 2 and 4 are left out.
 4. For the immediate ones it makes the `Event`, runs the pending commands, then each query: charged to its
    `CostMeter`, inside a `StateGuard` unless its code is known to be harmless. Their values go to `ValueQueue`s.
 5. What a command leaves for afterwards (a pause, an exception for the host) is raised as `DeferredActions` out of the
@@ -26,12 +28,13 @@ Why in this order
 What is spelled out twice for speed, and the row of docs/benchmarks.md that pays for it
 - `Agent.emit`: the dict of `EventSources` as an attribute, in place of `EventSources.open`:
   "emit with 4 observables, no client attached".
-- `EventSource.deliver`: copying the numbers and appending them, in place of `copied_numbers` and a method of
-  `DeferredEvaluator`: "a step with five streams", "step, loss: an event after a training step".
+- `EventSource.deliver`: the shortcut in place of `_deliver`, a function made for the names (`row_maker`) in place of
+  `copied_numbers`, and `acquire` in place of `with`: "a step with five streams", "step, loss: an event after a
+  training step".
 - `event_of`: the fields of an `Event`, in place of its constructor:
   "lambda e: (e.step, e.loss): an event, 50,000 in a row".
 - `AttachedQuery._reduce`: `evaluate` without what is settled for a batch:
   "mean(e.loss for e in events): an event, 50,000 in a row".
-- `AttachedQuery._evaluate_numbers_in_bulk`: a batch of numbers in one `put_all`, in place of `evaluate` for each:
+- `AttachedQuery._put_at_once`: a batch of numbers in one `put_all`, in place of `evaluate` for each:
   "step, loss: an event, 50,000 in a row".
 """

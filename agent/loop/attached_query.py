@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
-from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, FlaggedValue, Item, ValueSink
-from looptap.agent.loop.deferred_evaluation import MISSED
+from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item, bytes_each
+from looptap.agent.handoff.value_queue import ValueSink
+from looptap.agent.loop.columns.event_batch import MISSED, EventBatch, EventOccurrence
 from looptap.agent.loop.guard.state_guard import StateGuard
 from looptap.agent.loop.overhead_budget import CostMeter
 from looptap.agent.loop.query_status import QueryStatus
@@ -18,11 +17,7 @@ from looptap.streams.flags import ERROR
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import Latest, Mapped, Output, Pipeline, needs_group
 from looptap.streams.operators.trust import Sight
-from looptap.streams.values.snapshots import NUMBERS, snapshot
-
-EventOccurrence: TypeAlias = tuple[Any, int, float, int]
-"""An event with its number, time and the number of the last one before its group; None ends the group of the number,
-`MISSED` stands for an event that Ctrl-C has cut short."""
+from looptap.streams.values.snapshots import snapshot
 
 
 class AttachedQuery(QueryStatus):
@@ -37,17 +32,9 @@ class AttachedQuery(QueryStatus):
     """
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        sink: ValueSink,
-        *,
-        on: str,
-        name: str = "",
-        max_bytes: int,
-        recorder: FlightRecorder[Item] | None = None,
-        meter: CostMeter,
-        places: Sequence[Latest] = (),
-    ) -> None:
+        self, pipeline: Pipeline, sink: ValueSink, *, on: str, name: str = "", max_bytes: int,
+        recorder: FlightRecorder[Item] | None = None, meter: CostMeter, places: Sequence[Latest] = (),
+    ) -> None:  # fmt: skip
         super().__init__(pipeline, sink, meter, places)
         self.on, self.name, self.max_bytes, self.recorder = on, name or pipeline.text, max_bytes, recorder
         self.grouped, self.every = needs_group(pipeline), pipeline.every
@@ -192,14 +179,15 @@ class AttachedQuery(QueryStatus):
             self.warning = warning
             self._notify()
 
-    def evaluate_batch(self, batch: Sequence[EventOccurrence]) -> None:
+    def evaluate_batch(self, events: EventBatch) -> None:
         """Evaluate the query at the events it has not seen, and end their windows."""
-        if batch and batch[0][1] <= self.seen:  # Ctrl-C had come
+        if self._feed is not None and self._put_at_once(self._feed, events):
+            return
+        batch: Sequence[EventOccurrence] = events.occurrences
+        if batch[0][1] <= self.seen:  # Ctrl-C had come
             batch = [one for one in batch if (one[1] > self.seen if one[0] is not None else one[3] != self.closed)]
         if self.every != 1:
             batch = [one for one in batch if one[0] is None or not one[1] % self.every]
-        if not batch or (self._feed is not None and self._evaluate_numbers_in_bulk(self._feed, batch)):
-            return
         begun = self.events > 0 and self.state == "live" and not (self.suspended or self._flush_requested)
         evaluate = self._reduce if begun and self.deferred and not self.pipeline.mapped else self.evaluate
         rest = iter(batch)
@@ -236,35 +224,45 @@ class AttachedQuery(QueryStatus):
             self._interrupted(sink.number - before, event, number, now)
             raise
 
-    def _evaluate_numbers_in_bulk(self, feed: Callable[[Any], Any], batch: Sequence[EventOccurrence]) -> bool:
-        """Put a batch at once; False if a value is neither a number nor a row of them."""
-        happened = [one for one in batch if one[0] is not None]
-        values: list[Any] = []
-        try:
-            values.extend(map(feed, map(itemgetter(0), happened)))
-        except Exception:  # one by one, the others get through
+    def _put_at_once(self, feed: Callable[[Any], Any], batch: EventBatch) -> bool:
+        """Put the values of a batch as one block; False if that is not possible."""
+        found = batch.events
+        if found is None:  # Ctrl-C has come
             return False
+        found = found.every(self.every)
+        if len(found) < 2:
+            return not len(found)
+        if found.numbers[0] <= self.seen:  # Ctrl-C had come
+            return False
+        bare = self.pipeline.bare
+        values = self._fed(feed, found) if bare is None else found.table(bare.names, bare.single)
+        if not (size := bytes_each(values)):
+            return False
+        sink, before = self.sink, self.sink.number
+        try:
+            sink.put_all(found.event_numbers, found.event_times, values, size)
+        finally:  # all of them, unless Ctrl-C came
+            if done := sink.number - before:
+                self.seen = found.numbers[done - 1]
+            self.events += done
+        self._in_a_row = 0
+        return True
+
+    def _fed(self, feed: Callable[[Any], Any], batch: EventBatch) -> list[Any]:
+        """Return the values of the batch up to an error, which is the last of them."""
+        values: list[Any] = []
+        happened = batch.occurrences
+        try:
+            values.extend(map(feed, [one[0] for one in happened]))
+        except Exception as error:  # one by one, the others get through
+            values.append(error)
         except KeyboardInterrupt:
             if len(values) < len(happened):  # it was evaluating this one, which may never end
                 for event, number, now, began in happened[: len(values)]:
                     self.evaluate(event, number, now, began)
                 self.miss(*happened[len(values)][1:3])
             raise
-        kinds = set(map(type, values))
-        rows = kinds == {tuple} and NUMBERS.issuperset(map(type, chain.from_iterable(values)))
-        if not (rows or kinds <= NUMBERS):
-            return False
-        sizes = [MIN_VALUE_BYTES * (len(value) or 1) for value in values] if rows else [MIN_VALUE_BYTES] * len(values)
-        numbers, times = [number for _, number, _, _ in happened], [now for _, _, now, _ in happened]
-        sink, before = self.sink, self.sink.number
-        try:
-            sink.put_all(numbers, times, values, sizes)
-        finally:  # all of them, unless Ctrl-C came
-            if done := sink.number - before:
-                self.seen = numbers[done - 1]
-            self.events += done
-        self._in_a_row = 0
-        return True
+        return values
 
     def log(self, value: Any, now: float, call: int) -> None:
         """Append the value of the host's ``call``-th call.
@@ -384,7 +382,7 @@ class AttachedQuery(QueryStatus):
                 put(number, now, FlaggedValue(copy, flags) if flags else copy, size)
             elif event is not None:
                 kept, more = self._inputs(event)
-                put(number, now, FlaggedValue(copy, flags, kept), size + more)
+                put(number, now, FlaggedValue(copy, flags, kept, nbytes=size + more), size + more)
 
     def _inputs(self, event: Event) -> tuple[dict[str, Any], int]:
         """Return snapshots of the inputs of the flight recorder's condition."""
@@ -397,3 +395,4 @@ class AttachedQuery(QueryStatus):
                 kept[name], size = snapshot(getattr(event, name), self.max_bytes)
                 total += size
         return kept, total
+

@@ -1,9 +1,9 @@
 """Deferred evaluation of queries that are arithmetic on a few numbers.
 
 After a training step the caches hold the loop's code, not looptap's: a query evaluated there costs ten times what it
-costs in a row. So the training thread only copies the numbers, and the queries of some twenty events run together, on
-the I/O thread after a wakeup; in a loop so fast that they pile up, on the training thread, which has the caches
-warm then. Every other query is evaluated at its event.
+costs in a row. So the training thread only copies the numbers into one flat list, and the queries of some twenty events
+run together, on the I/O thread after a wakeup; in a loop so fast that they pile up, on the training thread, which has
+the caches warm then. Every other query is evaluated at its event.
 
 Guarantees: each query sees its events and the ends of its groups in order, none twice; the number of pending events is
 bounded by evaluating them, not by dropping any. Ctrl-C during an evaluation costs a query one value: the next
@@ -13,22 +13,21 @@ evaluation does the rest of the piece. Assumes that events are appended under th
 from __future__ import annotations
 
 import threading
-from collections import deque
-from itertools import groupby, islice, repeat, starmap
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from looptap.agent.handoff.value_queue import QueueSet
 
 MAX_PENDING_EVENTS = 256
-"""Events that the training thread leaves to the I/O thread; beyond, it evaluates them itself."""
+"""Events of one type that the training thread leaves to the I/O thread; beyond, it evaluates them itself."""
 MAX_PENDING_EVENTS_WITHOUT_WAIT = 2048
 """Events beyond which it even waits for the I/O thread to finish its piece."""
 OVERFLOW_EVENTS = 65_536
 """Events beyond which the deferred queries fail: they must not pile up without bound."""
-EVENTS_PER_BATCH = 64
+EVENTS_PER_BATCH = 256
 """Events that are evaluated at once."""
+BATCHES_PER_TURN = 4
+"""Batches that the I/O thread evaluates before it sends their values."""
 
 
 LOCK_TIMEOUT_SECONDS = 0.5
@@ -36,19 +35,28 @@ LOCK_TIMEOUT_SECONDS = 0.5
 
 
 class Evaluable(Protocol):
-    """The plan of an event, which evaluates its deferred queries."""
+    """The plan of one type's events, with those that wait for evaluation."""
 
-    def evaluate(self, waiting: list[Any]) -> None:
+    rows: list[Any]
+    """The pending events, ``width`` elements each, one after the other.
+
+    Only appended to, an event in one step, and emptied from the front.
+    """
+    limit: int
+    """The length of ``rows`` beyond which its producer calls `DeferredEvaluator.notify`.
+
+    0 until a wakeup is on its way, so that there is one comparison at an event.
+    """
+    width: int
+    started: bool
+    """False before the first event, which is evaluated without delay: a client has just asked."""
+    replaced: bool
+
+    def evaluate(self, rows: list[Any]) -> None:
         """Evaluate these events and ends of groups."""
 
     def fail(self, reason: str) -> None:
         """Fail the deferred queries."""
-
-
-PendingEvent: TypeAlias = "tuple[Evaluable, int, float, float, int, dict[str, Any] | object | None]"
-"""The plan of an event, its number, time, dt, the last event before its group, and its numbers: None ends the group,
-`MISSED` stands for an event that Ctrl-C has cut short."""
-MISSED: Final = object()
 
 
 class NullWakeup:
@@ -75,16 +83,17 @@ class Turn:
 
 
 class DeferredEvaluator:
-    """The events of an agent that wait for evaluation, of all types, in order."""
+    """The events of an agent that wait for evaluation, of all types, each in order."""
 
-    __slots__ = ("events", "max_pending", "piece", "queues", "turn")
+    __slots__ = ("max_pending", "piece", "plans", "queues", "turn")
 
     def __init__(self, queues: QueueSet | NullWakeup) -> None:
         self.queues = queues
-        self.events: deque[PendingEvent] = deque()
+        self.plans: tuple[Evaluable, ...] = ()
+        """The plans with deferred queries; replaced as a whole under the lock of the types."""
         self.max_pending = MAX_PENDING_EVENTS
         self.turn = Turn()
-        self.piece: list[PendingEvent] = []
+        self.piece: tuple[Evaluable, list[Any]] | None = None
         """The events being evaluated, or left over by Ctrl-C."""
 
     def for_unobserved_events(self) -> DeferredEvaluator:
@@ -93,15 +102,31 @@ class DeferredEvaluator:
         twin.turn = self.turn
         return twin
 
+    def update(self, *new: Evaluable) -> None:
+        """Add a plan, and forget those that were replaced and have no events left."""
+        self.plans = (*[plan for plan in self.plans if plan.rows or not plan.replaced], *new)
+
     def waits(self) -> bool:
         """Return True if events wait for evaluation."""
-        return bool(self.events or self.piece)
+        return self.piece is not None or any([plan.rows for plan in self.plans])
 
-    def notify(self) -> None:
+    def pending(self) -> int:
+        """Return the number of events and ends of groups that wait."""
+        return sum([len(plan.rows) // plan.width for plan in self.plans])
+
+    def notify(self, plan: Evaluable) -> None:
         """Wake the I/O thread for an event, or evaluate here if many wait. Loop thread."""
-        waiting = len(self.events)
-        if waiting < self.max_pending:
-            self.queues.wake()
+        waiting = len(plan.rows) // plan.width
+        if not plan.started:
+            plan.started = True
+            self.drain()
+        elif waiting < self.max_pending:
+            try:
+                plan.limit = (self.max_pending - 1) * plan.width
+                self.queues.wake()
+            except BaseException:  # an interrupt: the wakeup may not have been sent
+                plan.limit = 0
+                raise
         elif waiting < OVERFLOW_EVENTS:
             self.drain(blocking=waiting >= MAX_PENDING_EVENTS_WITHOUT_WAIT)
         else:
@@ -109,30 +134,30 @@ class DeferredEvaluator:
 
     def _give_up(self) -> None:
         """Fail the queries behind an evaluation that does not end; drop their events."""
-        plans = {waiting[0] for waiting in [*self.events]}  # copied in one step, whatever the I/O thread takes
-        self.events.clear()
-        for plan in plans:
-            plan.fail(
-                f"{OVERFLOW_EVENTS:,} events were waiting while an evaluation on the I/O thread did not return; "
-                "looptap stacks names the query"
-            )
+        for plan in self.plans:
+            if plan.rows:
+                plan.rows.clear()
+                plan.fail(
+                    f"{OVERFLOW_EVENTS:,} events were waiting while an evaluation on the I/O thread did not return; "
+                    "looptap stacks names the query"
+                )
 
     def drain(self, blocking: bool = True) -> None:
         """Evaluate all that waits; with ``blocking`` wait for another thread doing so."""
-        while (self.events or self.piece) and self.evaluate(blocking):
+        while self.waits() and self.evaluate(blocking):
             pass
 
     def catch_up(self) -> None:
         """Evaluate what waits; the training thread takes a part of a flood. I/O thread."""
-        for _ in range(MAX_PENDING_EVENTS // EVENTS_PER_BATCH):
-            if not self.evaluate() or len(self.events) < EVENTS_PER_BATCH:
+        for _ in range(BATCHES_PER_TURN):
+            if not self.evaluate():
                 return
 
     def evaluate(self, blocking: bool = True) -> bool:
-        """Evaluate up to 64 events; False if another thread does, or nothing waits."""
-        events, piece, turn, lock = self.events, self.piece, self.turn, self.turn.lock
+        """Evaluate one batch; False if another thread does, or nothing waits."""
+        turn, lock = self.turn, self.turn.lock
         me = threading.get_ident()
-        if not (events or piece) or turn.thread == me:
+        if turn.thread == me or not self.waits():
             return False
         try:  # Ctrl-C may come as soon as the lock is taken, before anything is noted
             if not lock.acquire(False):
@@ -143,17 +168,19 @@ class DeferredEvaluator:
                     return False
             turn.thread = me
             turn.overdue = False
-            if not piece:  # in one call, so that no event is in neither
-                piece.extend(islice(starmap(events.popleft, repeat(())), min(len(events), EVENTS_PER_BATCH)))
-            for plan, waiting in groupby(piece, itemgetter(0)):
-                plan.evaluate(list(waiting))
-            piece.clear()
+            if self.piece is None:
+                self._take_piece()
+            if self.piece is None:
+                return False
+            plan, rows = self.piece
+            plan.evaluate(rows)
+            self.piece = None
             return True
         except KeyboardInterrupt:
             self.queues.wake()
             raise
         except BaseException:
-            piece.clear()
+            self.piece = None
             raise
         finally:
             if turn.thread == me:
@@ -163,3 +190,18 @@ class DeferredEvaluator:
                 lock.release()
             except RuntimeError:  # another thread has it
                 pass
+
+    def _take_piece(self) -> None:
+        """Move the first events of a plan to `piece`.
+
+        The limit is lowered first: an event that comes too late for this look finds it at 0 and asks for another one.
+        Between the two halves of the move is no call, so no interrupt and no other thread's event.
+        """
+        for plan in self.plans:
+            rows = plan.rows
+            if rows:
+                plan.limit = 0
+                end = EVENTS_PER_BATCH * plan.width
+                self.piece = plan, rows[:end]
+                del rows[:end]
+                return

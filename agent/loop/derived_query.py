@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, TypeAlias
 
-from looptap.agent.handoff.value_queue import FlaggedValue, Inbox, Item, ValueSink
+from looptap.agent.handoff.value_batch import FlaggedValue, Item
+from looptap.agent.handoff.value_queue import Inbox, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS
 from looptap.agent.loop.guard.state_guard import StateGuard

@@ -2,50 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 
 from looptap.agent.handoff.value_queue import QueueSet
-from looptap.agent.loop.attached_query import AttachedQuery, EventOccurrence
-from looptap.agent.loop.deferred_evaluation import PendingEvent
+from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBatch
 from looptap.agent.loop.derived_query import end_derived_group, evaluate_derived
 from looptap.agent.loop.overhead_budget import MEASURE_NEXT
-from looptap.streams.events import Event, EventOrigin, Lazy, LazyEvent, lazies
-from looptap.streams.language.copyable import tensor_type
+from looptap.streams.events import Event, EventOrigin
+from looptap.streams.language.copyable import row_maker
 
 
 class EvaluationPlan:
-    """The split of one type's queries into those evaluated at once and those later."""
+    """The split of one type's queries into those evaluated at once and those later.
 
-    __slots__ = ("deferred", "immediate", "names", "origin", "queries", "stale", "started", "tensor")
+    ``rows`` are the events that wait for the later ones: see `Evaluable` and `EventBatch`.
+    """
+
+    __slots__ = (
+        "deferred", "immediate", "limit", "names", "origin", "padding", "queries", "replaced", "row_of", "rows",
+        "stale", "started", "width",
+    )  # fmt: skip
 
     def __init__(
-        self, origin: EventOrigin, queries: tuple[AttachedQuery, ...] = (), later: tuple[AttachedQuery, ...] = ()
+        self,
+        origin: EventOrigin,
+        queries: tuple[AttachedQuery, ...] = (),
+        later: tuple[AttachedQuery, ...] = (),
+        observables: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.origin, self.queries, self.deferred = origin, queries, later
         put_off = frozenset(later)
         self.immediate = tuple(q for q in queries if q not in put_off)
         self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
-        self.tensor = tensor_type()
+        self.padding = (None,) * len(self.names)
+        self.width = HEADER_COUNT + len(self.names)
+        self.rows: list[Any] = []
+        self.limit = 0
+        self.row_of = row_maker(self.names, observables)
+        """A function of an event's observables, number, time and group that returns its row, or raises an error."""
         self.stale = False  # whether a query of ``later`` has turned out to be expensive
-        self.started = False  # the first event is evaluated without delay: a client has just asked
+        self.started = self.replaced = False
 
-    def evaluate(self, waiting: list[PendingEvent]) -> None:
+    def row_or_missed(self, observables: Mapping[str, Any], number: int, now: float, began: int) -> tuple[Any, ...]:
+        """Return an event's row; as missed if its numbers cannot be had."""
+        try:
+            return self.row_of(observables, number, now, began)
+        except Exception:
+            return number, now, MISSED, *self.padding
+
+    def evaluate(self, rows: list[Any]) -> None:
         """Evaluate the ``later`` queries at those of the events that they have not seen."""
-        batch: list[EventOccurrence] = []
-        for _, number, now, dt, began, observables in waiting:
-            event: Any = observables
-            if type(observables) is dict:
-                event = event_of(observables, self.origin, number, now, dt)
-            batch.append((event, number, now, began))
-        ends = [(number, now, group) for event, number, now, group in batch if event is None]
+        batch = EventBatch.of_rows(self.origin, self.names, rows)
         for query in self.deferred:
             if not query.cheap_later(partial(query.evaluate_batch, batch), len(batch)):
                 query.deferred = False  # it is for the budget to judge, event by event
                 self.stale = True
             if query.derived:
-                for end in ends:
+                for end in batch.ends:
                     end_derived_group(query, *end)
                 if not evaluate_derived(query, later=True):
                     self.stale = True
@@ -56,16 +74,6 @@ class EvaluationPlan:
             query.deferred = False
             query.fail(reason)
         self.stale = True
-
-
-def event_of(observables: dict[str, Any], origin: EventOrigin, number: int, now: float, dt: float) -> Event:
-    """Return the event of these observables."""
-    if lazies and Lazy in map(type, observables.values()):
-        return LazyEvent(observables, origin, number, now, dt)
-    event = _new(Event)  # Event(…) spelled out, at half the time of a call: see the package's page
-    event.__dict__ = observables
-    event._source, event._number, event._time, event._dt = origin, number, now, dt
-    return event
 
 
 def evaluate(
@@ -132,5 +140,3 @@ def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group
             end_derived_group(query, number, now, group)
             evaluate_derived(query)
 
-
-_new = object.__new__

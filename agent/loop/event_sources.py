@@ -17,14 +17,15 @@ from typing import Any
 from looptap.agent.handoff.scalar_looks import ScalarLooks
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
-from looptap.agent.loop.deferred_evaluation import MISSED, DeferredEvaluator
+from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
+from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
-from looptap.agent.loop.evaluation_plan import EvaluationPlan, end_group, evaluate, event_of
+from looptap.agent.loop.evaluation_plan import EvaluationPlan, end_group, evaluate
 from looptap.agent.loop.graph_capture import captures
 from looptap.agent.loop.guard.state_guard import copy_of
 from looptap.agent.loop.plain_numbers import take_look
-from looptap.streams.events import Event, EventOrigin, LazyEvent
-from looptap.streams.language.copyable import IMMUTABLE, copied_numbers
+from looptap.streams.events import Event, EventOrigin, LazyEvent, event_of
+from looptap.streams.language.copyable import copied_numbers
 from looptap.streams.operators.pipeline import Latest
 
 EventCommand = Callable[[Event], "Callable[[], None] | None"]
@@ -50,29 +51,9 @@ class EventSource:
     """One type of events."""
 
     __slots__ = (
-        "_evaluators",
-        "_group_ends",
-        "_last_deferred",
-        "_last_deferred_group",
-        "_last_time",
-        "_lock",
-        "_plan",
-        "_query_seconds",
-        "_queues",
-        "capturing",
-        "clock",
-        "commands",
-        "evaluator",
-        "group_start",
-        "groups_ended",
-        "has_work",
-        "inner_groups",
-        "latest_slots",
-        "look_next",
-        "looks",
-        "number",
-        "origin",
-        "queries",
+        "_evaluators", "_group_ends", "_last_deferred", "_last_deferred_group", "_last_time", "_lock", "_plan",
+        "_query_seconds", "_queues", "capturing", "clock", "commands", "evaluator", "group_start", "groups_ended",
+        "has_work", "inner_groups", "latest_slots", "look_next", "looks", "number", "origin", "queries", "shortcut",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +81,8 @@ class EventSource:
         self.latest_slots: tuple[Latest, ...] = ()
         self.commands: deque[EventCommand] = deque()
         self._plan = EvaluationPlan(origin)
+        self.shortcut: EvaluationPlan | None = None
+        """The plan, if keeping an event's numbers is all that there is to do."""
         self._last_time = 0.0
         self._query_seconds = 0.0  # what the queries took at the last event
         # Marks by which an event that Ctrl-C has cut short is finished: the last event and the last end of a group that
@@ -112,6 +95,7 @@ class EventSource:
         """Update whether an event of this type has to do more than count."""
         self.capturing = captures()
         self.has_work = self.look_next or self.evaluates
+        self.shortcut = None  # last: the loop thread may have set it meanwhile
 
     @property
     def evaluates(self) -> bool:
@@ -122,6 +106,7 @@ class EventSource:
         """Let the next event copy its numbers for the history. I/O thread."""
         self.look_next = True
         self.has_work = True
+        self.shortcut = None
 
     def _look(self, number: int, now: float, observables: dict[str, Any]) -> None:
         """Copy the numbers of this event, and let the next ones be idle again.
@@ -140,68 +125,83 @@ class EventSource:
         if self.capturing is not None and self.capturing():
             self.number += 1  # inside a CUDA graph capture it only counts
             return
-        with self._lock:
+        lock = self._lock
+        try:  # `with` takes twice as long. An interrupt comes before the lock is taken, or after, never in between
+            lock.acquire()
             self.number = number = self.number + 1
             try:
                 now = self.clock()
-                if self.inner_groups:
-                    self._end_inner(number, now)
-                if self.look_next:
-                    self._look(number, now, observables)
-                if not (self.queries or self.commands or self.latest_slots):
-                    return
-                dt = now - self._last_time if self._last_time else 0.0
-                self._last_time = now
-                plan = self._plan
-                if plan.queries is not self.queries or plan.stale:
-                    plan = self._make_plan(observables)
-                if plan.deferred:  # spelled out: each call costs a microsecond in cold caches, see the package's page
-                    numbers = {}
+                plan = self.shortcut
+                if plan is not None and not plan.stale:
                     try:
-                        for name in plan.names:
-                            value = observables[name]
-                            if type(value) not in IMMUTABLE:
-                                if type(value) is not plan.tensor or value.ndim or not value.is_cpu:
-                                    raise TypeError
-                                value = value.item()
-                            numbers[name] = value
+                        row = plan.row_of(observables, number, now, self.group_start)
                     except Exception:  # not there, no number, or a tensor that has no value now
-                        plan = self._make_plan(observables)
-                        numbers = copied_numbers(observables, plan.names) or {}
-                    if plan.deferred:
-                        evaluator = self.evaluator
-                        self._last_deferred = (
-                            number  # first: Ctrl-C in between loses the event, none is evaluated twice
-                        )
-                        evaluator.events.append((plan, number, now, dt, self.group_start, numbers))
-                        if not evaluator.queues.wakeup_pending or len(evaluator.events) >= evaluator.max_pending:
-                            evaluator.notify()
-                        if not plan.started:
-                            plan.started = True
-                            evaluator.drain()
-                for query in plan.immediate:
-                    if not number % query.every:
-                        break
-                else:
-                    if not (self.commands or self.latest_slots):
-                        self._query_seconds = 0.0
+                        plan = None
+                    else:
+                        rows, self._last_time = plan.rows, now
+                        self._last_deferred = number  # first: Ctrl-C in between loses the event, none comes twice
+                        rows += row
+                        if len(rows) > plan.limit:
+                            self.evaluator.notify(plan)
                         return
-                event = event_of(observables, self.origin, number, now, dt)
-                try:
-                    actions = self._prepare(event) if self.commands or self.latest_slots else None
-                    self._query_seconds = evaluate(
-                        plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._queues
-                    )
-                    if actions:
-                        raise DeferredActions(actions)
-                finally:
-                    observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
-                    if type(event) is LazyEvent:
-                        event._lazies.clear()
+                self._deliver(observables, number, now)
             except KeyboardInterrupt:
                 self._finish(number)
                 observables.clear()
                 raise
+        finally:
+            try:  # noqa: SIM105 - a call of `suppress` would let Ctrl-C in before the lock is released
+                lock.release()
+            except RuntimeError:  # an interrupt came while another thread had it
+                pass
+
+    def _deliver(self, observables: dict[str, Any], number: int, now: float) -> None:
+        """Do all that an event entails; note whether the next only has to be kept."""
+        if self.inner_groups:
+            self._end_inner(number, now)
+        if self.look_next:
+            self._look(number, now, observables)
+        if not (self.queries or self.commands or self.latest_slots):
+            return
+        dt = now - self._last_time if self._last_time else 0.0
+        self._last_time = now
+        plan = self._plan
+        if plan.queries is not self.queries or plan.stale:
+            plan = self._make_plan(observables)
+        if plan.deferred:
+            try:
+                row = plan.row_of(observables, number, now, self.group_start)
+            except Exception:
+                plan = self._make_plan(observables)
+                row = plan.row_or_missed(observables, number, now, self.group_start)
+        if plan.deferred:
+            rows = plan.rows
+            self._last_deferred = number
+            rows += row
+            if len(rows) > plan.limit:
+                self.evaluator.notify(plan)
+        for query in plan.immediate:
+            if not number % query.every:
+                break
+        else:
+            if not (self.commands or self.latest_slots):
+                self._query_seconds = 0.0
+                # From the first test to the assignment there is no call, so no other thread changes anything there.
+                if not (self.inner_groups or self.look_next or plan.immediate) and plan.queries is self.queries:
+                    self.shortcut = plan if plan.deferred else None
+                return
+        event = event_of(observables, self.origin, number, now, dt)
+        try:
+            actions = self._prepare(event) if self.commands or self.latest_slots else None
+            self._query_seconds = evaluate(
+                plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._queues
+            )
+            if actions:
+                raise DeferredActions(actions)
+        finally:
+            observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
+            if type(event) is LazyEvent:
+                event._lazies.clear()
 
     def _finish(self, number: int) -> None:
         """Finish an event that Ctrl-C cut short: end groups, count lost evaluations."""
@@ -210,7 +210,9 @@ class EventSource:
             self._end_inner(number, now)
         if plan.deferred and self._last_deferred != number:
             self._last_deferred = number
-            self.evaluator.events.append((plan, number, now, 0.0, self.group_start, MISSED))
+            rows = plan.rows
+            rows += (number, now, MISSED, *plan.padding)
+            plan.limit = 0
             self.evaluator.queues.wake()
         fresh = () if plan.queries is self.queries else tuple(q for q in self.queries if q not in plan.queries)
         for query in (*plan.immediate, *fresh):
@@ -240,8 +242,12 @@ class EventSource:
         for query in queries:  # one that waits for nothing but its derived queries may be deferred again without them
             query.deferred = query in put_off or (None if query.derived and query.deferred is not False else False)
         evaluator = self._evaluators[bool(later) and all(q.sink.unobserved for q in later)]
-        plan = EvaluationPlan(self.origin, queries, later)
-        self.evaluator, self._plan = evaluator, plan
+        plan = EvaluationPlan(self.origin, queries, later, observables)
+        if later:
+            evaluator.update(plan)
+        before, self._plan.replaced = self.evaluator, True
+        self.evaluator, self._plan = evaluator, plan  # an interrupt finds both plans with their evaluators
+        before.update()
         return plan
 
     def _prepare(self, event: Event) -> list[Callable[[], None]]:
@@ -282,9 +288,11 @@ class EventSource:
         plan = self._plan
         if plan.deferred:
             if self._last_deferred_group != groups:
+                end = GroupEnd(groups)
                 self._last_deferred_group = groups
-                self.evaluator.events.append((plan, self.number, now, 0.0, groups, None))
-            self.evaluator.notify()
+                rows = plan.rows
+                rows += (self.number, now, end, *plan.padding)
+            self.evaluator.notify(plan)
         end_group(plan.immediate, self.number, now, groups)
         if not self.queries:
             self._last_time = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from looptap.agent.handoff.value_queue import MIN_VALUE_BYTES, FlaggedValue
+from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import Event

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from looptap.agent.handoff.history import HistoryBuffer
-from looptap.agent.handoff.value_queue import Item
+from looptap.agent.handoff.value_batch import Item
 from looptap.agent.loop.derived_query import DerivedQuery
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.streams.errors import QueryError

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from looptap.agent.handoff.value_queue import Item, ValueQueue, ValueSink
+from looptap.agent.handoff.value_batch import Item
+from looptap.agent.handoff.value_queue import ValueQueue, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery
 from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSources
@@ -277,6 +278,7 @@ class QueryRegistry:
         with self._moving:
             source = self._sources.open(query.on)
             source.queries = tuple([*source.queries])
+            source.refresh()
         self._sources.unobserved.drain()
 
     def drop(self, *queries: AttachedQuery) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypedDict
 
-from looptap.agent.handoff.value_queue import ValueBatch
+from looptap.agent.handoff.value_batch import ValueBatch
 from looptap.store.errors import StoreError
 from looptap.streams.flags import REPEATED
 

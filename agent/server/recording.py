@@ -114,8 +114,8 @@ class RunRecorder:
                 values, flags = finished(columns)
                 flags = run_history.flagged(on, columns, flags)
                 batch = Batch(
-                    columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
-                    time.time() - time.monotonic(), bytes(flags), self._rank, sum(columns.sizes),
+                    columns.numbers[0], array("q", columns.events), array("d", columns.times), list(values),
+                    time.time() - time.monotonic(), bytes(flags), self._rank, columns.nbytes,
                 )  # fmt: skip
                 self.writer.append(number, batch)
                 reader.take(columns)

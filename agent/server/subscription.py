@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import msgspec
 
 from looptap.agent.handoff.history import Cursor, HandedOverCursor
-from looptap.agent.handoff.value_queue import FlaggedValue, Item, ValueBatch, ValueSink, ValueSource
+from looptap.agent.handoff.value_batch import FlaggedValue, Item, ValueBatch
+from looptap.agent.handoff.value_queue import ValueSink, ValueSource
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.query_status import MAX_ERRORS_IN_A_ROW
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
@@ -22,6 +24,7 @@ from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 from looptap.protocol.statistics import SubscriptionStats
 from looptap.protocol.values.packing import pack, pack_values
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, TRIGGER
@@ -175,13 +178,13 @@ class Subscription:
             self.query.state, self.query.reason = "ended", reason
         self.touch()
 
-    def next(self, count: int, size: int) -> tuple[ValueBatch, list[Any], bytearray] | None:
+    def next(self, count: int, size: int) -> tuple[ValueBatch, Sequence[Any], bytearray] | None:
         """Return the next values with their flags; they stay until `take`."""
         if self.query.recorder is None:
             columns = self.source.peek(count, size)
         else:
             self._record(count, size)
-            columns = ValueBatch.of(list(islice(self.ready, count)))
+            columns = ValueBatch.of_items(list(islice(self.ready, count)))
         if columns is None:
             return None
         values, flags = finished(columns)
@@ -200,13 +203,13 @@ class Subscription:
             for _ in range(count):
                 self.ready.popleft()
 
-    def packed(self, columns: ValueBatch, values: list[Any], flags: bytearray, rank: int) -> bytes:
+    def packed(self, columns: ValueBatch, values: Sequence[Any], flags: bytearray, rank: int) -> bytes:
         """Encode what `next` returned; values that cannot be encoded become errors."""
         knows_columns = self.client.version >= m.COLUMNS_SINCE
         try:
             form, raw = pack_values(values, columns=knows_columns)
         except LooptapError:
-            flags = flags or bytearray(len(values))
+            values, flags = list(values), flags or bytearray(len(values))
             for i, value in enumerate(values):
                 try:
                     pack(value)
@@ -268,7 +271,8 @@ class Subscription:
         if columns is None:
             return
         self.source.take(columns)
-        for _, event, when, marked, size in zip(*columns, strict=True):
+        for event, when, marked in zip(columns.events, columns.times, columns.values, strict=True):
+            size = marked.nbytes
             kept = {n: v.resolve() if type(v) is Pending else v for n, v in marked.condition_inputs.items()}
             shown = FlaggedValue(*_finished(marked))
             try:
@@ -295,8 +299,10 @@ class Subscription:
 _UNFINISHED = frozenset({FlaggedValue, Pending})
 
 
-def finished(columns: ValueBatch) -> tuple[list[Any], bytearray]:
+def finished(columns: ValueBatch) -> tuple[Sequence[Any], bytearray]:
     """Return values and their flags, if any; waits for copies from a device."""
+    if isinstance(columns.values, ValueColumns):
+        return columns.values, bytearray()
     values, flags = list(columns.values), bytearray()
     if not _UNFINISHED.isdisjoint(map(type, values)):
         flags = bytearray(len(values))

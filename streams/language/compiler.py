@@ -29,9 +29,10 @@ from looptap.streams.expressions import (
     texts_in,
 )
 from looptap.streams.language import builtins
+from looptap.streams.language.column_form import bare_names
 from looptap.streams.language.copyable import numbers_of
 from looptap.streams.language.extraction import Extraction, StreamingExtractor, called_name, plain_name
-from looptap.streams.operators.pipeline import Mapped, Pipeline, Reducing
+from looptap.streams.operators.pipeline import BareNames, Mapped, Pipeline, Reducing
 from looptap.streams.operators.slots import Items
 from looptap.streams.operators.stages import collected_events, collected_values
 from looptap.streams.operators.trust import GUARDED, Sight, sight_of
@@ -140,13 +141,19 @@ class _Compiler:
             sequence = Items(self.expression(body), one=True)
             pipeline.slots = tuple(self.parts.slots)
             self.judged(pipeline, body)
+            pipeline.bare = self.bare(body)
             return sequence
 
         pipeline = Mapped(
             self.text.text, self.spec.window, self.spec.every, self.spec.throttle, sequence,
             tuple(self.parts.slots), rebind,
         )  # fmt: skip
+        pipeline.bare = self.bare(body)
         return self.described(pipeline, body, ["at each event: " + self.text.segment(body)])
+
+    def bare(self, body: ast.expr) -> BareNames | None:
+        """Return the observables that ``body`` is a row of, or the only one; else None."""
+        return bare_names(body, self.alias, self.known, set(self.names))
 
     def sequence_wanted(self, call: ast.Call, given: ast.expr) -> None:
         """Raise an error for `ema(loss, 0.1)`, whose argument is a single item."""

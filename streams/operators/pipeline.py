@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, PARTIAL
@@ -20,6 +20,14 @@ from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, Wi
 INTERRUPTED = "Ctrl-C fell into the evaluation of this window: it has no value."
 
 Output = tuple[int, Any]
+
+
+class BareNames(NamedTuple):
+    """A query that only names observables: its values are these, as they are."""
+
+    names: tuple[str, ...]
+    single: bool
+    """True for one value, False for a row."""
 
 
 class Latest:
@@ -56,6 +64,7 @@ class Pipeline:
         self.function: Callable[..., Any] | None = None  # the Python function that was compiled
         self.language: frozenset[str] = frozenset()  # names of the language that it uses and an observable may hide
         self.numbers: frozenset[str] | None = None  # all names that it reads, if it is arithmetic
+        self.bare: BareNames | None = None
         self.latest: list[Latest] = []
         self.expects: frozenset[str] = frozenset()  # observables that it probably reads of collected events
         self.failure: str | None = None  # error of the open window, yielded in place of its value

@@ -1,0 +1,1 @@
+"""The pending events of one type, in columns."""
