@@ -22,7 +22,7 @@ PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak mutants lint types check docs demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
+.PHONY: help setup browsers test soak mutants lint types check docs recording demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -80,6 +80,9 @@ bench-assistant: $(READY) ## what selecting instances saves, to equal accuracy: 
 
 bench-prioritized: $(READY) ## what prioritized gradient descent saves, and the paper's figures: docs/prioritized-benchmarks.md
 	@$(VENV)/bin/python benchmarks/prioritized/run.py $(if $(PART),--part $(PART)) $(BENCH)
+
+recording: $(READY) browsers ## the moving picture of the README, into docs
+	@$(VENV)/bin/python docs/recording.py
 
 gallery: $(READY) ## each kind of chart on each surface, into docs/gallery
 	@$(VENV)/bin/python docs/gallery.py

@@ -57,8 +57,9 @@ def test_the_programs_that_the_pages_show_can_be_parsed():
                 ast.parse(textwrap.dedent(program), page.name)
 
 
-def test_the_queries_that_the_readme_shows_compile():
-    shown = re.findall(r'run\.stream\("(.+?)", on=', (ROOT / "README.md").read_text())
+def test_the_queries_that_readme_and_tour_show_compile():
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs/tour.md").read_text()
+    shown = re.findall(r'run\.stream\("(.+?)", on=', text)
     assert len(shown) > 7
     for query in shown:
         compile_query(QuerySpec(query))

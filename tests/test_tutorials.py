@@ -47,8 +47,8 @@ def outputs(book):
     return [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
-def test_the_notebooks_that_the_readme_names_exist():
-    named = set(re.findall(r"\(notebooks/([\w-]+\.ipynb)\)", (ROOT / "README.md").read_text()))
+def test_the_notebooks_that_the_documentation_lists_exist():
+    named = set(re.findall(r"notebooks/([\w-]+\.ipynb)\b", (ROOT / "docs/index.md").read_text()))
     assert named == {path.name for path in NOTEBOOKS}
     assert len(named) >= 4
 

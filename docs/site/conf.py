@@ -5,6 +5,10 @@ Its source is the root of the repository, so that a link between pages works on 
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Any
+
 import looptap
 
 project = "looptap"
@@ -35,3 +39,14 @@ html_extra_path = ["extra"]
 html_show_sourcelink = False
 html_copy_source = False
 templates_path: list[str] = []
+
+
+def setup(app: Any) -> None:
+    """Copy the pictures that the README names in HTML, which Sphinx does not see."""
+    app.connect("build-finished", copy_pictures)
+
+
+def copy_pictures(app: Any, error: Exception | None) -> None:
+    """Copy the moving pictures beside the pages."""
+    for picture in Path(app.srcdir, "docs").glob("*.webp"):
+        shutil.copy(picture, Path(app.outdir, "docs"))
