@@ -91,6 +91,7 @@ class Ledger:
         self._interval = 0.1
         self._turn: SpeedChange | None = None
         self._counted = 0.0  # seconds of training when a batch was counted last
+        self._first = 0  # the sample after the first batches, which were slow; after the next ones there are no earlier
         self._sample()
 
     def phase(self, phase: int) -> None:
@@ -110,10 +111,20 @@ class Ledger:
             if self._turn is not None:
                 self._turn.count(instances, self.seconds[TRAIN] - self._counted)
             self._counted = self.seconds[TRAIN]
+            self._leave_out_first()
         if sum(self.seconds) - self._samples[-1].at >= self._interval:
             self._sample()
         if self._phase != OTHER:
             self._steps[self._phase].append(taken)
+
+    def _leave_out_first(self) -> None:
+        """Take no rate over the first batches, once there are others: they start workers, and compile."""
+        if self._first > 0:
+            del self._samples[: self._first]
+            self._first = -1
+        elif not self._first:
+            self._sample()
+            self._first = len(self._samples) - 1
 
     @property
     def current(self) -> int:
@@ -165,6 +176,15 @@ class Ledger:
         found = [(one.trained, one.train_time) for one in self._samples if one.at >= since]
         trained, seconds = np.array(found, float).reshape(-1, 2).T
         return trained, seconds
+
+    def passed(self, since: float) -> float:
+        """Return the seconds booked after the time ``since``, and those of the step under way.
+
+        Of that, no more count than a step usually takes: a process that hangs does not come nearer to its end.
+        """
+        steps = self._steps[self._phase] if self._phase != OTHER else ()
+        under_way = min(self._clock() - self.now, steps[len(steps) // 2]) if steps else 0.0
+        return self.now - since + max(0.0, under_way)
 
     def settle(self) -> None:
         """Book the time up to now."""

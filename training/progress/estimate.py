@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from looptap.training.progress.clock_ledger import OTHER, SHORT_WINDOW_SECONDS, TRAIN, VALIDATION, Ledger
 from looptap.training.progress.forecast.curve_ensemble import Earlier
 from looptap.training.progress.forecast.metrics import Metric
-from looptap.training.progress.forecast.speed_trend import grown, trend_of
+from looptap.training.progress.forecast.speed_trend import SpeedTrend, trend_of
 from looptap.training.progress.forecast.stop_forecast import StopAt, StopForecast
 from looptap.training.progress.forecast.stopping_rules import Floats, StopRule
 from looptap.training.progress.plan import TrainingPlan
@@ -19,10 +19,13 @@ from looptap.training.saved_state import require_state
 
 PRIOR_SPEED_RATIO = 3.0
 """Assumed speed of validation relative to training, before the first validation."""
+_MAX_REACH = 2.0  # times the work so far: how far ahead a trend of the speed is followed
+_UNKNOWN_RATIO_FACTORS = (1.0, 4.0, 1 / 3)
+"""Times that ratio before it is measured: for the median, the low and the high end."""
 _OUTLIVED_SHARE = 0.25
 _SPEED_CHANGE_SHARE = 0.1  # of the remaining time or of the run, by which another speed moves the end
-_STDEVS_FOR_80_PERCENT = 1.28  # standard deviations on either side of the 80 % band
-_MIN_BAND_SHARE = 0.04  # minimum of the band on either side, as a share of the remaining time
+_STDEVS_FOR_80_PERCENT = 1.35  # standard deviations on either side of the 80 % band, as found on recorded runs
+_REMEASURE_FACTOR, _REMEASURE_SECONDS = 1.1, 0.5  # of training, after which noise and trend of the speed are renewed
 
 
 class Remaining(NamedTuple):
@@ -52,6 +55,13 @@ class Estimate(NamedTuple):
     validation_speed: float | None
     unless_better: int | None = None
     """In how many validations the rule stops the run if none of them improves; None: it does not."""
+
+    def after(self, seconds: float) -> Estimate:
+        """Return this estimate ``seconds`` later."""
+        if seconds <= 0:
+            return self
+        rest, low, high = (max(0.0, one - seconds) for one in (self.remaining, self.low, self.high))
+        return self._replace(remaining=rest, low=low, high=high)
 
     def at_most(self, seconds: float) -> Estimate:
         """Return this estimate for a run that ends after ``seconds`` at the latest."""
@@ -99,7 +109,8 @@ class Estimator:
         """How many were made."""
         self._stop: StopAt | None = None
         self._first_speed: float | None = None
-        self._stale, self._last, self._trend = False, 0, 0.0
+        self._stale, self._last = False, 0
+        self._trend, self._measured = SpeedTrend(), 0.0  # and after how many seconds of training it was measured
         self._recent: list[tuple[float, float, float]] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -173,12 +184,17 @@ class Estimator:
         return self._stale and self.ledger.elapsed() - self.made >= wait
 
     def renew(self) -> None:
-        """Forecast where the run stops, and whether its speed has a trend."""
+        """Forecast where the run stops."""
         begun, self._last = time.perf_counter(), self.plan.last
         self._stop = self.stopping.make(self._last)
-        self._trend = trend_of(*self.ledger.training()) if self.speed == "ledger" else 0.0
         self._stale, self.forecasts = False, self.forecasts + 1
         self.made, self.took = self.ledger.elapsed(), time.perf_counter() - begun
+
+    def follow_speed(self) -> None:
+        """Measure trend and noise of the speed again after a tenth more of training."""
+        trained = self.ledger.seconds[TRAIN]
+        if self.speed == "ledger" and trained > _REMEASURE_FACTOR * self._measured + _REMEASURE_SECONDS:
+            self._trend, self._measured = trend_of(*self.ledger.training()), trained
 
     @property
     def stop_at(self) -> StopAt | None:
@@ -194,8 +210,9 @@ class Estimator:
         return self._stop.within(last, self.plan.done + 1 if self._stale else 0, self._last)
 
     def estimate(self) -> Estimate | None:
-        """Estimate what remains by the last forecast; None before the first batch."""
-        self.ledger.settle()
+        """Estimate what remained when the ledger was booked, by the last forecast; None before the first batch."""
+        if self.speed != "ledger" or self.ledger.current == OTHER:
+            self.ledger.settle()
         if (stop := self.stop_at) is None:
             return None
         train, validation = (list(of) for of in zip(*map(self.plan.remaining, stop), strict=True))
@@ -249,11 +266,11 @@ class Estimator:
         window = max(SHORT_WINDOW_SECONDS, near[0])
         far = self._seconds(stop, train, validation, window)
         assert far is not None
-        unsure = _STDEVS_FOR_80_PERCENT * ledger.unsure(window) + _MIN_BAND_SHARE
-        spreads = [unsure + abs(math.log(max(a, 1e-9) / max(b, 1e-9))) / 2 for a, b in zip(near, far, strict=True)]
-        self.speed_changed = spreads[0] - unsure > _SPEED_CHANGE_SHARE / 2
-        median, low, high = (math.sqrt(a * b) for a, b in zip(near, far, strict=True))
-        seconds = [median, low * math.exp(-spreads[1]), high * math.exp(spreads[2])]
+        noise = _STDEVS_FOR_80_PERCENT * math.hypot(ledger.unsure(window), self._trend.noise)
+        median, low, high = (math.sqrt(max(a, 1e-9) * max(b, 1e-9)) for a, b in zip(near, far, strict=True))
+        self.speed_changed = abs(math.log(max(near[0], 1e-9) / max(far[0], 1e-9))) > _SPEED_CHANGE_SHARE
+        below, above = (math.hypot(math.log(end / median), noise) for end in (low, high))  # two independent reasons
+        seconds = [median, median * math.exp(-below), median * math.exp(above)]
         return seconds, (ledger.rate(TRAIN, SHORT_WINDOW_SECONDS), ledger.rate(VALIDATION, SHORT_WINDOW_SECONDS))
 
     def _seconds(self, stop: StopAt, train: list[float], validation: list[float], window: float) -> list[float] | None:
@@ -263,16 +280,28 @@ class Estimator:
         fast = ledger.rate(TRAIN, window)
         if fast is None:
             return None
-        checked = ledger.rate(VALIDATION, window) or self._first_speed or self.ratio * fast
-        seen = ledger.counts[TRAIN]
+        checks = [ledger.rate(VALIDATION, window) or self._first_speed or self.ratio * fast] * 3
+        if not self.cycles and not ledger.counts[VALIDATION] and not self._first_speed:
+            checks = [speed * factor for speed, factor in zip(checks, _UNKNOWN_RATIO_FACTORS, strict=True)]
+        behind, seen = window * fast / 2, ledger.counts[TRAIN] / 2
         work = [
-            a / fast * grown(self._trend, window * fast, a, seen) + b / checked
-            for a, b in zip(train, validation, strict=True)
+            a / fast * self._trend.factor(min(behind, seen), reach - reach * reach / max(2 * a, 1e-9)) + b / checked
+            for a, b, reach, checked in zip(train, validation, self._reaches(train), checks, strict=True)
         ]
         if not self.cycles:
             return [one * (1 + self.rest) for one in work]
         other, done = ledger.seconds[OTHER] / self.cycles, self.plan.done
         return [one + other * max(0.0, place - done - 1) for one, place in zip(work, stop, strict=True)]
+
+    def passed(self, since: float) -> float:
+        """Return the seconds of work since the ledger's ``since``, the step under way included."""
+        return self.ledger.passed(since) if self.speed == "ledger" else 0.0
+
+    def _reaches(self, train: list[float]) -> list[float]:
+        """Return how far ahead a trend of the speed goes: as far as it was seen, or not at all, or to the end."""
+        median, low, high = train
+        reaches = [min(median, _MAX_REACH * self.ledger.counts[TRAIN]), 0.0, high]
+        return reaches if self._trend.growth >= 0 else [reaches[0], low, 0.0]
 
     def shares(self) -> tuple[float, float]:
         """Return `ratio` and `rest`, which survive a restart better than speeds do."""

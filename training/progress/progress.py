@@ -123,7 +123,7 @@ class Progress(ProgressObservables):
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked, self._point_at, self._stopped_at = -math.inf, 0.0, 0
+        self._looked, self._booked, self._point_at, self._stopped_at = -math.inf, 0.0, 0.0, 0
         self._ready = True
         if insert is not None:
             if not isinstance(insert, Inserting):
@@ -276,7 +276,7 @@ class Progress(ProgressObservables):
         age = self.ledger.elapsed() - self._looked
         if age > (ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS) or self._length.moved():
             self._refresh()
-        return self._estimate
+        return None if self._estimate is None else self._estimate.after(self.estimator.passed(self._booked))
 
     # ------------------------------------------------------------ a resumed run
 
@@ -354,6 +354,7 @@ class Progress(ProgressObservables):
     def _renew(self) -> None:
         """Forecast again, if there is something new and it is time."""
         estimator, begun = self.estimator, time.perf_counter()
+        estimator.follow_speed()
         if not estimator.due(_FORECAST_PACE_FACTOR):
             return
         if self._plan() is not None:
@@ -374,6 +375,7 @@ class Progress(ProgressObservables):
         begun = time.perf_counter()
         self._looked, left = self.ledger.elapsed(), self._plan()
         found = None if left is None else self.estimator.estimate()
+        self._booked = self.ledger.now
         self._estimate = None if found is None or left is None else self._end.in_time(found, left, self.elapsed)
         self._spent += time.perf_counter() - begun
 
