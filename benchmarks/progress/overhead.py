@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from looptap.training.progress import Inserting, Paper, Progress
-from looptap.training.progress.forecast.curve_ensemble import Observations, forecast
+from looptap.training.progress.forecast.curve_ensemble import forecast
+from looptap.training.progress.forecast.observations import Observations
 
 _EPOCH = 2  # seconds, about
 

@@ -23,7 +23,7 @@ _MAX_REACH = 2.0  # times the work so far: how far ahead a trend of the speed is
 _UNKNOWN_RATIO_FACTORS = (1.0, 4.0, 1 / 3)
 """Times that ratio before it is measured: for the median, the low and the high end."""
 _OUTLIVED_SHARE = 0.25
-_SPEED_CHANGE_SHARE = 0.1  # of the remaining time or of the run, by which another speed moves the end
+_SPEED_CHANGE_SHARE = 0.06  # of the remaining time or of the run, by which another speed moves the end
 _STDEVS_FOR_80_PERCENT = 1.35  # standard deviations on either side of the 80 % band, as found on recorded runs
 _REMEASURE_FACTOR, _REMEASURE_SECONDS = 1.1, 0.5  # of training, after which noise and trend of the speed are renewed
 
@@ -269,8 +269,7 @@ class Estimator:
         noise = _STDEVS_FOR_80_PERCENT * math.hypot(ledger.unsure(window), self._trend.noise)
         median, low, high = (math.sqrt(max(a, 1e-9) * max(b, 1e-9)) for a, b in zip(near, far, strict=True))
         self.speed_changed = abs(math.log(max(near[0], 1e-9) / max(far[0], 1e-9))) > _SPEED_CHANGE_SHARE
-        below, above = (math.hypot(math.log(end / median), noise) for end in (low, high))  # two independent reasons
-        seconds = [median, median * math.exp(-below), median * math.exp(above)]
+        seconds = [median, low * math.exp(-noise), high * math.exp(noise)]  # the ends are often certain: the last epoch
         return seconds, (ledger.rate(TRAIN, SHORT_WINDOW_SECONDS), ledger.rate(VALIDATION, SHORT_WINDOW_SECONDS))
 
     def _seconds(self, stop: StopAt, train: list[float], validation: list[float], window: float) -> list[float] | None:

@@ -8,6 +8,7 @@ form, evidence included. Paths are drawn from it. It extends the method of Dong 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.training.progress.forecast.future_noise import drawn_noise
+from looptap.training.progress.forecast.observations import MergedObservations, Observations, lowest, merged
 from looptap.training.progress.forecast.stopping_rules import Floats
 
 DRAW_COUNT = 400
@@ -47,19 +49,8 @@ _LOGISTIC_FACTOR = 1.702  # of a number of deviations, at which the logistic fun
 _EVIDENCE_POWER = 0.7  # power of the evidence, since real curves match none of these exactly
 _BAND_QUANTILES = (0.09, 0.91)  # of the draws, each fitted by itself on runs for development
 _SURPRISE_SHARE, _SURPRISE_FACTOR = 0.008, 0.12  # drops that are not known ahead, and the mean of their logarithms
-_MAX_OBSERVATIONS = 120  # observations; older ones are merged
+_MAX_TOLD_SHARE = 0.5  # of the draws: that the learning rates matter is a hypothesis, whatever its evidence
 _MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
-
-
-class Observations(NamedTuple):
-    """Errors ``y`` with variances ``v`` at ascending raw points ``x``.
-
-    Inserted validations are at fractions of a raw point.
-    """
-
-    x: Floats
-    y: Floats
-    v: Floats
 
 
 @dataclass(frozen=True)
@@ -116,13 +107,45 @@ def forecast(
     if done >= last:
         return Stops(np.full(1, float(last)))
     unit = float(seen.y[0]) if len(seen.y) and seen.y[0] > 0 else scale
-    merged = _merged(seen)
-    curves = _Curves(last, rates, earlier, _lowest(merged))
-    weights, means, roots = curves.posterior(merged, unit)
-    chosen, linear = curves.drawn(weights, means, roots, rng)
+    few = merged(seen)
+    models = [_Curves(last, told, earlier, lowest(few)) for told in _hypotheses(rates)]
+    posteriors = [model.posterior(few, unit) for model in models]
+    count = _count_of_last([posterior.log_evidence for posterior in posteriors])
+    return Stops(np.concatenate([
+        _ends(model, posterior, few, unit, done, stops, drawn, rng)
+        for model, posterior, drawn in zip(models, posteriors, (DRAW_COUNT - count, count), strict=False) if drawn
+    ]))  # fmt: skip
+
+
+def _hypotheses(rates: Floats | None) -> tuple[Floats | None, ...]:
+    """Return what the curves may depend on: nothing, and the learning rates that were told, if they change."""
+    told = rates is not None and len(rates) > 0 and float(np.ptp(rates)) > 0
+    return (None, rates) if told else (None,)
+
+
+def _count_of_last(logs: list[float]) -> int:
+    """Return how many draws are of the last hypothesis, by the logarithms of evidence; 0 if it is the only one."""
+    if len(logs) < 2:
+        return 0
+    odds = math.exp(min(max(logs[1] - logs[0], -50.0), 50.0))
+    return round(DRAW_COUNT * min(_MAX_TOLD_SHARE, odds / (1 + odds)))
+
+
+def _ends(
+    curves: _Curves,
+    posterior: _Posterior,
+    seen: MergedObservations,
+    unit: float,
+    done: int,
+    stops: Callable[[Floats], NDArray[np.int64]],
+    count: int,
+    rng: np.random.Generator,
+) -> Floats:
+    """Return where ``count`` drawn futures after ``done`` raw points stop."""
+    chosen, linear = curves.drawn(posterior, count, rng)
     cells, levels = np.divmod(chosen, len(_SIGMAS))
-    residuals, shares = curves.residuals(merged, unit, cells, linear)
-    length = min(last - done, HORIZON_POINTS)
+    residuals, shares = curves.residuals(seen, unit, cells, linear)
+    length = min(curves.last - done, HORIZON_POINTS)
     noise = drawn_noise(residuals, shares, _SIGMAS[levels], length, rng)
     luck = _luck(len(cells), length, rng)
     paths = np.empty((len(cells), 0))
@@ -140,7 +163,7 @@ def forecast(
         paths = ahead * unit if not begun else np.concatenate([paths[place], ahead * unit], axis=1)
         found[place] = stops(paths)
         begun = until
-    return Stops(np.where(found == 0, last, found).astype(float))
+    return np.where(found == 0, curves.last, found).astype(float)
 
 
 def _luck(rows: int, length: int, rng: np.random.Generator) -> Floats:
@@ -155,6 +178,15 @@ def _noise_level(errors: Floats, rates: Floats) -> Floats:
     return np.asarray(rates * np.clip(errors, 0.01, 1.5) ** _NOISE_ERROR_POWER)
 
 
+class _Posterior(NamedTuple):
+    """Weight, mean and covariance root for each cell and noise level, and the logarithm of their evidence."""
+
+    weights: Floats
+    means: Floats
+    roots: Floats
+    log_evidence: float
+
+
 class _Curves:
     """All combinations of shape, tail and u, for a run of ``last`` raw points."""
 
@@ -166,20 +198,20 @@ class _Curves:
         self.relative = np.ones(last) if self.rates is None else self.rates / self.rates.max()
         self.drops = self._dropped()
         self.extra = 3 + (self.rates is not None)  # the coefficients before those of the drops
-        self.cells, shares = _cells(last, self.rates is not None, best)
+        self.cells, shares = _cells(last, best)
         self.general = len(self.cells)
         if len(earlier):
-            more = [(("earlier", index, pace), tail, False)
+            more = [(("earlier", index, pace), tail)
                     for index in range(len(earlier)) for tail in (None, 0.25,
                     (2.0, 100.0)) for pace in _EARLIER_RUN_PACES]  # fmt: skip
             self.cells = (*self.cells, *more)
             shares = np.concatenate([0.5 * shares, np.full(len(more), 0.5 / len(more))])
         self.logs = np.log(shares)
-        self._kinds = list(dict.fromkeys((shape, clock) for shape, _, clock in self.cells))
-        self._tails = list(dict.fromkeys((tail, clock) for _, tail, clock in self.cells))
-        kinds, tails = ({one: place for place, one in enumerate(some)} for some in (self._kinds, self._tails))
-        self._kind = np.array([kinds[shape, clock] for shape, _, clock in self.cells])
-        self._slow = np.array([tails[tail, clock] for _, tail, clock in self.cells])
+        self._shapes = list(dict.fromkeys(shape for shape, _ in self.cells))
+        self._tails = list(dict.fromkeys(tail for _, tail in self.cells))
+        shapes, tails = ({one: place for place, one in enumerate(some)} for some in (self._shapes, self._tails))
+        self._kind = np.array([shapes[shape] for shape, _ in self.cells])
+        self._slow = np.array([tails[tail] for _, tail in self.cells])
 
     def _dropped(self) -> Floats:
         if self.rates is None:
@@ -218,7 +250,9 @@ class _Curves:
         found += linear[:, :1] + linear[:, 3:] @ gains
         return found
 
-    def residuals(self, seen: _Merged, unit: float, cells: NDArray[np.int64], linear: Floats) -> tuple[Floats, Floats]:
+    def residuals(
+        self, seen: MergedObservations, unit: float, cells: NDArray[np.int64], linear: Floats
+    ) -> tuple[Floats, Floats]:
         """Return what each curve leaves of raw points, in units of noise; and weights."""
         raw = seen.v == 0
         x = seen.x[raw]
@@ -231,9 +265,9 @@ class _Curves:
 
     def _parts(self, x: Floats) -> tuple[Floats, Floats, Floats]:
         """Return all shapes, tails, and effects of the rate drops, each by points."""
-        clocks = {False: x, True: x if self.rates is None else self.integral(x)}
-        shapes = np.array([self._shape(shape, clocks[clock]) for shape, clock in self._kinds])
-        tails = np.array([self._tail(tail, x, clocks[clock]) for tail, clock in self._tails])
+        u = x if self.rates is None else self.integral(x)
+        shapes = np.array([self._shape(shape, u) for shape in self._shapes])
+        tails = np.array([self._tail(tail, x, u) for tail in self._tails])
         late = np.maximum(x - self.drops[:, None], 0.0)
         gains = np.exp(-late / _DROP_EFFECT_POINTS) - 1
         if self.rates is not None:
@@ -279,7 +313,7 @@ class _Curves:
             return np.asarray(np.maximum(0.0, x - tail[0]) / tail[1])
         return np.asarray(np.exp(-u / (tail * self.last)))
 
-    def posterior(self, seen: _Merged, unit: float) -> tuple[Floats, Floats, Floats]:
+    def posterior(self, seen: MergedObservations, unit: float) -> _Posterior:
         """Return weight, mean and covariance root for each cell and noise level."""
         m0, s0 = self._priors()
         coefficients = m0.shape[1]
@@ -287,7 +321,7 @@ class _Curves:
             levels = len(_SIGMAS)
             weights = np.repeat(np.exp(self.logs), levels) / levels
             roots = np.repeat(s0[:, :, None] * np.eye(coefficients), levels, axis=0)
-            return weights / weights.sum(), np.repeat(m0, levels, axis=0), roots
+            return _Posterior(weights / weights.sum(), np.repeat(m0, levels, axis=0), roots, 0.0)
         p0 = 1 / s0**2
         y = seen.y / unit
         designs = self.designs(seen.x)
@@ -311,68 +345,36 @@ class _Curves:
         positive = -np.log1p(np.exp(np.clip(-_LOGISTIC_FACTOR * means / spread, -50, 500))).sum(-1)
         logs = (self.logs[:, None] + _EVIDENCE_POWER * evidence + positive).ravel()
         weights = np.exp(logs - logs.max())
-        weights /= weights.sum()
-        return weights, means.reshape(-1, coefficients), np.asarray(inverse.reshape(-1, coefficients, coefficients))
+        whole = float(weights.sum())
+        roots = np.asarray(inverse.reshape(-1, coefficients, coefficients))
+        return _Posterior(weights / whole, means.reshape(-1, coefficients), roots, float(logs.max()) + math.log(whole))
 
     def drawn(
-        self, weights: Floats, means: Floats, roots: Floats, rng: np.random.Generator
+        self, posterior: _Posterior, count: int, rng: np.random.Generator
     ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], Floats]:
-        """Draw cells and non-negative coefficients."""
-        chosen = rng.choice(len(weights), size=DRAW_COUNT * _OVERSAMPLING_FACTOR, p=weights)
+        """Draw ``count`` cells and non-negative coefficients."""
+        weights, means, roots, _ = posterior
+        chosen = rng.choice(len(weights), size=count * _OVERSAMPLING_FACTOR, p=weights)
         normal = rng.standard_normal((len(chosen), means.shape[1]))
         linear = means[chosen] + np.einsum("pji,pj->pi", roots[chosen], normal)
-        order = np.argsort((linear < 0).any(axis=1), kind="stable")[:DRAW_COUNT]
+        order = np.argsort((linear < 0).any(axis=1), kind="stable")[:count]
         return chosen[order], np.maximum(linear[order], 0.0)
 
 
-_Cell: TypeAlias = tuple[tuple[str, float, float], float | tuple[float, float] | None, bool]
-"""Shape, tail, and whether u is the integral of the learning rate."""
+_Cell: TypeAlias = tuple[tuple[str, float, float], float | tuple[float, float] | None]
+"""Shape and tail."""
 
 
 @lru_cache(maxsize=4)
-def _cells(last: int, rated: bool, best: float) -> tuple[tuple[_Cell, ...], Floats]:
+def _cells(last: int, best: float) -> tuple[tuple[_Cell, ...], Floats]:
     """Return all combinations for a run of ``last`` raw points, and their priors."""
+    longest = max(last, _MIN_TIME_CONSTANT_POINTS)
     taus = [(("exp", beta, float(tau)), share / count) for beta, count, share in _EXPONENTIALS
-            for tau in np.geomspace(_MIN_TIME_CONSTANT_POINTS, max(last, _MIN_TIME_CONSTANT_POINTS),
-            count)]  # fmt: skip
+            for tau in np.geomspace(_MIN_TIME_CONSTANT_POINTS, longest, count)]  # fmt: skip
     shapes = [(("power", x0, b), _POWER_LAW_PRIOR / len(_POWERS)) for x0, b in _POWERS] + taus
-    clocks = (False, True) if rated else (False,)
-    found: list[_Cell] = []
-    priors = []
     starts = sorted({2.0, best})
     rises = [((start, scale), _RISES_PRIOR / len(starts) / len(_RISES)) for start in starts for scale in _RISES]
-    for clock in clocks:
-        for tail, share in (*_SLOW_TAILS, *rises):
-            for shape, part in shapes:
-                found.append((shape, tail, clock))
-                priors.append(share * part / len(clocks))
-    found.append((("flat", 0.0, 0.0), None, False))
+    found: list[_Cell] = [(shape, tail) for tail, _ in (*_SLOW_TAILS, *rises) for shape, _ in shapes]
+    priors = [share * part for _, share in (*_SLOW_TAILS, *rises) for _, part in shapes]
+    found.append((("flat", 0.0, 0.0), None))
     return tuple(found), np.array([*((1 - _FLAT_PRIOR) * np.array(priors)), _FLAT_PRIOR])
-
-
-def _lowest(seen: _Merged) -> float:
-    """Return where the running mean of three points is lowest, at least 2."""
-    if len(seen.x) < 4:
-        return 2.0
-    place = int(np.argmin(np.convolve(seen.y, np.ones(3) / 3, mode="valid"))) + 1
-    return max(2.0, float(round(seen.x[place])))
-
-
-class _Merged(NamedTuple):
-    x: Floats
-    y: Floats
-    v: Floats
-    merged: Floats
-
-
-def _merged(seen: Observations) -> _Merged:
-    """Return at most `_MAX_OBSERVATIONS`: the newest half, and means of older ones."""
-    count = len(seen.x)
-    if count <= _MAX_OBSERVATIONS:
-        return _Merged(seen.x, seen.y, seen.v, np.ones(count))
-    recent = _MAX_OBSERVATIONS // 2
-    edges = np.linspace(0, count - recent, _MAX_OBSERVATIONS - recent + 1).astype(int)
-    edges = np.concatenate([edges, np.arange(count - recent + 1, count + 1)])
-    sizes = np.diff(edges)
-    x, y, v = (np.add.reduceat(np.asarray(column), edges[:-1]) / sizes for column in seen)
-    return _Merged(x, y, v / sizes, sizes.astype(float))

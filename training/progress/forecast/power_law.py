@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.training.progress.forecast.curve_ensemble import HORIZON_POINTS, Observations, Stops
+from looptap.training.progress.forecast.curve_ensemble import HORIZON_POINTS, Stops
+from looptap.training.progress.forecast.observations import Observations
 from looptap.training.progress.forecast.stopping_rules import Floats
 
 PATH_COUNT = 300

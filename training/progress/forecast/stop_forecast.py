@@ -13,16 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.training.progress.forecast import curve_ensemble, power_law
-from looptap.training.progress.forecast.curve_ensemble import Earlier, Observations
+from looptap.training.progress.forecast.curve_ensemble import Earlier
 from looptap.training.progress.forecast.future_noise import lattice_of
 from looptap.training.progress.forecast.metrics import Metric
+from looptap.training.progress.forecast.observations import Observations
 from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
 
 METHODS = ("ensemble", "former", "none")
 _MAX_KEPT_SHARE = 0.3  # of a new median, within which the one before is kept while it is in the new band
 _MIN_RATE_CHANGE_FACTOR = 1.4  # of the learning rate, either way, that is named as a reason
 _LEAP_SHARE = 0.1  # of the run: a stop that moves by more has a reason
-_MAX_MOVE_SHARE = 0.08  # of the run, by which the stop moves at most without a reason, but for once
+_MAX_MOVE_SHARE = 0.05  # of the run, by which the stop moves at most without a reason, but for once
 _SCALE_FACTOR = 30.0  # times the least improvement that counts: a typical first error
 _MAX_CERTAIN_POINTS = 300  # validations ahead in which a stop is looked for if nothing improves
 
