@@ -118,7 +118,10 @@ class Ledger:
             self._steps[self._phase].append(taken)
 
     def _leave_out_first(self) -> None:
-        """Take no rate over the first batches, once there are others: they start workers, and compile."""
+        """Take no rate over the first batches, once there are others.
+
+        They start workers, and compile.
+        """
         if self._first > 0:
             del self._samples[: self._first]
             self._first = -1
@@ -178,7 +181,7 @@ class Ledger:
         return trained, seconds
 
     def passed(self, since: float) -> float:
-        """Return the seconds booked after the time ``since``, and those of the step under way.
+        """Return the seconds since ``since``, those of the step under way included.
 
         Of that, no more count than a step usually takes: a process that hangs does not come nearer to its end.
         """

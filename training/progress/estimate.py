@@ -191,7 +191,7 @@ class Estimator:
         self.made, self.took = self.ledger.elapsed(), time.perf_counter() - begun
 
     def follow_speed(self) -> None:
-        """Measure trend and noise of the speed again after a tenth more of training."""
+        """Measure the speed's trend and noise again after a tenth more of training."""
         trained = self.ledger.seconds[TRAIN]
         if self.speed == "ledger" and trained > _REMEASURE_FACTOR * self._measured + _REMEASURE_SECONDS:
             self._trend, self._measured = trend_of(*self.ledger.training()), trained
@@ -210,7 +210,10 @@ class Estimator:
         return self._stop.within(last, self.plan.done + 1 if self._stale else 0, self._last)
 
     def estimate(self) -> Estimate | None:
-        """Estimate what remained when the ledger was booked, by the last forecast; None before the first batch."""
+        """Estimate what remains by the last forecast; None before the first batch.
+
+        That is what remained when the ledger was booked.
+        """
         if self.speed != "ledger" or self.ledger.current == OTHER:
             self.ledger.settle()
         if (stop := self.stop_at) is None:
@@ -293,11 +296,11 @@ class Estimator:
         return [one + other * max(0.0, place - done - 1) for one, place in zip(work, stop, strict=True)]
 
     def passed(self, since: float) -> float:
-        """Return the seconds of work since the ledger's ``since``, the step under way included."""
+        """Return the seconds of work since ``since``, by the ledger."""
         return self.ledger.passed(since) if self.speed == "ledger" else 0.0
 
     def _reaches(self, train: list[float]) -> list[float]:
-        """Return how far ahead a trend of the speed goes: as far as it was seen, or not at all, or to the end."""
+        """Return how far ahead a trend of the speed goes: median, low and high end."""
         median, low, high = train
         reaches = [min(median, _MAX_REACH * self.ledger.counts[TRAIN]), 0.0, high]
         return reaches if self._trend.growth >= 0 else [reaches[0], low, 0.0]

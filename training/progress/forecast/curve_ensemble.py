@@ -118,13 +118,13 @@ def forecast(
 
 
 def _hypotheses(rates: Floats | None) -> tuple[Floats | None, ...]:
-    """Return what the curves may depend on: nothing, and the learning rates that were told, if they change."""
+    """Return what curves may depend on: nothing, and told rates that change."""
     told = rates is not None and len(rates) > 0 and float(np.ptp(rates)) > 0
     return (None, rates) if told else (None,)
 
 
 def _count_of_last(logs: list[float]) -> int:
-    """Return how many draws are of the last hypothesis, by the logarithms of evidence; 0 if it is the only one."""
+    """Return how many draws are of the second hypothesis, by log evidence; or 0."""
     if len(logs) < 2:
         return 0
     odds = math.exp(min(max(logs[1] - logs[0], -50.0), 50.0))
@@ -179,7 +179,10 @@ def _noise_level(errors: Floats, rates: Floats) -> Floats:
 
 
 class _Posterior(NamedTuple):
-    """Weight, mean and covariance root for each cell and noise level, and the logarithm of their evidence."""
+    """Weight, mean and covariance root for each cell and noise level.
+
+    And the logarithm of their evidence together.
+    """
 
     weights: Floats
     means: Floats

@@ -23,7 +23,7 @@ class Observations(NamedTuple):
 
 
 class MergedObservations(NamedTuple):
-    """Observations of which old ones are means of several: of so many as ``merged`` says."""
+    """Observations; old ones are means of as many as ``merged`` says."""
 
     x: Floats
     y: Floats

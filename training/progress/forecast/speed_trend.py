@@ -1,4 +1,4 @@
-"""How the speed changes: a trend, as with a curriculum, and what varies besides."""
+"""How the speed changes: a trend, as with a curriculum, and noise."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def _relative(grown: float) -> float:
 
 
 def trend_of(instances: Floats, seconds: Floats) -> SpeedTrend:
-    """Return the trend of the speed, given instances and seconds of training up to some moments.
+    """Return the trend of the speed.
 
+    Given are the instances and the seconds of training up to some moments.
     A machine that becomes slower at once shows no trend but noise: only a change that is as steady as the work counts.
 
     >>> done = np.arange(100.0)
