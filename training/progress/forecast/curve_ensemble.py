@@ -49,7 +49,7 @@ _LOGISTIC_FACTOR = 1.702  # of a number of deviations, at which the logistic fun
 _EVIDENCE_POWER = 0.7  # power of the evidence, since real curves match none of these exactly
 _BAND_QUANTILES = (0.09, 0.91)  # of the draws, each fitted by itself on runs for development
 _SURPRISE_SHARE, _SURPRISE_FACTOR = 0.008, 0.12  # drops that are not known ahead, and the mean of their logarithms
-_MAX_TOLD_SHARE = 0.5  # of the draws: that the learning rates matter is a hypothesis, whatever its evidence
+_MAX_RATES_SHARE = 0.5  # of the draws: that the learning rates matter is a hypothesis, whatever its evidence
 _MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
 
 
@@ -108,7 +108,7 @@ def forecast(
         return Stops(np.full(1, float(last)))
     unit = float(seen.y[0]) if len(seen.y) and seen.y[0] > 0 else scale
     few = merged(seen)
-    models = [_Curves(last, told, earlier, lowest(few)) for told in _hypotheses(rates)]
+    models = [_Curves(last, known, earlier, lowest(few)) for known in _hypotheses(rates)]
     posteriors = [model.posterior(few, unit) for model in models]
     count = _count_of_last([posterior.log_evidence for posterior in posteriors])
     return Stops(np.concatenate([
@@ -118,9 +118,9 @@ def forecast(
 
 
 def _hypotheses(rates: Floats | None) -> tuple[Floats | None, ...]:
-    """Return what curves may depend on: nothing, and told rates that change."""
-    told = rates is not None and len(rates) > 0 and float(np.ptp(rates)) > 0
-    return (None, rates) if told else (None,)
+    """Return what curves may depend on: nothing, and given rates that change."""
+    change = rates is not None and len(rates) > 0 and float(np.ptp(rates)) > 0
+    return (None, rates) if change else (None,)
 
 
 def _count_of_last(logs: list[float]) -> int:
@@ -128,7 +128,7 @@ def _count_of_last(logs: list[float]) -> int:
     if len(logs) < 2:
         return 0
     odds = math.exp(min(max(logs[1] - logs[0], -50.0), 50.0))
-    return round(DRAW_COUNT * min(_MAX_TOLD_SHARE, odds / (1 + odds)))
+    return round(DRAW_COUNT * min(_MAX_RATES_SHARE, odds / (1 + odds)))
 
 
 def _ends(
