@@ -364,7 +364,7 @@ class Progress(ProgressObservables):
             except Exception as error:  # a rule of the host's that cannot take simulated futures
                 estimator.stopping.method = "none"
                 estimator.renew()
-                self._say(f"A forecast raised {type(error).__name__}: {error}; early stopping is not forecast any more.")
+                self._say(f"The rule raised {type(error).__name__}: {error}; early stopping is not forecast any more.")
             self._looked = -math.inf
         self._spent += time.perf_counter() - begun
 
