@@ -87,8 +87,9 @@ sampling.
   instance's scores (half of it the newest) in place of the newest: 1.02 and 1.00 times the instances, seeds 100 to 105.
 - **Two orders of draws**: by the present sampler a seed draws other batches than by that of before. `norm`,
   `infobatch`, `loss` and the oracle were counted with the present one, with rates tuned on it for `norm` on
-  easy-heavy, imbalanced and noisy data, and so were the runs with a decaying rate on noisy data. `autoassist` on
-  easy-heavy and the other runs with a decaying rate are from before; the other methods were not counted again.
+  easy-heavy, imbalanced and noisy data, and so were all runs with a decaying rate. `autoassist`, `spl`, `screener`,
+  `selective-backprop` and `rho` are from before. On balanced images and the CNN only uniform sampling and `norm` were
+  judged, on characters no method was counted.
 
 The images: {_DIGITS}. The seed of a run makes the model and the order of the data.
 """, *rows]  # fmt: skip
