@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from looptap.training.sampling.per_example import CrossEntropy
 from looptap.training.selection import Selection, recalibrate
 from looptap.training.selection.honest_gain import HonestGain
 from looptap.training.selection.switch import AUTO, OFF, ON, Switch
@@ -264,6 +265,96 @@ def test_few_scores_while_it_is_off_do_not_make_the_gain_look_low():
         gains.append(np.median(found))
     assert gains[0] > 1.1
     assert gains[1] == pytest.approx(gains[0], rel=0.15)
+
+
+# ------------------------------------------------------------ scores that are computed together
+
+
+def observed(selection, clock, epochs, logits, targets, refill=False):
+    """Train on nothing: show a selection the outputs of a model that stays as it is."""
+    outputs, wanted = torch.zeros(20, logits.shape[1]), torch.zeros(20, dtype=torch.long)
+    for _ in range(epochs):
+        for batch in selection:
+            clock.now += 0.01
+            if refill:  # as a CUDA graph does
+                outputs.copy_(logits[batch]), wanted.copy_(targets[batch])
+                selection.observe(batch, logits=outputs, targets=wanted)
+            else:
+                selection.observe(batch, logits=logits[batch], targets=targets[batch])
+
+
+def outputs_of(size=2000, classes=5):
+    generator = torch.Generator().manual_seed(0)
+    easy = torch.where(torch.arange(size) % 10 == 0, 0.5, 8.0)[:, None]
+    targets = torch.randint(0, classes, (size,), generator=generator)
+    return torch.nn.functional.one_hot(targets, classes) * easy, targets
+
+
+def test_one_percent_of_a_step_scores_nearly_all_instances_of_the_first_epoch(monkeypatch):
+    """Scores of 16 steps together cost little more than those of one."""
+    clock, small = Clock(), CrossEntropy.small
+
+    def charged(self, outputs, targets):
+        clock.now += 1e-3  # a tenth of a step, however many instances there are
+        return small(self, outputs, targets)
+
+    monkeypatch.setattr(CrossEntropy, "small", charged)
+    logits, targets = outputs_of()
+    selection = Selection(2000, 20, clock=clock)
+    observed(selection, clock, 1, logits, targets)
+    known = selection.table.loss == selection.table.loss
+    assert known.mean() > 0.5
+    begun = clock.now
+    observed(selection, clock, 1, logits, targets)
+    assert selection.gain > 1.3
+    assert selection.selecting
+    assert clock.now > begun
+
+
+@pytest.mark.parametrize("refill", [False, True])
+def test_scores_that_are_computed_together_are_those_of_each_step(refill):
+    clock, (logits, targets) = Clock(), outputs_of()
+    selection = Selection(2000, 20, switch="off", clock=clock)
+    observed(selection, clock, 2, logits, targets, refill)
+    selection.state_dict()  # computes what is left
+    wanted = CrossEntropy()(logits, targets)
+    np.testing.assert_allclose(selection.table.loss, wanted.losses, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(selection.table.score, wanted.scores, atol=1e-4)
+    assert (selection.table.label == targets.numpy()).all()
+    assert selection.steps == 200
+    assert (selection.table.seen == 2).all()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_is_wrong_in_one_of_them_costs_only_that():
+    clock, (logits, targets) = Clock(), outputs_of()
+    logits[7], targets[11] = torch.nan, -100
+    selection = Selection(2000, 20, switch="off", clock=clock)
+    observed(selection, clock, 1, logits, targets)
+    selection.state_dict()
+    known = np.isfinite(selection.table.loss)
+    assert "not finite" in selection.note
+    assert not known[7]
+    assert known.sum() == 1999
+
+
+def test_outputs_that_cannot_be_held_are_scored_at_once():
+    clock, (logits, targets) = Clock(), outputs_of()
+    selection = Selection(2000, 20, switch="off", clock=clock)
+    observed(selection, clock, 1, logits, targets)
+    for batch in selection:
+        clock.now += 0.01
+        selection.observe(batch, losses=torch.full((20,), 3.0))
+    assert (selection.table.loss == 3.0).mean() > 0.9
+
+
+def test_several_steps_in_one_addition_age_the_gain_as_several():
+    gain, sums = HonestGain(), np.zeros(2)
+    for steps in (1, 16, 3):
+        drawn = np.full(8, 0.5, np.float32)
+        gain.add(drawn=drawn, wanted=drawn * steps / 16, weights=None, scores=np.ones(8, np.float32), steps=steps)
+        sums = 0.98**steps * sums + (16, steps / 2)
+    assert gain.kept == pytest.approx(sums[1] / sums[0])
 
 
 # ------------------------------------------------------------ recalibration

@@ -311,12 +311,12 @@ class Prioritized(PrioritizedObservables):
         self.renewals.add(self.trends.estimate(ids[renewed], method.step), priorities[renewed])
         self.trends.learn(unique, priorities[places], method.step, self.lam)
 
-    def _learn(self, ids: Ints, losses: Floats, scores: Floats | None) -> None:
+    def _learn(self, ids: Ints, losses: Floats, scores: Floats | None, steps: int) -> None:
         if not isinstance(self._method, Published):
             alike = self.table.uniform[ids]
             measured = losses if scores is None else scores
             self.renewals.add(self._method.predicted(ids[alike]), measured[alike])
-        super()._learn(ids, losses, scores)
+        super()._learn(ids, losses, scores, steps)
 
 
 def _fill_with_zeros(model: Any) -> None:

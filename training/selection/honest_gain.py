@@ -33,11 +33,15 @@ class HonestGain:
 
     def __init__(self) -> None:
         self._sums = np.zeros(6)
-        self._new: list[tuple[Floats, Floats, Floats, Floats]] = []  # steps that are not in the sums
+        self._new: list[tuple[Floats, Floats, Floats, Floats]] = []  # what is not in the sums
+        self._new_steps: list[int] = []  # how many steps each of it was
 
-    def add(self, *, drawn: Floats, wanted: Floats, weights: Floats | None, scores: Floats) -> None:
-        """Add a step, in arrays that stay as they are."""
+    def add(
+        self, *, drawn: Floats, wanted: Floats, weights: Floats | None, scores: Floats, steps: int = 1
+    ) -> None:  # fmt: skip
+        """Add a step, or several together, in arrays that stay as they are."""
         if len(drawn):
+            self._new_steps.append(steps)
             self._new.append((drawn, wanted, np.ones_like(wanted) if weights is None else weights, scores))
         if len(self._new) >= _MAX_NEW_STEPS:
             self._sum_up()
@@ -61,7 +65,7 @@ class HonestGain:
     def _sum_up(self) -> None:
         if not self._new:
             return
-        new, self._new = self._new, []
+        new, self._new, steps, self._new_steps = self._new, [], np.array(self._new_steps), []
         drawn, wanted, weights, scores = (np.concatenate(parts).astype(np.float64) for parts in zip(*new, strict=True))
         each, weighted = 1 / drawn, weights * scores
         kept = wanted * each
@@ -69,9 +73,10 @@ class HonestGain:
         starts = np.cumsum([0, *(len(one[0]) for one in new[:-1])])
         sums = np.add.reduceat(np.stack(terms), starts, axis=1)
         good = np.isfinite(sums.sum(0))  # else nothing would be known ever after
-        ages = np.cumsum(good[::-1])[::-1] - 1  # good steps after each
-        self._sums *= _DECAY_FACTOR ** np.count_nonzero(good)
-        self._sums += sums[:, good] @ _DECAY_FACTOR ** ages[good]
+        steps = steps[good]
+        ages = np.cumsum(steps[::-1])[::-1] - steps  # good steps after each
+        self._sums *= _DECAY_FACTOR ** steps.sum()
+        self._sums += sums[:, good] @ _DECAY_FACTOR**ages
 
     def state_dict(self) -> list[float]:
         """Return the sums."""
@@ -83,4 +88,4 @@ class HonestGain:
         """Continue from what `state_dict` returned. Raises ValueError."""
         if not isinstance(state, list) or len(state) != len(self._sums):
             raise ValueError(f"gain={state!r:.60} must be {len(self._sums)} sums, as the state_dict() has them.")
-        self._sums, self._new = np.array(state), []
+        self._sums, self._new, self._new_steps = np.array(state), [], []

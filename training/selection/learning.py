@@ -22,13 +22,13 @@ class Learning:
         self.table = table
         self._epoch = epoch  # instances that an epoch offers
         self.gain, self.audit = HonestGain(), Audit()
-        self._late: list[tuple[Ints, PerExample]] = []  # on a device, which is not waited for
+        self._late: list[tuple[Ints, PerExample, int]] = []  # on a device, which is not waited for
 
-    def add(self, ids: Ints, found: PerExample) -> None:
-        """Add a step, whose values are read at the next `settle`."""
-        self._late.append((ids, found))
+    def add(self, ids: Ints, found: PerExample, steps: int = 1) -> None:
+        """Add a step, or several together, read at the next `settle`."""
+        self._late.append((ids, found, steps))
 
-    def settle(self, learn: Callable[[Ints, Floats, Floats | None], None], fail: Callable[[str], None]) -> None:
+    def settle(self, learn: Callable[[Ints, Floats, Floats | None, int], None], fail: Callable[[str], None]) -> None:
         """Read the steps that were added, and ``learn`` them.
 
         Does not raise, but calls ``fail``.
@@ -36,14 +36,14 @@ class Learning:
         if not self._late:
             return
         late, self._late = self._late, []
-        for ids, found in late:
+        for ids, found, steps in late:
             try:
                 ids, losses, scores = arguments.distinct(ids, found)
                 kept, losses, scores = arguments.finite(ids, losses, scores)
                 if len(kept) < len(ids):
                     fail("Losses that are not finite are left out.")
                 if len(kept):
-                    learn(kept, losses, scores)
+                    learn(kept, losses, scores, steps)
             except Exception as error:  # neither the loop nor its checkpoint may end of it
                 fail(f"observe: {error}")
 
@@ -55,8 +55,9 @@ class Learning:
         ids: Ints,
         losses: Floats,
         scores: Floats | None,
+        steps: int = 1,
     ) -> None:
-        """Enter what a step says of distinct instances.
+        """Enter what a step, or several together, say of distinct instances.
 
         ``teach`` is called with what a method, or an assistant beside the loop, is to learn, before the table knows it.
         """
@@ -70,7 +71,7 @@ class Learning:
             wanted = np.maximum(wanted, LEAST_PROBABILITY)
             weights = method.correction(ids[some], wanted)
             slopes = (losses if scores is None else scores)[some].copy()
-            self.gain.add(drawn=drawn, wanted=wanted, weights=weights, scores=slopes)
+            self.gain.add(drawn=drawn, wanted=wanted, weights=weights, scores=slopes, steps=steps)
         judged = table.uniform[ids]  # selected instances would flatter the audit
         if known is not None:
             judged &= known

@@ -11,8 +11,9 @@ import numpy as np
 
 from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
-from looptap.training.sampling.per_example import criterion_of
+from looptap.training.sampling.per_example import CrossEntropy, criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
+from looptap.training.sampling.small_batches import HeldSteps
 from looptap.training.selection import selection_arguments as arguments
 from looptap.training.selection.asynchronous.side_assistant import SideAssistant
 from looptap.training.selection.audit import Audit
@@ -94,6 +95,7 @@ class Selection(SelectionLoss):
         self._agree = arguments.agreement(agree, world)
         self._position = switch  # of the switch, at the last step that was recorded
         self._mark = 0.0
+        self._held, self._held_cost = HeldSteps(), 0.0  # steps while it is off, and the seconds of selection in them
         self.switch, self.floor, self.method = switch, floor, method
 
     # ------------------------------------------------------------ as a batch sampler
@@ -149,16 +151,21 @@ class Selection(SelectionLoss):
         ``logits`` are the outputs of the model. Call it once a step, or once for each part of an accumulated step.
         Never raises: what is wrong stands in `note`.
         """
-        if self._gate.idle and self._passed_idly(indices):
+        if self._gate.idle and self._passed_idly(indices, losses, logits, targets):
             return
-        begun, scored, gate = self._clock(), False, self._gate
+        begun, scored, held, together, gate = self._clock(), False, False, 0, self._gate
         try:
             ids = self._ids(indices)
             if self._flight.arrived(ids) and not self._flight.batches and not self._inside:
                 self.epoch += 1
             self.steps += 1
             self.table.trained(ids, self.steps)
-            if scored := self._method.learns or gate.scores():
+            if gate.is_due or self._held.full:
+                together = len(self._held)
+                self._settle()
+            scored = self._method.learns or gate.scores()
+            held = scored and self._hold(ids, losses, logits, targets)
+            if scored and not held:
                 self._settle()
                 found = arguments.per_example(len(ids), losses, logits, targets, self._criterion)
                 if (labels := arguments.labels_of(len(ids), targets)) is not None:
@@ -172,19 +179,25 @@ class Selection(SelectionLoss):
         ended = self._clock()
         cost, self._cost = max(0.0, self._cost + ended - begun), 0.0
         self.seconds_spent += cost
+        if held or together:
+            self._held_cost += cost
+        if together:
+            gate.held(self._held_cost / together)
+            self._held_cost = 0.0
         if self._mark:
-            gate.timed(max(0.0, ended - self._mark - cost) / (1 + gate.idled), cost if scored else None)
+            gate.timed(max(0.0, ended - self._mark - cost) / (1 + gate.idled), cost if scored and not held else None)
             self._count_saved()
         self._mark, self._position = ended, self.switch
         gain = self._learning.gain.value if self._method.draws and gate.is_due else math.nan
         on = gate.tested(gain, self.walk.walked <= len(self.shard), self._position)
         selecting, self._selecting = self._selecting, self._method.acts(on, self.switch)
         if self._selecting and not selecting:
+            self._settle()
             self._method.resume()
         if self._selecting or self._method.learns:
             gate.idle = 0
 
-    def _passed_idly(self, indices: Any) -> bool:
+    def _passed_idly(self, indices: Any, losses: Any, logits: Any, targets: Any) -> bool:
         """Count a step on the batch drawn first if there is nothing else to do."""
         if self.switch is not self._position:
             return False
@@ -198,11 +211,14 @@ class Selection(SelectionLoss):
         if oldest is None:
             return False
         batches.popleft()
-        self._gate.idle -= 1
-        self._gate.idled += 1
         self.steps += 1
         self.table.trained(oldest, self.steps)
         self._asked = NOTHING_ASKED
+        if self._gate.passed():
+            begun = self._clock()
+            if not self._hold(oldest, losses, logits, targets) or self._held.full:
+                self._gate.idle = 0
+            self._held_cost += self._clock() - begun
         return True
 
     def close(self) -> None:
@@ -231,7 +247,7 @@ class Selection(SelectionLoss):
         self._say_if_resized()
         self.table.recount()
         self._method.begin(self.epoch)
-        self._mark, self._cost, self._gate.idle = 0.0, 0.0, 0
+        self._mark, self._cost, self._held_cost, self._gate.idle = 0.0, 0.0, 0.0, 0
         if self.walk.walked >= self._end:  # else the epoch before it was left early, and its rest comes first
             self._end += len(self.shard)
         self.given, self._inside, self._length = 0, True, None
@@ -291,13 +307,34 @@ class Selection(SelectionLoss):
         method.rated(made.accepted.indices, made.prediction)
         return made.accepted
 
+    def _hold(self, ids: Ints, losses: Any, logits: Any, targets: Any) -> bool:
+        """Keep the outputs of a step for later; False if it has to be scored now."""
+        gate = self._gate
+        if not gate.holds or self._selecting or self._method.learns:
+            return False
+        known = losses is None and isinstance(self._criterion, CrossEntropy)
+        held = known and self._held.add(ids, logits, targets)
+        gate.hold(held)
+        return held
+
     @_QUIETLY
     def _settle(self) -> None:
         """Process the losses and scores of the observed steps."""
+        if len(self._held):
+            self._score_held()
         self._learning.settle(self._learn, self._fail)
 
-    def _learn(self, ids: Ints, losses: Floats, scores: Floats | None) -> None:
-        self._learning.enter(self._method, self._selecting, self._teach, ids, losses, scores)
+    def _score_held(self) -> None:
+        ids, logits, targets, steps = self._held.taken()
+        try:
+            found = arguments.per_example(len(ids), None, logits, targets, self._criterion)
+            self.table.label[ids] = targets.numpy()
+            self._learning.add(ids, found, steps)
+        except Exception as error:
+            self._fail(f"observe: {error}")
+
+    def _learn(self, ids: Ints, losses: Floats, scores: Floats | None, steps: int) -> None:
+        self._learning.enter(self._method, self._selecting, self._teach, ids, losses, scores, steps)
 
     def _teach(self, ids: Ints, losses: Floats, scores: Floats | None) -> None:
         if self.beside is None or self._method.name != AutoAssist.name:

@@ -17,6 +17,7 @@ ON_FROM_FACTOR, OFF_BELOW_FACTOR = 1.05, 1.02
 _TEST_EVERY_STEPS = 25
 _IDLE_COST_SHARE = 0.01  # of a step: what scores may cost while it is off
 _MAX_TIMES = 31  # of steps, of which the median is taken
+_MAX_HELD_TIMES = 7  # of steps that are scored together
 _MIN_COSTS = 5  # before the median is relied on: the first cost has the import of torch's parts in it
 _MEDIAN_EVERY_STEPS = 10
 
@@ -47,6 +48,7 @@ class Switch:
         self._until_test, self._since = _TEST_EVERY_STEPS, 0
         self._untaken = 0  # steps since the medians were taken
         self._steps, self._costs_on, self._costs_off = (deque[float](maxlen=_MAX_TIMES) for _ in range(3))
+        self._costs_held = deque[float](maxlen=_MAX_HELD_TIMES)
 
     def timed(self, step: float, cost: float | None) -> None:
         """Record the seconds of a step, and what selection cost in it if it was scored.
@@ -61,16 +63,52 @@ class Switch:
             self._untaken = 0
             self.step_seconds = median(self._steps)
             self.cost_seconds = median(self._costs_on or self._costs_off or (math.nan,))
-            self._idle_cost = median(self._costs_off or self._costs_on or (math.nan,))
+            self._idle_cost = median(self._costs_held or self._costs_off or self._costs_on or (math.nan,))
 
-    def scores(self) -> bool:
-        """Return whether the coming step is to be scored."""
-        self._since += 1 + self.idled
-        measured = len(self._costs_on) + len(self._costs_off) >= _MIN_COSTS
-        if measured and not self.on and self._since * _IDLE_COST_SHARE * self.step_seconds < self._idle_cost:
+    @property
+    def holds(self) -> bool:
+        """Whether the scores of a step may be computed later, with those of others.
+
+        The first ones are not, for the cost that they have while it is on.
+        """
+        return not self.on and len(self._costs_on) + len(self._costs_off) >= _MIN_COSTS
+
+    def hold(self, possible: bool) -> None:
+        """Say whether it was possible.
+
+        When it first was, each step is held until it is known what that costs.
+        """
+        if not possible:
+            self._costs_held.clear()
+        elif not self._costs_held:
+            self.held(0.0)
+
+    def held(self, cost: float) -> None:
+        """Record what each of some steps cost, in seconds, that were scored together."""
+        self._costs_held.append(cost)
+        self._idle_cost = median(self._costs_held)
+
+    def passed(self) -> bool:
+        """Count a step that is not recorded; return whether to hold it."""
+        self.idle -= 1
+        self.idled += 1
+        self._since += 1
+        if not self._costs_held or self._too_soon():
             return False
         self._since = 0
         return True
+
+    def scores(self) -> bool:
+        """Return whether the coming step is to be scored."""
+        self._since += 1
+        if self.holds and self._too_soon():
+            return False
+        self._since = 0
+        return True
+
+    def _too_soon(self) -> bool:
+        """Return whether another score would cost more than its share."""
+        return self._since * _IDLE_COST_SHARE * self.step_seconds < self._idle_cost
 
     @property
     def is_due(self) -> bool:
@@ -97,9 +135,11 @@ class Switch:
     def _idle_steps(self) -> int:
         """Return how many steps from here are neither scored nor tested."""
         budget = _IDLE_COST_SHARE * self.step_seconds
-        if self.on or len(self._costs_on) + len(self._costs_off) < _MIN_COSTS or not budget > 0:
+        if not self.holds or not budget > 0:
             return 0
-        until_score = math.ceil(min(self._idle_cost / budget, _TEST_EVERY_STEPS)) - 1 - self._since
+        until_score = _TEST_EVERY_STEPS  # or rather, they are held while idle
+        if not self._costs_held:
+            until_score = math.ceil(min(self._idle_cost / budget, _TEST_EVERY_STEPS)) - 1 - self._since
         return max(0, min(until_score, self._until_test - 1, self._most_idle))
 
     def _test(self, gain: float) -> None:
