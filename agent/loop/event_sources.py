@@ -246,7 +246,7 @@ class EventSource:
         if later:
             evaluator.update(plan)
         before, self._plan.replaced = self.evaluator, True
-        self.evaluator, self._plan = evaluator, plan  # an interrupt finds both plans with their evaluators
+        self.shortcut, self.evaluator, self._plan = None, evaluator, plan  # an interrupt finds both plans evaluated
         before.update()
         return plan
 
