@@ -26,7 +26,7 @@ class SpeedTrend(NamedTuple):
     noise: float = _PRIOR_NOISE
 
     def factor(self, behind: float, ahead: float) -> float:
-        """Return how much dearer an instance is ``ahead`` than it was ``behind``.
+        """Return the cost of an instance ``ahead``, relative to one ``behind``.
 
         Steps that grow do so by equal differences, steps that shrink by equal shares.
 
