@@ -21,6 +21,14 @@ PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 # Empty, also where the environment forbids it: without bytecode each of hundreds of processes compiles looptap again.
 export PYTHONDONTWRITEBYTECODE :=
 
+# The tests of all that the path of an event may touch: they run on the compiled tap, with the others, and on pure Python.
+LOOP_TESTS := agent_startup bounds_of_values budget cancelling clean_exit columns_of_events compiled controls \
+	cuda declared_streams deferred_evaluation delivery exporter guarded guarded_things hand_over helpers hostile \
+	identical interrupts liveness memory merging more_questions mutation_detector natural_questions probing queries \
+	rank_consensus ranks recording replay resuming scalars sharded shared_queries signals stacks stopped \
+	streams_of_streams stuck tags tap testing undoing unharmed untouched workers
+LOOP_FILES = $(sort $(LOOP_TESTS:%=tests/test_%.py) $(shell grep -lE 'looptap\.agent\.(loop|handoff)' tests/test_*.py))
+
 .DEFAULT_GOAL := help
 .PHONY: help setup browsers test soak mutants lint types check docs recording demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
 
@@ -36,11 +44,13 @@ browsers: ## the programs for the tests of notebooks, windows and the terminal, 
 
 test: $(READY) browsers ## the tests
 	@$(VENV)/bin/pytest
+	@case "$$($(VENV)/bin/looptap --version)" in *compiled*) \
+		LOOPTAP_PURE=1 $(VENV)/bin/pytest $(LOOP_FILES);; esac
 
 soak: $(READY) ## the long counts of docs/safety.md
 	@LOOPTAP_COUNTS=full $(VENV)/bin/pytest -n 0 tests/test_language.py tests/test_reducers.py \
 		tests/test_stream.py tests/test_unharmed.py tests/test_bounds_of_values.py tests/test_charts.py \
-		tests/test_codec.py tests/test_window_assembler.py
+		tests/test_codec.py tests/test_window_assembler.py tests/test_tap.py tests/test_tap_rows.py
 	@$(VENV)/bin/pytest -n 0 -m soak
 
 mutants: $(READY) ## small faults in the modules that guard data and access, each of which a test has to notice
@@ -56,6 +66,8 @@ check: lint types test ## ruff, mypy, tests
 
 docs: $(READY) ## the documentation site, into build/site
 	@$(VENV)/bin/python docs/commands.py
+	@$(VENV)/bin/python docs/reference.py
+	@$(VENV)/bin/python docs/figures.py
 	@$(VENV)/bin/sphinx-build -q -W --keep-going -c docs/site . build/site
 	@echo "looptap: open build/site/index.html"
 
@@ -94,9 +106,9 @@ notebooks: $(READY) ## runs the notebooks and saves them with their pictures
 	@$(VENV)/bin/python tests/support/tutorials.py
 
 clean: ## forget the environments and what was built
-	rm -rf $(VENV) $(PEER) $(TRACKERS) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(TRACKERS) build dist src/*.egg-info src/looptap/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml setup.py $(wildcard agent/loop/tap/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "looptap needs Python 3.11 or newer, \
 	and $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.13")'
 	@echo "looptap: making $(VENV)"

@@ -13,7 +13,9 @@ from looptap.agent.connection import ServerConnection
 from looptap.agent.declarations import ControlDeclarations, StreamDeclarations
 from looptap.agent.io.endpoints import check_form
 from looptap.agent.life_cycle import LifeCycle
-from looptap.agent.loop.event_sources import DeferredActions, EventSources
+from looptap.agent.loop.evaluation_plan import EvaluationPlan
+from looptap.agent.loop.event_sources import DeferredActions, EventSource, EventSources
+from looptap.agent.loop.tap.choice import compiled, forget_agents
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.wiring import Components, build, enabled_here
 from looptap.protocol.limits import Limits
@@ -21,35 +23,43 @@ from looptap.streams.forwarding import forwarded
 
 
 class Agent:
-    """The training process's end of looptap: raises events and serves clients.
+    """The part of looptap in the training process: emits events, serves clients.
 
-    ``name`` is what clients ask for. In ``groups``, an event ends the open groups of the types before it. ``listen``
-    is where to listen: None for a private socket of this machine, ``"tcp"`` for loopback, ``"tcp://host:port"``.
-    ``budget`` is the fraction of the loop's time that all queries and the I/O thread may take together, unless a client
-    grants one more. ``ranks`` restricts the agent to these ranks. An agent that is not ``enabled``, or has
-    ``LOOPTAP_DISABLED=1`` in its environment, or is in a forked child, does nothing and costs nothing: training code
-    needs no ``if``. ``sigterm=True`` installs a SIGTERM handler that sends pending values, notifies clients, and then
-    does what SIGTERM did before; without it no signal is handled.
+    Args:
+        name: The name for clients: 1 to 100 printable characters without "/".
+        groups: Event types that nest, innermost first: an event ends the open groups of the types before it.
+        listen: Where to listen: None for a private socket of this machine, ``"tcp"`` for loopback, or
+            ``"tcp://host:port"``.
+        limits: Bounds on what clients may use; see `Limits`.
+        budget: The fraction of the loop's time that all queries and the I/O thread may take together, unless a client
+            grants a query more.
+        ranks: The ranks that get an agent, by default all; on others the agent does nothing.
+        enabled: False gives an agent that does nothing and costs nothing, so training code needs no ``if``.
+            ``LOOPTAP_DISABLED=1`` and a fork have the same effect.
+        sigterm: True installs a SIGTERM handler that sends pending values, notifies clients, and then does what SIGTERM
+            did before. By default no signal is handled.
+        on_stop: An exception class that `emit` raises when a client asks the job to stop, in addition to
+            `stop_requested`.
+        may_pause: The maximum number of seconds for which clients may pause the loop, inside `emit`; by default pauses
+            are not allowed.
+        replay: A file of another run's commands, to be executed at the same events in this run; by default the file
+            that ``LOOPTAP_REPLAY`` names, if any.
+        store: The file of the run, or its directory; by default the directory that ``LOOPTAP_STORE`` names, or
+            ``looptap-runs`` in the working directory. The file is created for the first kept stream or command.
+        history: False keeps no history of the numbers in events. By default at most 2,000 points a name are kept, from
+            the first event on, for `Run.scalars`.
+        config: The settings of the job: a dict, an argparse namespace, a dataclass, an OmegaConf or any object with
+            attributes. They are read once, stored, and shown with the command line, the git commit, its uncommitted
+            changes and versions (docs/store.md says what exactly); viewers see none of it unless it is shared.
+        strict: True raises what is otherwise a warning, after which the job continues without an agent: a directory
+            that others can write, a port that is taken, a full disk.
 
-    ``on_stop`` is raised out of `emit` when a client asks the job to stop, in addition to `stop_requested`.
-    ``may_pause`` is for how many seconds clients may pause the loop, inside `emit`. ``replay`` (or ``LOOPTAP_REPLAY``)
-    names a file of another run's commands, which are executed at the same events in this one.
-
-    ``config`` holds the settings of the job: a dict, an argparse namespace, a dataclass, an OmegaConf or any object
-    with attributes. They are read once, stored, and shown with the command line, the git commit, its uncommitted
-    changes and versions (docs/store.md says what exactly); viewers see none of it unless it is shared.
-
-    The numbers that events carry are kept from the first event on, at most 2,000 points a name, for `Run.scalars`;
-    ``history=False`` keeps none.
-
-    A newer agent of the same name and rank in the same process closes the older one and takes its place, so that a
-    notebook cell can be run again.
+    A new agent of the same name and rank in the same process closes and replaces the older one, so you can run a
+    notebook cell again.
 
     A wrong argument raises at once, on any machine: ValueError (also for ``sigterm`` off the main thread),
-    `BadEndpoint` for a malformed ``listen``, `ControlError` for a ``replay`` that cannot be executed. What this
-    machine does not allow (a directory that others can write, a port that is taken, a full disk) is a warning, and the
-    job continues with an agent that does nothing; ``strict`` raises that as well. After that nothing raises into the
-    loop.
+    `BadEndpoint` for a malformed ``listen``, `ControlError` for a ``replay`` that cannot be executed. After that
+    nothing raises into the loop.
 
     >>> import looptap
     >>> with looptap.Agent("doctest", enabled=False) as agent:
@@ -85,10 +95,15 @@ class Agent:
 
     # ------------------------------------------------------------ what the loop calls
 
+    @compiled
     def emit(self, event: str, /, **observables: Any) -> None:
-        """Raise ``event`` with its observables, which are passed by reference.
+        """Emit ``event`` with its observables, which are passed by reference.
 
         Any thread. Never raises, except ``on_stop``.
+
+        Args:
+            event: Its type, such as "batch".
+            observables: The values that queries can read at it, by name. `lazy` defers a computation until it is read.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).emit("batch", step=3, loss=0.1)
@@ -107,17 +122,24 @@ class Agent:
     def expose(self, **observables: Any) -> None:
         """Expose objects to queries at every event, by name, until the agent closes.
 
+        Args:
+            observables: The objects. An optimizer, and attributes that are declared as `Control`, can be changed.
+
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).expose(scale=2.0)
         """
         _know_torch()
         if not self._life.inert:
             self._life.sources.exposed.update(observables)
+            self._parts.earlier_runs.tell(observables)
 
     def log(self, /, **values: Any) -> None:
         """Append each value to the declared stream of its name. Never raises.
 
         Each stream keeps its newest 10,000 values.
+
+        Args:
+            values: What to append, by the names of the streams.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -134,7 +156,11 @@ class Agent:
             self._life.log_error(error)
 
     def end_group(self, event: str) -> None:
-        """End the open group of ``event`` events, and its windows. Never raises."""
+        """End the open group of ``event`` events, and its windows. Never raises.
+
+        Args:
+            event: The event type.
+        """
         try:
             sources = self._life.sources
             sources.open(event).end_group(sources.clock())
@@ -199,6 +225,14 @@ class Agent:
 
     def _follow(self, sources: EventSources) -> None:
         self._types = sources.by_name  # an exact dict, which `emit` reads 10 ns faster than a class around it
+        forget_agents()
+
+    def _kept(self, source: EventSource, plan: EvaluationPlan) -> None:
+        """Announce an event that the tap has kept."""
+        try:
+            source.announce(plan)
+        except Exception as error:
+            self._life.log_error(error)
 
     def _unusual(self, event: str, observables: dict[str, Any], error: Exception) -> None:
         """Handle the rare cases of `emit`: a first event, follow-up actions, an error."""
@@ -229,6 +263,66 @@ def agent_of(
     agent = Agent.__new__(Agent)
     agent._begin(parts, sigterm=sigterm, on_stop=on_stop, may_pause=may_pause, replay=replay, strict=strict)
     return agent
+
+
+def log_at_step(agent: Agent, name: str, step: Any, value: Any) -> None:
+    """Append a row of ``step`` and ``value`` to the declared stream of this name.
+
+    Any thread. Raises ValueError for a bad name or that of a query, LimitReached for too many.
+    """
+    if not (_compiling() or agent._life.inert):
+        agent._parts.dispatcher.declared_streams.log({name: (step, value)}, "step, value")
+
+
+def is_open(agent: Agent) -> bool:
+    """Return True until the agent ends, or if it never began."""
+    return not agent._life.inert
+
+
+def on_end(agent: Agent, call: Callable[[], None]) -> None:
+    """Call this once ``agent`` closes or fails; at once if it has. Not in a fork."""
+    agent._life.on_end(call)
+
+
+def emit_found(agent: Agent, event: str, observables: Callable[[], dict[str, Any]]) -> None:
+    """Raise ``event``, with observables that are made only if something reads them.
+
+    Any thread. Never raises, except ``on_stop``, and what ``observables`` raises.
+    """
+    source = agent._types.get(event) or agent._life.sources.open(event)
+    if not source.has_work or (source.capturing is not None and source.capturing()):
+        source.number += 1
+        return
+    found = observables()
+    try:
+        source.deliver(found)
+    except DeferredActions as after:
+        after.run()
+    except Exception as error:
+        agent._life.log_error(error)
+
+
+def looks_next(agent: Agent, event: str) -> bool:
+    """Return True if the next ``event`` copies its numbers for the history."""
+    source = agent._types.get(event)
+    return source is not None and source.look_next
+
+
+def exposed_as(agent: Agent, name: str) -> Any:
+    """Return what ``agent`` exposes under ``name``, or None."""
+    return agent._life.sources.exposed.get(name)
+
+
+def name_events(agent: Agent, name: str, event: str, *, replace: bool = True) -> None:
+    """Let clients ask for the events of type ``event`` by a second name.
+
+    Without ``replace`` a type of events that has this name keeps it.
+    """
+    sources = agent._life.sources
+    if name in sources.by_name and not replace:
+        return
+    sources.by_name[name] = sources.open(event)
+    forget_agents()
 
 
 def parts_of(agent: Agent) -> Components:

@@ -26,8 +26,8 @@ class AgentCheckpoint:
     def state_dict(self) -> dict[str, Any]:
         """Return the agent's state for a checkpoint, as plain data. Never raises.
 
-        It holds event numbers, the runs so far and the values of controls: those that the host has declared, those of
-        exposed objects, and those that commands have changed by path. An optimizer's are in its own state.
+        It holds event numbers, the earlier runs and the values of controls: those that the host has declared, those of
+        exposed objects, and those that commands have changed by path. An optimizer's controls are in its own state.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).state_dict()["events"]
@@ -46,10 +46,13 @@ class AgentCheckpoint:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state: continue its event numbers and restore its controls.
 
-        Call it where the job loads its checkpoint, after exposing what it controls. Values of events that had
-        occurred before, in this process or according to the file of the earlier run, are marked: ``again`` of their
-        records. `stats` and the file of the run say what it was resumed from. A control that cannot be set back causes
-        a warning and a record. Raises ValueError if ``state`` is malformed.
+        Call it where the job loads its checkpoint, after exposing the objects with controls. Records of values from
+        events that had already occurred, in this process or according to the file of the earlier run, have ``again``.
+        `stats` and the file of the run say from where it was resumed. A control that cannot be restored causes a
+        warning and a record. Raises ValueError if ``state`` is malformed.
+
+        Args:
+            state: The result of `state_dict`.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")

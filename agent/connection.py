@@ -256,7 +256,7 @@ def why_not(error: Exception) -> str:
         return str(error)
     code = getattr(error, "errno", None)
     if code in (errno.EMFILE, errno.ENFILE):
-        return f"No further file can be opened ({error}). Allow more: ulimit -n 4096"
+        return f"No more files can be opened ({error}). Allow more: ulimit -n 4096"
     if isinstance(error, OSError):
-        return f"The agent cannot be announced, or cannot listen ({error}). Elsewhere it may: export LOOPTAP_DIR=…"
+        return f"The agent cannot be announced, or cannot listen ({error}). Try another directory: export LOOPTAP_DIR=…"
     return f"The agent cannot listen ({type(error).__name__}: {error})."

@@ -9,11 +9,9 @@ from functools import partial
 from typing import Any
 
 from looptap.agent.control.job_hooks import checked_trigger
-from looptap.agent.control.replay import replay
 from looptap.agent.life_cycle import LifeCycle
 from looptap.agent.server.declared_streams import DEFAULT_HISTORY_VALUES, DEFAULT_MAX_VALUE_BYTES
 from looptap.agent.wiring import Components
-from looptap.store.replay_commands import load
 from looptap.streams.control import Control
 from looptap.streams.errors import QueryError
 
@@ -43,12 +41,25 @@ class StreamDeclarations:
     ) -> None:
         """Declare a stream: its query runs from now on, with a ``history`` of values.
 
-        Clients read it by its name, the history first. ``on`` is "batch" by default. With ``of`` it is a query over the
-        ``values`` of the stream of this name, which has been declared or logged before, from its next value on. With
-        ``keep``, all values also go to the file of the run
-        (docs/store.md). The query and its arguments are those of `Run.stream`; no budget limits it, since the
-        host has written it. Raises QueryError for a bad query, ValueError for another bad argument
-        or a name that is taken, LimitReached beyond ``Limits.declared_streams``. Evaluating it never raises.
+        Clients read it by its name, beginning with the history. No budget limits it, since it is part of the job's
+        code.
+
+        Args:
+            name: The name for clients.
+            query: A query as in `Run.stream`.
+            on: The event type at which it is evaluated; "batch" by default.
+            of: The name of a stream that has been declared or logged before. The query is then over its ``values``,
+                beginning with the next one.
+            window: The window that a reduction aggregates over, as in `Run.stream`.
+            every: Evaluate at every n-th event only.
+            throttle: The minimum time between two values, in seconds.
+            history: The number of newest values that are held for clients that connect later.
+            unit: The unit of the values, for charts and tables.
+            max_bytes: The maximum size of a value in bytes.
+            keep: True also writes all its values to the file of the run (docs/store.md).
+
+        Raises QueryError for a bad query, ValueError for another bad argument or a name that is taken, LimitReached
+        beyond ``Limits.declared_streams``. Evaluating it never raises.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -93,10 +104,22 @@ class ControlDeclarations:
     ) -> None:
         """Declare a control: a setting that clients can read and change.
 
-        ``get`` reads it, on any thread and without side effects; ``set`` changes it, in the loop.
-        ``type`` is int, float, bool or str, by default that of the first choice, else float; ``at`` names the events
-        at which ``set`` may be called, by default any, the first of ``groups`` unless the client says. Controls that
-        are declared as attributes (`looptap.Control`) are found on exposed objects. Raises ControlError.
+        Controls that are declared as attributes (`looptap.Control`) are found on exposed objects.
+
+        Args:
+            name: The name for clients.
+            get: A function that returns the value, on any thread and without side effects.
+            set: A function that changes the value, in the loop.
+            type: int, float, bool or str; by default that of the first choice, else float.
+            minimum: The smallest allowed value, if any.
+            maximum: The largest allowed value, if any.
+            choices: The allowed values, if there are only a few.
+            unit: The unit of the value, for people.
+            doc: A sentence on what it does.
+            at: The event types at which ``set`` may be called; by default any, and the first of ``groups`` unless
+                the client names one.
+
+        Raises ControlError.
 
         >>> import looptap
         >>> settings = {"lr": 0.1}
@@ -107,25 +130,42 @@ class ControlDeclarations:
         if not self._life.inert:
             self._job.controls.declare(name, get, set, declaration)
 
-    def trigger(self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "") -> None:
+    def trigger(
+        self, name: str, function: Callable[[], Any], *, at: str | Collection[str] = "", doc: str = "",
+        together: bool = False,
+    ) -> None:  # fmt: skip
         """Let clients call ``function`` in the loop, by name. Raises ControlError.
+
+        Args:
+            name: The name for clients.
+            function: Called without arguments; clients get its result.
+            at: The event types at which it may be called; by default any.
+            doc: A sentence on what it does.
+            together: True if it starts collectives. On a job of several ranks, a request for a single rank is then
+                refused, since that rank would wait for the others forever.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).trigger("evaluate", lambda: 0.98)
         """
-        declared = checked_trigger(function, at, doc, f"the trigger {name!r}")
+        declared = checked_trigger(function, at, doc, f"the trigger {name!r}", together)
         if not self._life.inert:
             self._job.triggers[name] = declared
 
-    def checkpoint(self, function: Callable[[], Any], *, at: str | Collection[str] = "") -> None:
+    def checkpoint(
+        self, function: Callable[[], Any], *, at: str | Collection[str] = "", together: bool = False
+    ) -> None:
         """Let clients save a checkpoint, alone or before a change.
 
-        ``function`` saves it and may return its path.
+        Args:
+            function: Called without arguments; saves the checkpoint, and may return its path.
+            at: The event types at which it may be called, by default any. A change with a checkpoint waits for one of
+                them.
+            together: As in `trigger`.
 
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).checkpoint(lambda: "step3.pt")
         """
-        declared = checked_trigger(function, at, "", "what makes a checkpoint")
+        declared = checked_trigger(function, at, "", "what makes a checkpoint", together)
         if not self._life.inert:
             self._job.checkpoint = declared
 
@@ -152,10 +192,13 @@ class ControlDeclarations:
         named = path or os.environ.get("LOOPTAP_REPLAY")
         if not named or self._life.inert:
             return
+        from looptap.agent.control.replay import replay  # loads the reading of stored runs, and few jobs need it
+        from looptap.store.replay_commands import load
+
         try:
             source = f"replay of {os.path.basename(named)}"
             replay(load(named), source, self._commands, self._queries)
         except Exception as error:
             if path or strict:
                 raise
-            log.warning("looptap: LOOPTAP_REPLAY is not done: %s", error)
+            log.warning("looptap: LOOPTAP_REPLAY is ignored: %s", error)

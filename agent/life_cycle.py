@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.connection import give_up_place, take_place
-from looptap.agent.loop.event_sources import EventSource, EventSources, NullEventSources
+from looptap.agent.loop.event_sources import EventSource, EventSources
+from looptap.agent.loop.null_sources import NullEventSources
 from looptap.agent.run.advertisement import note_end
 from looptap.agent.run.signal_free_thread import run_uninterrupted
 from looptap.agent.run.termination import OnSigterm
@@ -40,6 +41,7 @@ class LifeCycle:
         self._complaints: set[str] = set()
         self._at_exit = _weakly(self, LifeCycle.close)
         self._sigterm: OnSigterm | None = None
+        self._on_end: list[Callable[[], None]] = []
 
     @property
     def inert(self) -> bool:
@@ -73,7 +75,7 @@ class LifeCycle:
                 older = take_place(self, place)
                 if older is not None and older.replaced():
                     log.warning(
-                        "looptap: this agent takes the place of an older one of this name, %r.", self._parts.name
+                        "looptap: this agent replaces an older one of the same name, %r.", self._parts.name
                     )
             connection.open(self._parts.dispatcher, _weakly(self, LifeCycle._failed))
             atexit.register(self._at_exit)
@@ -90,6 +92,9 @@ class LifeCycle:
         """End the run: close windows, send pending values, notify clients.
 
         Blocks up to 2 s. Raises nothing but KeyboardInterrupt, and that only once everything is done.
+
+        Args:
+            reason: The reason for clients.
         """
         if os.getpid() != self._pid:
             return
@@ -97,18 +102,27 @@ class LifeCycle:
         try:
             self._become_inert()
             self._parts.dispatcher.commands.job.pause.resume()
-            self._end_groups(deque(sources.by_name.values()), sources.clock())
+            self._parts.dispatcher.commands.job.end_recording()
+            self._end_groups(deque(source for _, source in sources.types()), sources.clock())
         except Exception as error:
             self.log_error(error)
         finally:
             self._disconnect(sources, reason)
+            self._report_end()
         atexit.unregister(self._at_exit)
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Call this once the agent closes or fails, not in a fork; at once if it has."""
+        if self.inert:
+            call()
+        else:
+            self._on_end.append(call)
 
     def replaced(self) -> bool:
         """Close for a newer agent of the same name; True if this one was open."""
         if os.getpid() != self._pid or not self._parts.connection.is_open:
             return False
-        self.close("replaced by a newer agent of this name")
+        self.close("replaced by a newer agent of the same name")
         return True
 
     def log_error(self, error: Exception) -> None:
@@ -119,8 +133,21 @@ class LifeCycle:
             log.warning("looptap: %s (said once; the loop continues)", kind)
 
     def _become_inert(self) -> None:
+        for source in list(self.sources.by_name.values()):
+            for query in source.queries:
+                if query.hooks is not None:
+                    query.hooks.remove()
+        self._parts.dispatcher.queries.calls.end()
         self.sources = NullEventSources()
         self._on_inert(self.sources)
+
+    def _report_end(self) -> None:
+        calls, self._on_end = self._on_end, []
+        for call in calls:
+            try:
+                call()
+            except Exception as error:
+                self.log_error(error)
 
     def _end_groups(self, sources: deque[EventSource], now: float) -> None:
         """End all open groups; a second call, after Ctrl-C, ends the rest."""
@@ -168,6 +195,7 @@ class LifeCycle:
     def _failed(self, reason: str) -> None:
         """Continue without clients: the I/O thread has given up."""
         self._become_inert()
+        self._report_end()
         for path in self._parts.connection.files:  # so that clients know that there will be no link again
             remove(path)
         log.warning("looptap: the agent has failed for good, the loop continues without it. %s", reason)
@@ -175,6 +203,7 @@ class LifeCycle:
     def _forked(self) -> None:
         """Become inert in a child, without touching what the parent process owns."""
         self._become_inert()
+        self._parts.dispatcher.commands.job.after_fork()
         give_up_place(self)
         self._parts.connection.abandon()
 

@@ -13,9 +13,11 @@ from looptap.agent.connection import Connection, why_not
 from looptap.agent.handoff.scalar_looks import ScalarLooks
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
-from looptap.agent.loop.event_sources import EventSources, NullEventSources
+from looptap.agent.loop.event_sources import EventSources
+from looptap.agent.loop.null_sources import NullEventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.run.configuration import Configuration
+from looptap.agent.run.earlier_runs import EarlierRuns
 from looptap.agent.run.identity import checked_groups, checked_name, run_info
 from looptap.agent.run.termination import require_main_thread
 from looptap.agent.server.recording import RunRecorder
@@ -42,6 +44,7 @@ class Components:
     sources: EventSources
     recorder: RunRecorder | None
     configuration: Configuration
+    earlier_runs: EarlierRuns
     dispatcher: RequestDispatcher
 
     @property
@@ -89,11 +92,14 @@ def build(
         except Exception as error:
             warn_inert(error, strict)
     configuration = Configuration(run, None if isinstance(sources, NullEventSources) else config)
+    earlier_runs = EarlierRuns(run, None if recorder is None else recorder.writer.path, configuration.settings)
     dispatcher = RequestDispatcher(
         run, sources=sources, groups=groups, limits=limits, queues=queues, budget=OverheadBudget(budget),
         recorder=recorder, configuration=configuration, send=connection.send, link=lambda: connection.link,
     )  # fmt: skip
-    return Components(name, groups, limits, run, connection, queues, sources, recorder, configuration, dispatcher)
+    return Components(
+        name, groups, limits, run, connection, queues, sources, recorder, configuration, earlier_runs, dispatcher
+    )
 
 
 def warn_inert(error: Exception, strict: bool) -> None:

@@ -1,9 +1,9 @@
 """The loop's cost of a declared stream without a reader.
 
-Beside it is the same query attached by a client that reads it. In a row: 50,000 events in a loop that does nothing
-else, wall time; the client is another process, and all its values are delivered. After a training step: the mean of
-single calls of `emit` in an MLP loop of a millisecond a step, as the events of a declared stream are evaluated 256 at a
-time. `log` is one value of `agent.log` per call, without a reader.
+The baseline is the same query, attached by a client that reads it. "In a row" means 50,000 events in a loop that does
+nothing else, in wall time; the client is another process, and all its values are delivered. "After a training step" is
+the mean of single calls of `emit` in an MLP loop of a millisecond a step, because the events of a declared stream are
+evaluated 256 at a time. `log` is one value of `agent.log` per call, without a reader.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
-from emitting import IN_A_ROW, Burst, Empty, in_a_row
+from emitting import IN_A_ROW, Burst, Empty, after_steps, in_a_row
 from harness import Row, in_units, interleave, main
 from loops import Mlp
 from reader import reader, run
 
-STEPS, ROUNDS = 512, 15
+STEPS, ROUNDS = 512, 11
 QUERIES = {
     "step, loss": "arithmetic",
     "mean(e.loss for e in events)": "a reduction",
@@ -27,21 +27,8 @@ QUERIES = {
 }
 
 
-def mean_in_a_loop(step: Callable[[], Any], call: Callable[[int, Any], None]) -> float:
-    """Return the mean of single calls after a step, less the cost of the clock."""
-    took, clock = [], []
-    for number in range(STEPS):
-        loss = step()
-        start = time.perf_counter()
-        call(number, loss)
-        end = time.perf_counter()
-        took.append(end - start)
-        clock.append(time.perf_counter() - end)
-    return statistics.fmean(took) - statistics.median(clock)
-
-
 def rows() -> Iterator[Row]:
-    mlp, empty = Mlp(), Empty()
+    empty, mean = Empty(), partial(after_steps, STEPS, Mlp().step, average=statistics.fmean)
     with run(budget=math.inf) as agent, reader() as client:
         blocks: dict[str, Callable[[], float]] = {"empty": lambda: in_a_row(empty)}
         for query in QUERIES:
@@ -55,11 +42,9 @@ def rows() -> Iterator[Row]:
             blocks[event] = _burst(lambda number, event=event: agent.emit(event, step=number, loss=0.5))
             for kind in ("read", "kept"):
                 event = f"{kind} loop {query}"
-                blocks[event] = lambda event=event: mean_in_a_loop(
-                    mlp.step, lambda number, loss: agent.emit(event, step=number, loss=loss)
-                )
+                blocks[event] = lambda event=event: mean(lambda number, loss: agent.emit(event, step=number, loss=loss))
         blocks["log"] = _burst(lambda number: agent.log(loss=0.5))
-        blocks["log loop"] = lambda: mean_in_a_loop(mlp.step, lambda number, loss: agent.log(logged=loss))
+        blocks["log loop"] = lambda: mean(lambda number, loss: agent.log(logged=loss))
         seen = interleave(blocks, ROUNDS, settle=0.05)
         turns = ROUNDS + 1
         kept = {stream["name"]: stream["values"] for stream in agent.stats()["streams"]}

@@ -1,8 +1,8 @@
 """Time from an event to the client's callback in another process.
 
 There are 200 events/s, in a loop that trains between them. Both processes read the same monotonic clock: the value of
-an event is its time, the callback subtracts. The baseline is the other direction of the promise: the linger of 20 ms (1
-ms) in which values gather before they are sent.
+an event is its time, and the callback subtracts. The baseline is the linger of 20 ms (1 ms with low latency), in which
+values are collected before they are sent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The training thread's cost of an event with one mapped query.
 
-Its value is delivered to a client. In a row: 50,000 events in a loop that does nothing else, while the I/O thread packs
-and sends and a client in another process reads; wall time, so that every wait for the interpreter lock is in it. After
-a training step: the median of single calls of `emit` in an MLP loop of a millisecond a step, which leaves the caches
-full of its own.
+Its value is delivered to a client. "In a row" means 50,000 events in a loop that does nothing else, while the I/O
+thread packs and sends and a client in another process reads. It is wall time, so it includes every wait for the
+interpreter lock. "After a training step" is the median of single calls of `emit` in an MLP loop of a millisecond a
+step, which fills the caches with its own data.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The training thread's cost of an event with one reducing query.
 
-Its value is delivered when the group ends. In a row and after a training step, as bench_emit_mapped.py does it.
+Its value is delivered when the group ends. Measured in a row and after a training step, as in bench_emit_mapped.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A query that sleeps 5 ms at each event of a loop of 1 ms a step.
 
-Measured is its cost after the grace period, alone and ten together. Steps spin for exactly a millisecond, so that what
-`emit` adds is the cost; the budget is the default of 3 %.
+The benchmark measures its cost after the grace period, for one such query and for ten. Steps spin for exactly a
+millisecond, so the cost is what `emit` adds. The budget is the default of 3 %.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """One stream merged over 64 ranks of one machine, directly or by a relay.
 
-The client attaches to all of them, or to a relay that merges on the way. The 64 agents are in four processes that do
-nothing else; each rank raises 20 events a second, and ten of them are reduced to their mean and a quantile: two values
-a second for all ranks. The client is a process of its own, for ten seconds with either way in turn; its CPU time leaves
-out that of the relay, which is given beside it. The delay is from the moment at which the last of the 64 ranks closed
-its window until the merged value is there.
+The client attaches to all of them, or to a relay that merges their results. The 64 agents are in four processes that do
+nothing else. Each rank emits 20 events a second, and ten events are reduced to their mean and a quantile: two values a
+second for all ranks. The client is a separate process, which runs for ten seconds in each mode; its CPU time does not
+include that of the relay, which is given separately. The delay is the time from when the last of the 64 ranks closed
+its window until the merged value arrives.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ for step in range(10**9):
 
 CLIENT = f"""
 import json, resource, sys, threading, time, looptap
-from looptap.client.session.session import Session
-messages, take_in = 0, Session._on_values
+from looptap.client.session.value_receiver import ValueReceiver
+messages, take_in = 0, ValueReceiver.on_values
 def counted(self, message):
     global messages
     messages += 1
     take_in(self, message)
-Session._on_values = counted
+ValueReceiver.on_values = counted
 run = looptap.attach("many-ranks", timeout=30)
 stream = run.stream("mean(e.loss for e in events), quantile((e.loss for e in events), 0.9)", ranks="all",
                     combine="merge", window={WINDOW}, relay=sys.argv[1] == "relay", patience=10.0, timeout=60)

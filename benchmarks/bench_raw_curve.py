@@ -1,8 +1,8 @@
 """Bare pyzmq with CURVE over ipc: the ceiling for the other figures.
 
-There is nothing of looptap in it. (step, loss) pairs packed by msgspec in messages of the best of several sizes, and
-arrays of 1 MB sent without a copy; sender and reader are two processes, and a rate counts until the reader has decoded
-the last value.
+It does not use looptap. It sends (step, loss) pairs, packed by msgspec, in messages of the best of several sizes, and
+arrays of 1 MB without a copy. Sender and reader are two processes, and the time ends when the reader has decoded the
+last value.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Growth of costs with streams, queries, clients, observables and ranks.
 
-Writes docs/scaling.md. Idle streams are on events that do not come: what they cost is the I/O thread's share of a core.
-Streams with values cost CPU time of the job, of all its threads, for each event; each value must arrive. The promises
-are those of idle streams, with `looptap.Limits` raised above their number; no exponent should be much above 1.
+Writes docs/scaling.md. Idle streams are on events that do not occur; their cost is the I/O thread's share of a core.
+The cost of streams with values is the job's CPU time for each event, over all threads; each value must arrive. The
+promises are for idle streams, with `looptap.Limits` raised above their number. No exponent should be much above 1.
 """
 
 from __future__ import annotations

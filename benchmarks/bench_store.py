@@ -1,10 +1,11 @@
 """Values per second that a run keeps in its file, against bare sqlite3.
 
-Both get the same rows: 200,000 of `step, loss` in batches of 512; a rate counts from the first batch until the last is
+Both get the same rows: 200,000 of `step, loss` in batches of 512. The time runs from the first batch until the last is
 committed. The baseline is written by hand: packed with msgspec, `executemany` with a commit for each 1,000 rows, into
 the same table with the same settings. Both run alone, and on a thread beside a loop of pure Python, where the
-interpreter lock changes hands with every statement (bare sqlite3 gets 20,000 rows there). What the I/O thread pays is
-the time of `append`; what the loop pays is how much slower it counts while 1,000 and 10,000 values a second are kept.
+interpreter lock changes hands with every statement (bare sqlite3 gets 20,000 rows there). The cost for the I/O thread
+is the time of `append`. The cost for the loop is how much slower it counts while 1,000 and 10,000 values a second are
+kept.
 """
 
 from __future__ import annotations

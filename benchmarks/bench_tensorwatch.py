@@ -1,9 +1,10 @@
 """TensorWatch 0.9.1, unchanged, for the same questions.
 
-It runs in an environment of its own: an event with one stream `lambda d: (d.step, d.loss)`, 4,000 in a row; the one-way
-delay at 200 events/s, out of a training loop; a reduction; the MLP loop of `loops.py` with one stream and with five
-against the same loop without an event. Its package imports charts that fail on current versions of what they need: they
-are not loaded, the rest is its own code. Its links are neither encrypted nor authenticated.
+It runs in a separate environment. The benchmark measures an event with one stream `lambda d: (d.step, d.loss)`, 4,000
+in a row; the one-way delay at 200 events/s, out of a training loop; a reduction; and the MLP loop of `loops.py` with
+one stream and with five, against the same loop without an event. Its package imports charts that fail with current
+versions of their dependencies. These charts are not loaded; the rest is its own code. Its connections are neither
+encrypted nor authenticated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Values per second from one loop to one client, against bare CURVE.
 
-The client is another process, the values are encrypted, and none is lost. The loop emits 200,000 events in a row with
+The client is another process, the values are encrypted, and none is lost: the compiled `emit` can be faster than any
+wire, so the loop waits now and then until the client has all but the newest 40,000 values. It emits 400,000 events with
 the query `step, loss`; a rate counts from the first event until the client has the last value. The baseline is pyzmq
 with CURVE over ipc at the best of its message sizes, tried before, with nothing around it: it has no numbers, times,
 queries or history of its values. Left out: what a reader does with the values.
@@ -13,12 +14,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from harness import Row, interleave, main, rate
+from harness import Row, interleave, main, promised, rate
 from raw_curve import values_per_second, wire
 from reader import reader, run
 
-EVENTS, SIZES = 200_000, (512, 1024, 4096, 16_384)
-SHARE_OF_BARE = 0.15
+EVENTS, BLOCK, MAX_WAITING, SIZES = 400_000, 10_000, 40_000, (512, 1024, 4096, 16_384)
+SHARE_OF_BARE = promised(0.6, pure=0.15)
 
 
 def best_size() -> int:
@@ -42,10 +43,12 @@ def rows() -> Iterator[Row]:
 
             def ours() -> float:
                 nonlocal due
-                due += EVENTS
                 start = time.monotonic()
-                for step in range(EVENTS):
-                    agent.emit("batch", step=step, loss=0.5)
+                for _ in range(EVENTS // BLOCK):
+                    for step in range(BLOCK):
+                        agent.emit("batch", step=step, loss=0.5)
+                    due += BLOCK
+                    client.when("values", due - MAX_WAITING)
                 return (client.delivered("values", due) - start) / EVENTS
 
             blocks = {"ours": ours, "raw": partial(_seconds, link, size)}
@@ -67,7 +70,7 @@ def rows() -> Iterator[Row]:
             rate(1 / seen.median("raw")),
             rate(got),
             str(ratio),
-            f"≥ {SHARE_OF_BARE}",
+            f"≥ {SHARE_OF_BARE:g}",
             ratio.at_least(SHARE_OF_BARE),
         )
 

@@ -1,9 +1,10 @@
 """Frames a second of a window with 100,000 points of a growing stream.
 
-A window of Tk (on Xvfb, without a GPU) with one line. Ours is what the timer of `looptap plot` calls: read new values,
-decimate, set the data, draw the line over the rest, everything only when limits move. The baseline is written by hand
-and redraws everything: `set_data` with all points, `relim`, `autoscale_view`, `canvas.draw()`. The frames come one
-after the other, as fast as they can; `looptap plot` stops at 30 a second. Each has 100 new points.
+The window is a Tk window (on Xvfb, without a GPU) with one line. looptap's frame is what the timer of `looptap plot`
+calls: read new values, decimate, set the data, draw the line over the rest, and redraw everything only when limits
+move. The baseline is written by hand and redraws everything: `set_data` with all points, `relim`, `autoscale_view`,
+`canvas.draw()`. The frames follow one another as fast as possible; `looptap plot` stops at 30 a second. Each frame has
+100 new points.
 """
 
 from __future__ import annotations

@@ -198,8 +198,8 @@ def main():
     where = f"{os.cpu_count()} cores, no GPU, headless Chromium, Python {platform.python_version()}"
     text = [
         "# Charts, measured", "",
-        f"`make bench-charts` on {where}; the machine's load was {min(loads):.1f} to {max(loads):.1f}, what is",
-        f"measured included; {SECONDS:g} s a row. Promises are for a machine that does nothing else.", "",
+        f"Measured by `make bench-charts` on {where}, {SECONDS:g} s a row. The machine's load was {min(loads):.1f} to",
+        f"{max(loads):.1f}, including the benchmark itself. Promises are for a machine that does nothing else.", "",
         "| what | here | promise |", "|---|---|---|", *rows, "",
     ]  # fmt: skip
     (ROOT / "docs" / "charts-benchmarks.md").write_text("\n".join(text))

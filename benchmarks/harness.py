@@ -28,6 +28,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from looptap.streams.native.compiled import which_tap
+
 HERE = Path(__file__).resolve().parent
 PEER = HERE.parent / ".venv-tensorwatch" / "bin" / "python"
 """The interpreter that has TensorWatch."""
@@ -35,6 +37,11 @@ TRACKERS = HERE.parent / ".venv-trackers" / "bin" / "python"
 """The interpreter that has the trackers looptap is compared with."""
 
 Block = Callable[[], float]
+
+
+def promised(compiled: float, pure: float) -> float:
+    """Return which of two promises holds for the tap that runs here."""
+    return pure if which_tap() == "pure Python" else compiled
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Runs the benchmarks of this folder, and writes docs/benchmarks.md.
 
-Each runs in its own process; there is a JSON file, too. `make bench` runs all of them; `make bench BENCH="emit_idle
-import_time"` runs some and does not write that page. How costs grow has a page of its own, docs/scaling.md, which is
-written whenever that benchmark has run.
+Each runs in its own process. `make bench` runs all of them; `make bench BENCH="emit_idle import_time"` runs some, and
+the page keeps what it has of the others. The figures are in docs/benchmarks.json, written after each benchmark. How
+costs grow has a page of its own, docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -10,23 +10,27 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import scaling
 from harness import HERE, Row, machine, show
 
 DOCS = HERE.parent / "docs"
+FIGURES = DOCS / "benchmarks.json"
 
 INTRODUCTION = """# Benchmarks
 
 `make bench` measures all of this on your machine, and writes this page. Competing variants run interleaved in
-shuffled blocks; a figure is a median, a ratio the ratio of two medians, with its 95 % interval from resampled
+shuffled blocks. A figure is a median. A ratio is the ratio of two medians, with its 95 % interval from resampled
 rounds in parentheses. A promise whose bound lies within that interval is open. Every connection of looptap is
-encrypted; reader and loop are separate processes on one machine.
+encrypted. Reader and loop are separate processes on one machine. The load is that of the machine before a benchmark
+began; 0 means that it does nothing else.
 """
 
 
@@ -50,19 +54,45 @@ def seen_on() -> str:
     return where + ", ".join(f"{name} {value}" for name, value in seen.items()) + "."
 
 
-def page(rows: dict[str, list[Row]]) -> str:
+class Measured(NamedTuple):
+    """What one benchmark found."""
+
+    load: float | None
+    rows: list[Row]
+
+
+def page(found: dict[str, Measured]) -> str:
     """Return docs/benchmarks.md."""
     lines = [INTRODUCTION, f"{seen_on()}\n"]
     lines += ["| what | baseline | looptap | ratio | promise | holds |", "|---|---|---|---|---|---|"]
-    for row in (row for found in rows.values() for row in found):
+    for row in (row for measured in found.values() for row in measured.rows):
         verdict = {True: "yes", False: "**no**", "open": "open", None: ""}[row.holds]
         cells = (row.what, row.baseline, row.ours, row.ratio, row.promise, verdict)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines.append("\n## What is measured against what\n")
-    for name in rows:
+    for name, measured in found.items():
         text = ast.get_docstring(ast.parse((HERE / f"bench_{name}.py").read_text())) or ""
-        lines.append(f"**`benchmarks/bench_{name}.py`** {text}\n")
+        load = "" if measured.load is None else f" Load {measured.load:.1f}."
+        lines.append(f"**`benchmarks/bench_{name}.py`** {text}{load}\n")
     return "\n".join(lines)
+
+
+def measured_before() -> dict[str, Measured]:
+    """Return what docs/benchmarks.json has of the benchmarks that exist."""
+    try:
+        found = json.loads(FIGURES.read_text())["found"]
+    except (OSError, KeyError):
+        return {}
+    known = names()
+    return {name: Measured(load, [Row(**row) for row in rows]) for name, (load, rows) in found.items() if name in known}
+
+
+def write(found: dict[str, Measured]) -> None:
+    """Write the page and its figures."""
+    ordered = {name: found[name] for name in names() if name in found}
+    (DOCS / "benchmarks.md").write_text(page(ordered))
+    rows = {name: (measured.load, [vars(row) for row in measured.rows]) for name, measured in ordered.items()}
+    FIGURES.write_text(json.dumps({"machine": machine(), "found": rows}, indent=1, ensure_ascii=False) + "\n")
 
 
 def main() -> int:
@@ -71,30 +101,24 @@ def main() -> int:
     wanted = parser.parse_args().names
     if unknown := sorted(set(wanted) - set(names())):
         parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(names())}")
-    rows: dict[str, list[Row]] = {}
-    failed: list[str] = []
+    found, failed = measured_before(), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted or names():
             print(f"{name} ...", flush=True)
-            start = time.monotonic()
-            found = measure(name, Path(folder))
-            if found is None:
+            start, load = time.monotonic(), os.getloadavg()[0]
+            rows = measure(name, Path(folder))
+            if rows is None:
                 failed.append(name)
                 continue
-            rows[name] = found
-            show(found, f"{name} ({time.monotonic() - start:.0f} s)")
-    if "scaling" in rows:
-        lines = [row.figures for row in rows["scaling"] if "cells" in row.figures]
-        (DOCS / "scaling.md").write_text(scaling.page(lines, seen_on()))
-        print(f"Written: {DOCS.name}/scaling.md")
-    if not wanted and not failed:
-        DOCS.mkdir(exist_ok=True)
-        (DOCS / "benchmarks.md").write_text(page(rows))
-        figures = {"machine": machine(), "rows": {name: [vars(row) for row in rows[name]] for name in rows}}
-        (DOCS / "benchmarks.json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
-        print(f"Written: {DOCS.name}/benchmarks.md and {DOCS.name}/benchmarks.json")
+            found[name] = Measured(round(load, 2), rows)
+            write(found)
+            show(rows, f"{name} ({time.monotonic() - start:.0f} s)")
+            if name == "scaling":
+                lines = [row.figures for row in rows if "cells" in row.figures]
+                (DOCS / "scaling.md").write_text(scaling.page(lines, seen_on()))
+    print(f"Written: {DOCS.name}/benchmarks.md and {DOCS.name}/benchmarks.json")
     if failed:
-        print(f"Failed: {', '.join(failed)}; nothing was written.", file=sys.stderr)
+        print(f"Failed, and as they were before on the page: {', '.join(failed)}.", file=sys.stderr)
     return bool(failed)
 
 

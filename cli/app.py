@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from looptap.cli.output import version_line
 
 GROUPS: dict[str, dict[str, str]] = {
-    "Look": dict.fromkeys(["ls", "watch", "plot", "top", "web", "progress", "streams", "stacks"], "watching"),
+    "Start": {"run": "runs"},
+    "Look": dict.fromkeys(["ls", "watch", "plot", "top", "web", "progress", "streams", "modules"], "watching")
+    | dict.fromkeys(["stacks", "profile", "memory"], "diagnosing"),
     "Steer": dict.fromkeys(
         [
             "controls", "set", "undo", "trigger", "checkpoint", "pause", "resume", "stop", "cancel", "commands", "call",
@@ -23,6 +25,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Keep and compare": dict.fromkeys(["keep", "open", "compare", "export"], "runs"),
     "Share": {"share": "runs"},
     "Many runs": {"guard": "watching"},
+    "Reach a job without looptap": {"inject": "runs"},
     "Try it": {"demo": "runs"},
     "Plumbing": dict.fromkeys(["bridge", "relay"], "runs"),
 }  # fmt: skip
@@ -46,6 +49,15 @@ class GroupedCommands(TyperGroup):
                 formatter.write_dl(lines)
 
 
+class CommandWithUsage(TyperCommand):
+    """A command whose usage line names its arguments as the help does: RUN QUERY..."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line, without braces around what is required."""
+        pieces = [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.replace("......", "...") for piece in pieces]  # a metavar that has them gets three more
+
+
 def command_line(words: Sequence[str] = ()) -> typer.Typer:
     """Return the command line; if ``words`` begin with a command, with that one only.
 
@@ -61,7 +73,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     )
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         module = import_module(f"looptap.cli.commands.{COMMANDS[name]}.{name}")
-        app.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.main)
+        app.command(name, cls=CommandWithUsage, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.main)
     return app
 
 
@@ -76,9 +88,10 @@ def looptap(
     \b
       looptap demo
 
-    With a job of your own that has a looptap.Agent:
+    With a script of your own, as it is, or one that has a looptap.Agent:
 
     \b
+      looptap run train.py
       looptap ls
       looptap watch digits-cnn "step, loss"
     """

@@ -56,6 +56,8 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         return complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps one that comes while a class is made
+            return INTERRUPTED
         if os.environ.get("LOOPTAP_TRACEBACK"):
             raise
         return complain(

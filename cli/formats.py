@@ -11,6 +11,7 @@ from typing import Any
 from looptap.protocol.replies import ScalarInfo
 from looptap.protocol.run_config import RunConfig
 from looptap.store.kept_scalars import SPEED
+from looptap.streams.durations import short_time
 from looptap.streams.values.rows import Row
 from looptap.streams.values.snapshots import Image
 
@@ -166,9 +167,11 @@ def cost(nanoseconds: float, share: float) -> str:
     """Describe what a query costs the training thread.
 
     >>> cost(812.3, 0.00034)
-    '812 ns per event, 0.034 % of the step time'
+    '812 ns an event, 0.034 % of the step time'
+    >>> cost(1_738_616.0, 0.25)
+    '1.74 ms an event, 25 % of the step time'
     """
-    return f"{nanoseconds:,.0f} ns per event, {100 * share:.2g} % of the step time"
+    return f"{short_time(nanoseconds / 1e9)} an event, {100 * share:.2g} % of the step time"
 
 
 def several(count: int, what: str) -> str:

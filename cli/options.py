@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from looptap.cli import completion
+from looptap.streams.durations import duration
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
 
@@ -17,6 +19,38 @@ RUN_HELP = (
     "file; elsewhere ssh://host/run, ssh://login/host/run or 'command:… looptap bridge run'. `looptap ls` lists them."
 )
 STORED_HELP = "The file of a stored run, or a directory of TensorBoard's."
+
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+class TimeSpan(float):
+    """Seconds as a default, which a help text shows with their unit.
+
+    >>> str(TimeSpan(300))
+    '5 min'
+    """
+
+    def __str__(self) -> str:
+        return duration(self)
+
+
+def time_of(text: str | float) -> float:
+    """Return the seconds in ``90``, ``30s``, ``5m``, ``2d`` or ``inf``.
+
+    Raises BadParameter.
+
+    >>> [time_of(text) for text in ("90", "0.5s", "5m", "1.5d", "inf")]
+    [90.0, 0.5, 300.0, 129600.0, inf]
+    """
+    if not isinstance(text, str):  # a default
+        return float(text)
+    if text.strip() == "inf":
+        return float("inf")
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|m|min|h|d|)", text.strip())
+    if match is None:
+        raise BadParameter(f"{text!r} is no time. Write 30 or 30s for seconds, 5m, 8h or 2d.")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
 
 RunName = Annotated[
     str, Argument(metavar="RUN", help=RUN_HELP, show_default=False, autocompletion=completion.run_names)
@@ -31,8 +65,8 @@ RunOrFile = Annotated[
 Wait = Annotated[
     float | None,
     Option(
-        "--wait", metavar="S", min=0.0, show_default=False,
-        help="Wait up to S seconds for a run that has not started; inf: as long as it takes. Ctrl-C ends that.",
+        "--wait", metavar="TIME", parser=time_of, show_default=False,
+        help="How long to wait for a run that has not started: 30s, 5m, 8h, inf. Ctrl-C ends the wait.",
     ),
 ]  # fmt: skip
 Follow = Annotated[
@@ -61,11 +95,12 @@ WindowSize = Annotated[
     str | None,
     Option(
         "--window", metavar="SIZE", show_default=False,
-        help="What a reduction goes over: 100 (events), 30s (seconds), sliding:100 (a value at each event over the "
+        help="What a reduction goes over: 100 (events), 30s or 5m (time), sliding:100 (a value at each event over the "
         "last 100). Without it: a group of the job, such as the batches of an epoch.",
     ),
 ]  # fmt: skip
 Every = Annotated[int, Option("--every", metavar="N", help="Evaluate at every N-th event only.")]
+StreamName = Annotated[str, Option("--name", metavar="NAME", help="What the stream is called.", show_default=False)]
 Budget = Annotated[
     float | None,
     Option(
@@ -90,22 +125,44 @@ Combine = Annotated[
     ),
 ]  # fmt: skip
 
+Rank = Annotated[
+    int | None,
+    Option("--rank", metavar="N", help="Which rank of the job; by default 0, or the lowest.", show_default=False),
+]
+
+# ---------------------------------------------------------------- of charts, files and servers
+
+Place = Annotated[
+    str, Option("--in", metavar="PLACE", help="tk, qt, browser or terminal; by default the first that works.")
+]
+Config = Annotated[bool, Option("--config", help="Show the settings of the run, its commit and versions, too.")]
+ScriptName = Annotated[
+    str | None, Option("--name", metavar="NAME", help="What the run is called.", show_default="the script's name")
+]
+
 # ---------------------------------------------------------------- of commands
 
-Timeout = Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")]
+Timeout = Annotated[
+    float, Option("--timeout", metavar="TIME", parser=time_of, help="How long to wait for the answer: 30s, 5m.")
+]
 At = Annotated[
     str, Option("--on", metavar="EVENT", help="The type of event at which it runs.", show_default="where it is safe")
 ]
 CommandId = Annotated[
     str | None,
-    Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; nothing is done."),
+    Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; do nothing else."),
 ]
 CheckpointFirst = Annotated[bool, Option("--checkpoint", help="Save a checkpoint first, if the job can.")]
 OnRanks = Annotated[
     str,
     Option("--ranks", metavar="RANKS", help="Only on these ranks of the job: 0,3 or 0-3. All of them do it, or none."),
 ]
-JsonObject = Annotated[bool, Option("--json", help="Print one JSON object instead of text.")]
+TracedSteps = Annotated[int, Option("--steps", metavar="N", min=1, max=100, help="How many steps are traced.")]
+JobFile = Annotated[
+    Path | None,
+    Option("--output", "-o", metavar="PATH", help="A new file, on the machine of the job.", show_default=False),
+]
+JsonObject = Annotated[bool, Option("--json", help="Print one JSON object.")]
 
 
 # ---------------------------------------------------------------- what they mean
@@ -130,7 +187,7 @@ def query_arguments(
 
 
 def window_of(text: str | None) -> Window | None:
-    """Return the window for ``100``, ``30s`` or ``sliding:100``. Raises QueryError.
+    """Return the window for ``100``, ``5m`` or ``sliding:100``. Raises QueryError.
 
     >>> window_of("30s"), window_of("sliding:100")
     (Seconds(size=30.0), Sliding(size=100))
@@ -139,12 +196,12 @@ def window_of(text: str | None) -> Window | None:
         return None
     if re.fullmatch(r"\d+", text):
         return as_window(int(text))
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*s", text):
-        return seconds(float(match[1]))
+    if re.fullmatch(r"[\d.]+\s*(s|m|min|h|d)", text):
+        return seconds(time_of(text))
     if match := re.fullmatch(r"sliding:(\d+)", text):
         return sliding(int(match[1]))
     raise QueryError(
-        f"{text!r}: a window is a number of events (100), of seconds (30s), or sliding:100 for a value "
+        f"{text!r}: a window is a number of events (100), a time (30s, 5m), or sliding:100 for a value "
         "at each event over the last 100."
     )
 

@@ -10,9 +10,10 @@ DONE, FAILED, MISTYPED, INTERRUPTED = 0, 1, 2, 130
 
 def version_line() -> str:
     """Return what `looptap --version` prints."""
-    from importlib.metadata import version
+    from looptap.streams.native.compiled import which_tap
+    from looptap.streams.native.installed import installed_version
 
-    return f"looptap {version('looptap')}"
+    return f"looptap {installed_version()}, {which_tap()}"
 
 
 def complain(text: str) -> int:

@@ -50,6 +50,10 @@ def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
 
     A job on several ranks is one run: ``members`` are its ranks, ``missing`` those without an agent. Runs whose process
     is gone are listed too, with ``alive`` False, and so are files that cannot be used.
+
+    Args:
+        directory: Where to look; by default in the directory that ``LOOPTAP_DIR`` names, or in the standard one.
+
     Raises NoDirectory and UnsafeFile for a directory that is missing or that others can change.
     """
     return scan(directory, None)
@@ -72,25 +76,28 @@ def attach(
 ) -> Run:
     """Attach to a running job: the newest, or the one that ``name`` names.
 
-    Of a job on several ranks the run is that of rank 0, or of the lowest with an agent, unless ``rank`` says another
-    one or ``name`` is its id; `Run.ranks` leads to the others, and `Run.stream` asks several with ``ranks=``.
+    For a job on several ranks, this is the run of rank 0, or of the lowest rank with an agent; `Run.ranks` has the
+    others, and `Run.stream` reads several with ``ranks=``. A lost connection is restored as long as the run exists.
 
-    ``name`` is a run's name, its id, the beginning of either, a pattern such as ``"digits-*"``, or the path of a
-    connection file. A run elsewhere is ``"ssh://host/run"``, ``"ssh://login/host/run"`` by way of another host, or
-    ``"command:srun --jobid=17 --overlap looptap bridge run"``: any command that ends in `looptap bridge`, which has
-    30 seconds more to start.
-
-    A lost link is restored as long as the run exists. With ``follow``, the returned run outlives its job: it waits for
-    the next one of the same name and rank in the same directory, attaches the same queries, and its streams continue
-    until ``run.close()``; `Stream.seams` says where one run ends and the next begins. Unanswered requests of one run
-    (`Run.call`) are not sent to the next.
-
-    ``wait`` is for how many seconds to wait for a job that has not started yet (`math.inf`: forever); the logger
-    ``looptap`` says so at once and then every minute. The default is not to wait, with ``follow`` to wait ``timeout``
-    seconds. A job that begins and ends meanwhile raises RunEnded, unless the next is followed.
+    Args:
+        name: A run's name, its id, the beginning of either, a pattern such as ``"digits-*"``, or the path of a
+            connection file. A run on another machine is ``"ssh://host/run"``, ``"ssh://login/host/run"`` through
+            another host, or ``"command:srun --jobid=17 --overlap looptap bridge run"``: any command that ends in
+            `looptap bridge`. A command has 30 seconds more to start.
+        rank: A rank other than the lowest with an agent.
+        directory: The directory in which runs announce themselves; by default the one that ``LOOPTAP_DIR`` names, or
+            the standard one.
+        timeout: Seconds to wait for an answer of the run.
+        wait: Seconds to wait for a job that has not started yet (`math.inf`: forever); the logger ``looptap`` says so
+            at once and then every minute. By default it does not wait, with ``follow`` for ``timeout`` seconds. A job
+            that begins and ends in that time raises RunEnded, unless ``follow`` is set.
+        follow: True makes the returned run outlive its job: it waits for the next one of the same name and rank in the
+            same directory, and attaches the same queries. Its streams continue until ``run.close()``; `Stream.seams`
+            says where one run ends and the next begins. Unanswered requests of one run (`Run.call`) are not sent to
+            the next.
 
     Raises, within about ``timeout`` seconds after that, NoSuchRun, SeveralRuns, RunEnded, RefusedKey,
-    WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a way out.
+    WrongServer, NotLooptap, VersionMismatch, NoAnswer, UnsafeFile or NoDirectory, each with a suggestion.
     """
 
     if wait is not None and (isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0):
@@ -154,7 +161,8 @@ def _remote(name: str, rank: int | None, timeout: float) -> RunListing:
         heading = route.open(timeout)
         if heading.file is None or rank not in (None, heading.file.run.rank):
             raise NoSuchRun(
-                f"{name} leads to another rank than {rank}. Name it in the command: looptap bridge --rank {rank} …"
+                f"{name} leads to a rank other than {rank}. Name the rank in the command: looptap bridge "
+                f"--rank {rank} …"
             )
     except BaseException:
         route.close()

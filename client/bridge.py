@@ -18,8 +18,8 @@ def bridge(name: str | None, rank: int | None) -> int:
     """Write a heading to stdout, then carry one connection; return the exit code."""
     if os.isatty(1):
         raise NotLooptap(
-            "looptap bridge talks to a program, not to a person, and the first it sends are keys. A client starts "
-            f"it by itself: looptap.attach('ssh://{socket.gethostname()}/{name or ''}')"
+            "looptap bridge talks to a program, not to a person, and first sends keys. A client starts it "
+            "automatically: looptap.attach('ssh://{socket.gethostname()}/{name or ''}')"
         )
     # Streams of our own: two threads are in the middle of reading and writing them when the process exits.
     source = open(0, "rb", buffering=LINE_BUFFER_BYTES, closefd=False)  # noqa: SIM115 - not ours to close

@@ -19,6 +19,8 @@ from looptap.client.run import Run
 from looptap.client.run_expressions import UNKNOWN
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.run_config import RunConfig
+from looptap.store.errors import StoreError
+from looptap.store.exchange.tensorboard_run import event_folders, is_event_file
 from looptap.store.kept_scalars import SPEED, ScalarInfo, Scalars
 from looptap.store.layout.run_path import SUFFIX
 from looptap.store.queue import COMMANDS
@@ -111,7 +113,8 @@ class ComparedRun:
 def compared_runs(sources: Iterable[ComparedSource], ways: Mapping[str, str]) -> list[ComparedRun]:
     """Read runs, several at once.
 
-    A text is the path of a stored run, a folder of them, or a pattern. Raises TypeError for what is no run, StoreError.
+    A text is the path of a stored run, a folder of them, or a pattern. Of several files, one that cannot be read is a
+    row with its problem. Raises TypeError for what is no run, StoreError.
     """
     found = [one for source in sources for one in (_paths(source) if isinstance(source, str | Path) else [source])]
     if strangers := [one for one in found if not isinstance(one, ComparedSource)]:
@@ -122,25 +125,33 @@ def compared_runs(sources: Iterable[ComparedSource], ways: Mapping[str, str]) ->
     if not found:
         return []
     with ThreadPoolExecutor(min(_MAX_READERS, len(found)), "looptap-compare") as pool:
-        return list(pool.map(lambda run: _read(run, ways), found))
+        return list(pool.map(lambda run: _read(run, ways, alone=len(found) == 1), found))
 
 
 def _paths(text: str | Path) -> list[str | Path]:
     """Return the stored runs that a path, a folder or a pattern means."""
     place = Path(text).expanduser()
-    if place.is_dir() and (inside := sorted(place.glob(f"*{SUFFIX}"))):
-        return [one for one in inside if "-rank" not in one.stem]
+    if place.is_dir():
+        found = [one for one in sorted(place.glob(f"*{SUFFIX}")) if one.is_file() and not is_event_file(one)]
+        inside = [one for one in found if "-rank" not in one.stem] + event_folders(place)
+        return [*inside] or [place]
     if glob.has_magic(str(text)):
         return [Path(one) for one in sorted(glob.glob(str(place)))]
     return [place]
 
 
-def _read(run: Any, ways: Mapping[str, str]) -> ComparedRun:
+def _read(run: Any, ways: Mapping[str, str], *, alone: bool) -> ComparedRun:
     if isinstance(run, RunListing):
         return _of_listing(run, ways)
     if isinstance(run, str | Path):
-        with open_stored(run) as stored:
-            return _of_stored(stored, ways)
+        try:
+            with open_stored(run) as stored:
+                return _of_stored(stored, ways)
+        except StoreError as error:
+            if alone:
+                raise
+            name = Path(run).stem
+            return ComparedRun(name, name, "unusable", None, None, RunConfig(), problem=str(error))
     return _of_stored(run, ways) if isinstance(run, StoredRun | ExportedFile) else _of_live(run, ways)
 
 

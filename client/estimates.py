@@ -99,12 +99,12 @@ def said(report: Mapping[str, Any]) -> list[str]:
         lines[0] += f", {duration(median)} to go ({duration(low)} to {duration(high)})"
     if report.get("guess"):
         lines[0] = f"a guess: {lines[0]}"
-        lines.append(f"from {report['guess']}; {report['steps']:,} events")
-        return lines
+        lines.append(f"from {report['guess']}")
+        return [*lines, report["note"]] if report["note"] else lines
     facts = []
     if (stop := report["stop_at"]) is not None and stop[1] < stop[2]:
         facts.append("stops after validation {:.0f} ({:.0f} to {:.0f})".format(*stop))
-    elif stop is not None:
+    elif stop is not None and (report["validation_cost"] or report["validation_speed"]):
         facts.append(f"ends after validation {stop[0]:.0f}")
     if (certain := report.get("unless_better")) is not None:
         facts.append(f"in {certain} unless one improves")
@@ -113,6 +113,8 @@ def said(report: Mapping[str, Any]) -> list[str]:
             facts.append(f"{what} {speed:,.{0 if speed >= 10 else 1}f}/s")
     if facts:
         lines.append(", ".join(facts))
+    if known := report.get("earlier_runs"):
+        lines.append(f"It knows {known} earlier run{'s' * (known > 1)} with this name and config.")
     if report.get("reason"):
         lines.append(f"The estimate has just moved: {report['reason']}.")
     if report["note"]:

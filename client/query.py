@@ -17,6 +17,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
+from looptap.streams.forwarding import check_options
 from looptap.streams.operators.windows import as_window
 from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS, Stream
 
@@ -48,31 +49,40 @@ def stream(
 ) -> LiveStream:
     """Attach ``query`` to the events ``on`` and return the stream of its values.
 
-    ``on`` is "batch" by default. A text that is the name of a declared stream of the run, without ``on`` or another
-    argument of a query, reads that one: what its history holds, which is here when this returns (or comes after: it
-    waits a second at most), then each new value. A text that is the name of a number that events carry, or several with
-    commas (`Run.scalars` lists them), begins with the values kept since the first event: `LiveStream.history` says
-    which these are. ``history=True`` asks for them with ``on`` or other arguments, ``history=False`` for live values
-    alone.
+    A text that is the name of a declared stream of the run, without ``on`` or another argument of a query, reads that
+    one: its history, which is here when this returns (or comes after: it waits a second at most), then each new value.
+    A text that is the name of a number that events carry, or several with commas (`Run.scalars` lists them), begins
+    with the values kept since the first event: `LiveStream.history` says which these are.
 
-    ``of`` makes it a query over the ``values`` of another stream, evaluated in the job: the name of a declared stream,
-    or a stream of this client and this run. It begins with the next value; ``history=True`` begins with those that the
-    history of a declared stream holds. Ends with that stream.
+    Args:
+        query: A text of the query language (docs/queries.md), a function of one event, or one of ``events``.
+        on: The event type at which it is evaluated; "batch" by default.
+        of: Makes it a query over the ``values`` of another stream, evaluated in the job: the name of a declared stream,
+            or a stream of this client and this run. It begins with the next value and ends with that stream.
+        window: The window that a reduction aggregates over: None (the host's group), a number of events, `seconds` or
+            `sliding`.
+        every: It is evaluated at every n-th event; 1 or more.
+        throttle: The minimum time between two values, in seconds.
+        when: A condition: values are held back, and come only around events at which it is true.
+        before: With ``when``, how many values before that event come.
+        after: With ``when``, how many values after that event come.
+        max_bytes: The maximum size of a value in bytes; a larger one is an error.
+        budget: The fraction of the loop's time that the query may take by itself, such as 0.2; `math.inf`: no limit.
+            Without it, all queries share what the job allows.
+        buffer: The maximum number of values to keep here; the oldest are forgotten.
+        buffer_bytes: The most bytes of values that are kept here.
+        latency: "normal" sends values within about 20 ms, "low" within about 1 ms.
+        name: What charts, tables and messages call it; by default the query.
+        timeout: Seconds to wait for the answer of the job.
+        ranks: Other ranks of the job than this run's: "all", a number or a list (docs/ranks.md). The stream has the
+            values of each, in the order of the events; it is a `looptap.client.ranks.rank_stream.RankStream`.
+        combine: One value for all ranks at each event or window: "mean", "sum", "max", "min", "median" or "list" of
+            their values, a function of the list, or "merge", the result of the query over the events of all ranks.
+        patience: Seconds that a value waits for slower ranks; then it says which it lacks.
+        relay: With ``combine="merge"``: merge on each host first, by a `looptap relay` that is started there.
+        history: True begins with what is kept of the names, or of the stream ``of``, also with ``on`` or other
+            arguments; False has live values alone.
 
-    ``window`` is what a reduction aggregates over: None (the host's group), a number of events, `seconds` or `sliding`.
-    ``every`` n-th event is looked at; ``throttle`` is the least time between two values in seconds. With ``when``,
-    values are held back and come only around events where this condition is true: ``before`` and ``after`` of them.
-    ``max_bytes`` bounds one value, ``buffer`` and ``buffer_bytes`` what is kept here. ``budget`` grants the query a
-    fraction of the loop's time of its own (`math.inf`: no limit). ``latency="low"`` sends values within about 1 ms in
-    place of 20 ms.
-
-    ``ranks`` asks other ranks of the job than this run's, ``"all"`` or a list of numbers (docs/ranks.md). The
-    stream has the values of each, in the order of the events, or with ``combine`` one for all ranks at each event
-    or window: "mean", "sum", "max", "min", "median" or "list" of their values, what a Python function makes of the
-    list, or with "merge" the result of the query over the events of all ranks. A value waits for slower ranks
-    ``patience`` seconds at most, and says then which it lacks. With ``relay`` what is merged is
-    merged on each host first, by a `looptap relay` started there. It is a
-    `looptap.client.ranks.rank_stream.RankStream`.
     Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
     """
     all_named("stream(query", unnamed)
@@ -113,3 +123,35 @@ def stream(
     stream = LiveStream(run, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
     run.session.begin(stream, timeout)
     return stream
+
+
+def watch_function(
+    run: RankHandle, /, function: str, query: str | Callable[..., Any] = "arguments, result", **options: Any
+) -> LiveStream:
+    """Attach ``query`` to the calls of a function of the job.
+
+    Each call gives a value as it ends: the same as ``stream(query, on="evaluate()")`` for a function ``evaluate``.
+    It is watched while a stream reads it, and needs Python 3.12 or newer in the job. There are ``arguments`` (as at
+    the call: small values, others as a short text), ``result``, ``seconds``, ``exception`` (a text, if it ended with
+    one), ``function`` (its full name), and all variables that the function has as it ends.
+
+    Args:
+        function: Its name, with as much of its class and module before it as tells it from others.
+        query: What to ask, as of `stream`.
+        options: Those of `stream`, without ``on`` and ``of``.
+
+    Raises QueryError, also where the job runs an older Python, LimitReached and NoAnswer.
+
+    >>> from looptap.testing import pair
+    >>> agent, run = pair("doctest")
+    >>> stream = run.watch_function("evaluate()")
+    Traceback (most recent call last):
+        ...
+    looptap.streams.errors.QueryError: 'evaluate()' is no name of a function: it has letters, digits, _ and dots.
+    """
+    if not all(part.isidentifier() for part in function.split(".")):
+        raise QueryError(f"{function!r:.120} is no name of a function: it has letters, digits, _ and dots.")
+    check_options("watch_function", options, stream)
+    if given := {"on", "of"}.intersection(options):
+        raise TypeError(f"watch_function() got an unexpected keyword argument {min(given)!r}")
+    return stream(run, query, on=f"{function}()", **options)

@@ -18,11 +18,13 @@ from looptap.client import query
 from looptap.client.control.commands import ControlClient
 from looptap.client.control.controls import Controls, Records
 from looptap.client.control.grants import Share, SharingClient
+from looptap.client.control.recordings import Recordings
 from looptap.client.ranks import over_ranks
 from looptap.client.ranks.ranks import NoRankDirectory, RankDirectory, Ranks
 from looptap.client.session.session import OPEN, Session
 from looptap.client.session.vitals import QUIET_SECONDS
 from looptap.client.streams.live import LiveStream
+from looptap.client.streams.model_modules import ModelModules
 from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
 from looptap.protocol.replies import CommandRecord, StreamInfo
@@ -36,12 +38,12 @@ from looptap.streams.stream.feed import LIVE
 class Run:
     """One rank of a running job; made by `looptap.attach`.
 
-    `state` is live, lost (the link is down and being restored, or the next run is waited for), silent (the link is up,
-    and the agent has not answered for 5 s: `reason` names the query that may be why), ended or failed, and `reason`
-    says why. `idle` is for how long the loop has raised no event, `silence` for how long its agent, which
-    has a thread of its own in the job, has sent nothing: this tells a loop that hangs from a job that is gone.
-    All methods may be called from any thread. A run is closed with `close`, as a context manager, or by dropping it
-    together with its streams. `role` is operator or viewer: a viewer reads what is exported (`streams`,
+    `state` is live, lost (the connection is being restored, or the run waits for the next one), silent (the connection
+    is up, but the agent has not answered for 5 s), ended or failed. `reason` says why; for a silent run, it names the
+    query that may be the cause. `idle` is the time since the loop's last event. `silence` is the time since the agent,
+    which has its own thread in the job, last sent something. Together they distinguish a loop that hangs from a job
+    that is gone. All methods may be called from any thread. Close a run with `close`, use it as a context manager, or
+    drop it together with its streams. `role` is operator or viewer: a viewer reads exported streams (`streams`,
     `stream(name)`), and anything else raises NotAllowed.
     """
 
@@ -53,6 +55,7 @@ class Run:
         """The conversation with the agent, for the parts of looptap itself."""
         self._ranks = Ranks(self, siblings or NoRankDirectory()) if ranks is None else ranks
         self._control = ControlClient(self.session, self._ranks)
+        self._recordings = Recordings(self._control)
         self._sharing = SharingClient(self.session)
 
     # ------------------------------------------------------------ what is known
@@ -173,15 +176,21 @@ class Run:
         return self.session.vitals.ages()
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
-        """Return the agent's counters. Raises NoAnswer after ``timeout`` s."""
+        """Return the agent's counters. Raises NoAnswer after ``timeout`` s.
+
+        Args:
+            timeout: Seconds to wait for the answer.
+        """
         counters: dict[str, Any] = msgspec.to_builtins(self.agent_stats(timeout))
         return counters
 
     def agent_stats(self, timeout: float = 5.0, *, machine: bool = False) -> AgentStats:
         """Return the same as `stats`, as a struct. Raises NoAnswer after ``timeout`` s.
 
-        With ``machine`` it has the newest readings of the job's host and devices; those of the host need two questions,
-        since its rates are those between them.
+        Args:
+            timeout: Seconds to wait for the answer.
+            machine: True adds the newest readings of the job's host and devices; those of the host need two questions,
+                since its rates are those between them.
         """
         what = "The question for the agent's counters"
         return self.session.inquire(lambda number: m.GetStats(number, machine), what, timeout)
@@ -193,9 +202,15 @@ class Run:
         ``stack`` (text, like a traceback), the main thread first. ``events`` has for each type the ``count`` and the
         seconds since the last one (``idle``), by the agent's own clock; ``age`` is the age of the agent in seconds, and
         ``inside`` lists the queries and commands that the loop has run for more than 5 s. ``paused`` is for how many
-        seconds the loop has waited because of `pause`, else 0. Raises NoAnswer after ``timeout`` s: a call in C that
-        keeps the interpreter lock, or a stopped process, cannot answer. With ``ranks`` it is a dict of such dicts by
-        rank, with the error in the place of a rank that does not answer.
+        seconds the loop has waited because of `pause`, else 0.
+
+        Args:
+            timeout: Seconds to wait for the answer.
+            ranks: "all" or a list: the result is a dict of such dicts by rank, with the error in the place of a rank
+                that does not answer.
+
+        Raises NoAnswer after ``timeout`` s: a call in C that keeps the interpreter lock, or a stopped process, cannot
+        answer.
         """
         if ranks is not None:
             return self.ranks.each(lambda rank: rank.stacks(timeout), ranks, timeout)
@@ -203,8 +218,32 @@ class Run:
         return stacks
 
     def stack_report(self, timeout: float = 5.0) -> StackReport:
-        """Return the same as `stacks` of one rank, as a struct. Raises NoAnswer."""
+        """Return the same as `stacks` of one rank, as a struct. Raises NoAnswer.
+
+        Args:
+            timeout: Seconds to wait for the answer.
+        """
         return self.session.inquire(m.GetStacks, "The question for the stacks of the job", timeout)
+
+    def modules(self, pattern: str = "", timeout: float = 5.0) -> ModelModules:
+        """Return the modules of the job's models by name, for `activations` and the like.
+
+        Each has the name of its class (``kind``), the numbers in its ``parameters`` with those of the modules inside,
+        the ``shapes`` of its own, and a ``problem`` if no query can watch it. Raises NoAnswer after ``timeout`` s.
+
+        Args:
+            pattern: A part of the names, or with wildcards all of them.
+            timeout: Seconds to wait for the answer.
+
+        >>> import torch
+        >>> from looptap.testing import pair
+        >>> agent, run = pair("doctest")
+        >>> agent.expose(model=torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()))
+        >>> [(one.name, one.kind, one.parameters) for one in run.modules().values()]
+        [('model', 'Sequential', 9), ('0', 'Linear', 9), ('1', 'ReLU', 0)]
+        """
+        what = "The question for the modules of the job"
+        return ModelModules.of(self.session.inquire(lambda number: m.GetModules(number, pattern), what, timeout))
 
     def __repr__(self) -> str:
         facts = [f"{self.state}: {self.reason}" if self.reason else self.state, self.session.vitals.moving()]
@@ -224,6 +263,7 @@ class Run:
     # ------------------------------------------------------------ what can be asked
 
     stream = forwarded("", query.stream)
+    watch_function = forwarded("", query.watch_function)
     skew = forwarded("", over_ranks.skew)
 
     # ------------------------------------------------------------ what changes the job, or shows it to others
@@ -284,6 +324,8 @@ class Run:
     call = forwarded("_control", ControlClient.call)
     trigger = forwarded("_control", ControlClient.trigger)
     checkpoint = forwarded("_control", ControlClient.checkpoint)
+    profile = forwarded("_recordings", Recordings.profile)
+    memory = forwarded("_recordings", Recordings.memory)
     stop = forwarded("_control", ControlClient.stop)
     pause = forwarded("_control", ControlClient.pause)
     resume = forwarded("_control", ControlClient.resume)

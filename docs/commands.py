@@ -14,6 +14,12 @@ import typer
 from looptap.cli.app import GROUPS, command_line
 from looptap.cli.options import RUN_HELP
 
+NOT_RUN = {
+    "inject": ("", "needs a process of yours"),
+    "relay": ("", "needs a job on several ranks"),
+    "export": ("looptap export --live", "needs the engines, tests/test_sinks.py has stand-ins"),
+}
+"""Commands with examples that tests/test_documented.py leaves out: how their block begins, and why."""
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # The commands
@@ -44,9 +50,13 @@ def page() -> str:
 def section(name: str, command: Any) -> str:
     """Return the section of one command."""
     usage = " ".join(["looptap", name, *command.collect_usage_pieces(typer.Context(command))])
+    prose = _prose(command.help)
+    if name in NOT_RUN:
+        begin, why = NOT_RUN[name]
+        prose = prose.replace(f"```sh\n{begin}", f"<!-- not run: {why} -->\n```sh\n{begin}")
     rows = [f"| {_name(one)} | {_meaning(one)} |" for one in command.params]
     table = ["| argument or option | meaning |", "|---|---|", *rows, ""] if rows else []
-    return "\n".join([f"### looptap {name}", "", "```", usage, "```", "", _prose(command.help), "", *table])
+    return "\n".join([f"### looptap {name}", "", "```text", usage, "```", "", prose, "", *table])
 
 
 def _prose(text: str) -> str:
@@ -55,7 +65,7 @@ def _prose(text: str) -> str:
     for paragraph in text.strip().split("\n\n"):
         if paragraph.startswith("\b"):
             lines = [line.removeprefix("  ") for line in paragraph.splitlines()[1:]]
-            parts.append("\n".join(["```", *lines, "```"]))
+            parts.append("\n".join([f"```{'yaml' if lines[0].endswith(': digits-*') else 'sh'}", *lines, "```"]))
         else:
             parts.append(re.sub(r"(?<![\w`])(--[a-z][\w-]*)", r"`\1`", paragraph.replace("<", r"\<")))
     return "\n\n".join(parts)

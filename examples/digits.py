@@ -1,6 +1,6 @@
 """A small CNN that learns handwritten digits; attach to it at any time.
 
-    python -m looptap.examples.digits [--epochs 20] [--seed 0]
+    python -m looptap.examples.digits [--epochs 20] [--seed 0] [--budget 0.03]
     looptap watch digits-cnn "step, loss" --on batch
     looptap progress digits-cnn
 
@@ -48,6 +48,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description="Train a small CNN on scanned digits.")
     arguments.add_argument("--epochs", type=int, default=20)
     arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--budget", type=float, default=0.03, help="share of the loop's time that queries may take")
     options = arguments.parse_args()
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # more threads make a model this small several times slower
@@ -57,7 +58,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     checksum = hashlib.sha256()
 
-    agent = looptap.Agent("digits-cnn")
+    agent = looptap.Agent("digits-cnn", budget=options.budget)
     progress = Progress(24, epochs=options.epochs, validation=len(test))
     agent.expose(model=model, optimizer=optimizer, progress=progress)
     step = 0

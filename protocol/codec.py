@@ -8,10 +8,11 @@ import msgspec
 
 from looptap.protocol.errors import malformed
 from looptap.protocol.messages import FromAgent, FromClient, Message
+from looptap.protocol.types.built_types import built
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_from_client = msgspec.msgpack.Decoder(FromClient).decode
-_decode_from_agent = msgspec.msgpack.Decoder(FromAgent).decode
+_decode_from_client = msgspec.msgpack.Decoder(built(FromClient)).decode
+_decode_from_agent = msgspec.msgpack.Decoder(built(FromAgent)).decode
 
 
 def encode(message: Message) -> bytes:
@@ -60,6 +61,6 @@ class Versioned(msgspec.Struct):
 def version_of(frame: bytes) -> tuple[int, int] | None:
     """Return the (major, minor) version in a frame that does not decode otherwise."""
     try:
-        return msgspec.msgpack.decode(frame, type=Versioned).version
+        return msgspec.msgpack.decode(frame, type=built(Versioned)).version
     except Exception:
         return None

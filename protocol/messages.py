@@ -197,6 +197,12 @@ class GetScalars(Request[r.ScalarReport], tag="get scalars", frozen=True):
     """Request for the list of the scalars whose history is kept."""
 
 
+class GetModules(Request[r.ModuleReport], tag="get modules", frozen=True):
+    """Request for the modules of the job's models whose names match ``pattern``."""
+
+    pattern: str = ""
+
+
 class GetClock(Request[float], tag="get clock", frozen=True):
     """Request for the monotonic clock of the agent's host, in seconds."""
 
@@ -358,7 +364,8 @@ class Beat(Message, tag="beat", frozen=True):
     """Heartbeat each second: events by type, seconds since the last and of a pause.
 
     With ``confirm`` it is answered at once with `Got`. ``ages`` are the seconds since the last event of each type;
-    ``inside`` names the query or command that the loop has been running for long.
+    ``inside`` names the query or command that the loop has been running for long. A client says for how many seconds
+    (``patience``) its values may gather before they are sent.
     """
 
     events: _Counts = {}
@@ -367,6 +374,7 @@ class Beat(Message, tag="beat", frozen=True):
     confirm: bool = False
     ages: dict[str, float] = {}
     inside: str = ""
+    patience: float = 0.0
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):
@@ -378,8 +386,8 @@ class Goodbye(Message, tag="goodbye", frozen=True):
 
 FromClient: TypeAlias = (
     Hello | Attach | Detach | CloseWindow | Grant | Call | Command | Agree | GetStats | GetStacks | GetControls
-    | GetCommands | GetConfig | GetShares | GetScalars | GetClock | GetStreams | Read | DeclareStream | CreateShare
-    | Revoke | Got | Beat | Leave
+    | GetCommands | GetConfig | GetShares | GetScalars | GetModules | GetClock | GetStreams | Read | DeclareStream
+    | CreateShare | Revoke | Got | Beat | Leave
 )  # fmt: skip
 FromAgent: TypeAlias = Welcome | Refused | Done | Failed | Values | Bundle | Status | Beat | Goodbye
 

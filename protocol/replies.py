@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 
 from looptap.protocol.errors import MessageError
+from looptap.protocol.types.built_types import built
 from looptap.streams.panel_hint import MAX_PANEL_ROWS, PanelChart
 from looptap.streams.stream.stream import Cost
 
@@ -42,7 +43,7 @@ def checked_reply(kind: Any, value: Any) -> Any:
     AttachPoint(event=3, base=0)
     """
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, built(kind))
     except Exception as error:  # besides msgspec's own: RecursionError, OverflowError
         raise MessageError(f"The agent sent a reply of another shape: {str(error)[:200]}") from None
 
@@ -199,11 +200,16 @@ class ScalarReport(Reply, frozen=True, kw_only=True):
 
 
 class ControlInfo(Reply, frozen=True, kw_only=True):
-    """A control: its value when read, its bounds and meaning, how often it changed."""
+    """A control: its value when read, its bounds and meaning, how often it changed.
+
+    ``name`` is what `Run.set` takes. ``value`` lies between ``minimum`` and ``maximum``, or is one of the ``choices``,
+    where there are any; ``unit`` and ``doc`` are for people.
+    """
 
     name: str
     value: Any = None
     type: str = ""
+    """"int", "float", "bool" or "str"."""
     minimum: int | float | None = None
     maximum: int | float | None = None
     choices: tuple[Any, ...] = ()
@@ -242,6 +248,37 @@ class ControlReport(Reply, frozen=True, kw_only=True):
     """True if the host declares how to make a checkpoint."""
     may_pause: int | float | None = None
     """Seconds that a pause may take; None if the host allows none."""
+
+
+# ---------------------------------------------------------------- modules
+
+
+class ModuleInfo(Reply, frozen=True, kw_only=True):
+    """One module of a model of the job."""
+
+    name: str
+    """As queries name it; of the whole model the name of the observable."""
+    kind: str
+    """The name of its class."""
+    parameters: _Number
+    """Numbers in its parameters and those of the modules inside; a shared one counts where it stands first."""
+    trained: _Number
+    """Those of them that require a gradient."""
+    shapes: ByName[tuple[int, ...]] = {}
+    """The shapes of its own parameters; of a sharded model those of this rank's shards."""
+    training: bool = False
+    problem: str = ""
+    """Why a query cannot watch it."""
+
+
+class ModuleReport(Reply, frozen=True, kw_only=True):
+    """The modules of the models that a job exposes or passes to its events."""
+
+    modules: Listed[ModuleInfo]
+    models: _Texts
+    """The observables that hold them."""
+    left_out: _Number = 0
+    """How many more there are."""
 
 
 # ---------------------------------------------------------------- shares
@@ -316,7 +353,9 @@ class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only
     traceback: str = ""
     note: str = ""
     warning: str = ""
-    """What was done and may be a slip, such as a change by a factor of 10,000."""
+    """What was done and may be a slip, such as a change by a factor of 10,000, or did not last."""
+    stood: int | None = None
+    """Events after a change at which the control was read and still had the new value; None: it is not read again."""
 
 
 class Preparation(Reply, tag_field="reply", tag="prepared", frozen=True, kw_only=True):

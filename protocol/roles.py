@@ -17,6 +17,7 @@ from looptap.protocol.messages import (
     GetCommands,
     GetConfig,
     GetControls,
+    GetModules,
     GetScalars,
     GetShares,
     GetStacks,
@@ -53,6 +54,7 @@ ALLOWED: dict[type, frozenset[str]] = {
     GetControls: _OPERATOR,
     GetCommands: _OPERATOR,
     GetScalars: _OPERATOR,
+    GetModules: _OPERATOR,
     GetShares: _OPERATOR,
     GetClock: _OPERATOR,
     DeclareStream: _OPERATOR,
@@ -75,7 +77,7 @@ def refusal(role: str, message: object) -> str:
     """Return a sentence that says why ``role`` may not send ``message``."""
     what = _CALLED.get(type(message), type(message).__name__)
     if role == VIEWER:
-        return f"A viewer may not {what}: it reads the streams that are exported to it (run.streams), and nothing else."
+        return f"A viewer may not {what}: it can only read the streams that are exported to it (run.streams)."
     return f"The role {role!r} may not {what}."
 
 
@@ -90,6 +92,7 @@ _CALLED: dict[type, str] = {
     GetControls: "ask for the controls of the job",
     GetCommands: "ask for the commands of the job",
     GetScalars: "ask for the history of scalars",
+    GetModules: "ask for the modules of the job's models",
     GetShares: "ask for the shares of the run",
     GetClock: "ask for the clock of the job",
     DeclareStream: "export or keep a stream",

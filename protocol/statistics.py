@@ -188,3 +188,73 @@ class StackReport(Reply, frozen=True, kw_only=True):
     age: float
     """Seconds since the agent began."""
     inside: Listed[LongEvaluation]
+
+
+class MemoryLine(Reply, frozen=True, kw_only=True):
+    """A line of code, and the memory that was allocated there and is held."""
+
+    file: str
+    """Empty for what was allocated before the recording."""
+    line: int
+    code: str
+    count: int
+    """Blocks."""
+    size: int
+    """Bytes."""
+
+
+class LiveTensors(Reply, frozen=True, kw_only=True):
+    """Tensors that are alive: of one name, or without one of one form."""
+
+    name: str
+    """As the job calls them; ``history[…]`` for all in a list; empty if no name is known."""
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    count: int
+    size: int
+    """Bytes of their storages, each counted once."""
+
+
+class DeviceMemory(Reply, frozen=True, kw_only=True):
+    """What torch holds of a CUDA device, in bytes."""
+
+    index: int
+    allocated: int
+    reserved: int
+    peak: int
+    """The most that was allocated since the job began."""
+
+
+class MemoryReport(Reply, frozen=True, kw_only=True):
+    """Which lines and tensors hold memory, and what the recording has cost."""
+
+    kind: str
+    """What the lines are of: "cuda" for torch's blocks on devices, "python" for tracemalloc's."""
+    steps: int
+    step_seconds: float
+    """Median seconds of a step while memory was traced."""
+    step_seconds_before: float
+    """The same of as many steps before."""
+    stood: float
+    """Seconds that the loop waited while its tensors were listed."""
+    held: int
+    """Bytes that the lines hold together."""
+    peak: int
+    """The most bytes that tracemalloc has seen at once."""
+    lines: Listed[MemoryLine]
+    """The largest first."""
+    lines_left_out: int
+    tensors: Listed[LiveTensors]
+    """The largest first."""
+    tensors_left_out: int
+    tensor_bytes: ByName[int]
+    """Bytes of all tensors, by device."""
+    tensor_count: int
+    resident: int
+    """Bytes of the process in memory."""
+    devices: Listed[DeviceMemory]
+    notes: Listed[str]
+    path: str
+    """The file of the snapshot on the machine of the job; empty if none was asked for."""
+    file_bytes: int

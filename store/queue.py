@@ -1,12 +1,10 @@
-"""The writer's jobs and their SQL: many items in one statement."""
+"""The writer's jobs: batches of streams, and statements of SQL."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from looptap.store.layout.columns import COLUMN_COUNT
 from looptap.streams.stream.buffer import Batch
 
 _MIN_ITEM_BYTES = 1024  # bytes that a statement counts as, plus its texts
@@ -58,15 +56,3 @@ def size(job: Job) -> tuple[int, int]:
     if isinstance(job, QueuedItems):
         return len(job.batch.values), job.nbytes
     return 0, _MIN_ITEM_BYTES + sum(len(column) for column in job.parameters if isinstance(column, str | bytes))
-
-
-def insert(connection: sqlite3.Connection, waiting: list[Any], most: int, *, rest: bool = False) -> list[Any]:
-    """Insert ``most`` parameters at a time (``rest``: or fewer); return those left."""
-    start = 0
-    while len(waiting) - start >= most or (rest and start < len(waiting)):
-        part = waiting[start : start + most]
-        row = f"({', '.join('?' * COLUMN_COUNT)})"
-        sql = f"INSERT OR IGNORE INTO items VALUES {', '.join([row] * (len(part) // COLUMN_COUNT))}"
-        connection.execute(sql, part)
-        start += most
-    return waiting[start:]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from looptap.protocol.files.regular_files import open_regular
 from looptap.store.errors import StoreError
-from looptap.store.exchange.tensorboard_run import imported
+from looptap.store.exchange.tensorboard_run import imported, is_event_file
 from looptap.store.layout import schema
 from looptap.store.layout.database import Database, connect
 from looptap.store.layout.run_path import kept
@@ -20,10 +20,13 @@ _MAGIC = b"SQLite format 3\0"
 def open(path: str | os.PathLike[str]) -> StoredRun:
     """Open the file of a stored run, or a directory of TensorBoard event files.
 
+    Args:
+        path: The file of a run, the directory, or one event file.
+
     Raises StoreError if it is neither, is damaged, or was written by a newer looptap.
     """
     place = Path(path).expanduser()
-    if place.is_dir():
+    if place.is_dir() or is_event_file(place):
         return StoredRun(Database(imported(place), place, trusted=True), place)
     _check_begin(place)
     database = connect(place)
@@ -53,7 +56,7 @@ def _check_begin(path: Path) -> None:
         why = getattr(error, "strerror", None) or error
         raise StoreError(f"{path} cannot be opened: {why}.{_near(path)}") from None
     if head != _MAGIC:
-        what = "is empty" if not head else "is no run that looptap has stored"
+        what = "is empty" if not head else "is not a run that looptap has stored"
         raise StoreError(f"{path} {what}: the files of stored runs are SQLite databases.")
 
 

@@ -15,6 +15,7 @@ import msgspec
 from looptap.protocol.process_identity import Process
 from looptap.protocol.replies import MAX_VALUE_NUMBER, ScalarReport
 from looptap.protocol.run_config import BEING_READ, RunConfig
+from looptap.protocol.types.built_types import built
 from looptap.store.errors import StoreError
 from looptap.store.kept_scalars import Scalars
 from looptap.store.layout.columns import fact_of
@@ -35,6 +36,7 @@ REMOTE_DEAD_AFTER_SECONDS = 3600.0
 LIVENESS_CHECK_AFTER_SECONDS = 2.0
 """Seconds without new values before checking that the writing process is alive."""
 
+_ProcessRow = tuple[str, str, str, str, int, str]
 _MAX_EPOCH_SECONDS = 253_402_300_800.0  # seconds from 1970 to the year 10,000
 
 
@@ -42,8 +44,8 @@ class StoredRun:
     """A stored run: its streams, commands and metadata; made by `looptap.open`.
 
     `state` is live while the run is being written, else ended, and `reason` says why. The streams of a live run grow
-    automatically. All methods may be called from any thread. It is closed with `close`, as a context manager, or by
-    dropping it together with its streams.
+    automatically. All methods may be called from any thread. Close it with `close`, use it as a context manager, or
+    drop it together with its streams.
     """
 
     def __init__(self, database: Database, path: Path) -> None:
@@ -59,6 +61,7 @@ class StoredRun:
         self._first_column = self._column("streams", "first", "1")
         self._asked_column = self._column("commands", "asked", "NULL")
         self._has_scalars = self._column("scalars", "event", "") != ""
+        self._paged = self._column("pages", "first", "") != ""
         self._last_change = time.monotonic()
         self.metadata: dict[str, Any] = {}
         """Facts about the run: id, name, host, pid, started, ended, commit, versions, ..."""
@@ -85,7 +88,7 @@ class StoredRun:
         """What the run was started with; of a file without that, what it has of it."""
         stored = self.metadata.get("config")
         try:
-            found = msgspec.convert(stored, RunConfig) if isinstance(stored, dict) else self._former_config()
+            found = msgspec.convert(stored, built(RunConfig)) if isinstance(stored, dict) else self._former_config()
         except (msgspec.ValidationError, RecursionError):
             return self._former_config()
         if self.state != LIVE and found.diff_note == BEING_READ:
@@ -119,10 +122,12 @@ class StoredRun:
 
     def events(self) -> dict[str, int]:
         """Return the highest number of an event of each type in the file."""
-        rows = self._select(
-            "SELECT event, (SELECT items.event FROM items WHERE stream = streams.id ORDER BY number DESC LIMIT 1) "
-            "FROM streams UNION ALL SELECT event, number FROM commands"
-        )
+        tables = {"items": "number", "pages": "first"} if self._paged else {"items": "number"}
+        newest = [
+            f"SELECT event, (SELECT {table}.event FROM {table} WHERE stream = streams.id ORDER BY {key} DESC LIMIT 1) "
+            "FROM streams" for table, key in tables.items()
+        ]  # fmt: skip
+        rows = self._select(" UNION ALL ".join([*newest, "SELECT event, number FROM commands"]))
         rewound = self.metadata.get("rewound")
         spans = rewound.items() if isinstance(rewound, dict) else ()
         again = [(name, span[-1]) for name, span in spans if isinstance(span, list | tuple) and span]
@@ -145,7 +150,7 @@ class StoredRun:
         with self._lock:
             for row in rows:
                 if row[0] not in self._streams:
-                    self._streams[row[0]] = stream = StoredStream(declared_of(row), self._select)
+                    self._streams[row[0]] = stream = StoredStream(declared_of(row), self._select, paged=self._paged)
                     stream.run = self
                     self._pass_on_errors(stream)
                     if self.state != LIVE:
@@ -171,7 +176,12 @@ class StoredRun:
         return list(dict.fromkeys(name for table in tables for name in table.columns))
 
     def history(self, text: str, on: str | None = None) -> StoredScalars | None:
-        """Return the history of a name, or of several with commas; None without one."""
+        """Return the history of a name, or of several with commas; None without one.
+
+        Args:
+            text: The name or names.
+            on: The type of events; by default the first that has them.
+        """
         with self._lock:
             if (text, on) not in self._histories and self._has_scalars:
                 found = stored_scalars(self._select, self._rank, text, on)
@@ -191,8 +201,10 @@ class StoredRun:
     def stream(self, name: str) -> StoredStream | StoredCommands | StoredScalars:
         """Return a stream by name or query, the last of several. Raises StoreError.
 
-        ``"commands"`` is the stream of all commands. A name, or several with commas, that no stream has is read from
-        the history of scalars.
+        A name, or several with commas, that no stream has is read from the history of scalars.
+
+        Args:
+            name: The name or the query; ``"commands"`` is the stream of all commands.
         """
         streams = self.streams
         if name == COMMANDS:
@@ -279,7 +291,7 @@ class StoredRun:
     def _check_writer(self) -> None:
         """Mark the run as ended if its process is gone."""
         try:
-            writing = Process(*msgspec.convert(self.metadata["process"], tuple[str, str, str, str, int, str])).alive()
+            writing = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow))).alive()
         except (KeyError, TypeError, ValueError):
             writing = None
         if writing is False and not self.look():

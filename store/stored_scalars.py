@@ -15,6 +15,7 @@ import msgspec
 
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import KeptScalars, ScalarInfo
+from looptap.protocol.types.built_types import built
 from looptap.store.errors import StoreError
 from looptap.store.kept_scalars import HistorySpan, chosen, kept_batch, note_on
 from looptap.store.layout.scalar_columns import ScalarName, ScalarRow, little_endian
@@ -34,8 +35,8 @@ class StoredTable:
 
     def __init__(self, row: tuple[Any, ...], rank: int) -> None:
         try:
-            read = msgspec.convert(row, ScalarRow)
-            names = msgspec.json.decode(read.names, type=list[ScalarName])
+            read = msgspec.convert(row, built(ScalarRow))
+            names = msgspec.json.decode(read.names, type=built(list[ScalarName]))
         except (ValueError, RecursionError) as error:
             raise StoreError(f"Stored scalars cannot be read ({error}): the file is damaged.") from None
         self.on, self.last, self._row, self._rank = read.event, read.last, read, rank

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from looptap.protocol.types.built_types import built
 from looptap.store.errors import StoreError
 from looptap.store.exchange import csv_parquet
 from looptap.store.layout.columns import fact_of
-from looptap.store.paged_buffer import MAX_ITEM_NUMBER, PagedBuffer, Select
+from looptap.store.layout.pages import MAX_ITEM_NUMBER
+from looptap.store.paged_buffer import PagedBuffer, Select
 from looptap.store.queue import COMMAND_FIELDS, COMMANDS, QueuedCommand
 from looptap.streams.forwarding import facade
 from looptap.streams.stream.buffer import Batch
@@ -40,17 +42,30 @@ class Kept(Stream):
     """The stored run that it is of."""
 
     def to_csv(self, path: str | Path) -> int:
-        """Write the values as CSV with numbers, times and fields; return the count."""
+        """Write the values as CSV with numbers, times and fields; return the count.
+
+        Args:
+            path: The file.
+        """
         return csv_parquet.to_csv(self, Path(path))
 
     def to_parquet(self, path: str | Path) -> int:
-        """Write a Parquet file; return the count. Raises StoreError without pyarrow."""
+        """Write a Parquet file; return the count. Raises StoreError without pyarrow.
+
+        Args:
+            path: The file.
+        """
         return csv_parquet.to_parquet(self, Path(path))
 
     def to_tensorboard(self, directory: str | Path) -> int:
         """Write the numbers as a TensorBoard event file; return the number of points.
 
-        The step is the event number. Each field of a row is its own curve. Raises StoreError if there are no numbers.
+        The step is the event number. Each field of a row is its own curve.
+
+        Args:
+            directory: The directory of the event file; it is made if it is missing.
+
+        Raises StoreError if there are no numbers.
         """
         return csv_parquet.to_tensorboard([self], Path(directory))
 
@@ -94,9 +109,9 @@ class StoredStream(Kept):
     dropped, so `values` of a long run are many; iterate, or use `records_after` and `query`.
     """
 
-    def __init__(self, declared: Declared, select: Select) -> None:
+    def __init__(self, declared: Declared, select: Select, *, paged: bool = True) -> None:
         fields = None if declared.fields is None else _fields(declared)
-        self.feed: StoredFeed = StoredFeed(PagedBuffer(select, declared.id, declared.first), fields)
+        self.feed: StoredFeed = StoredFeed(PagedBuffer(select, declared.id, declared.first, paged=paged), fields)
         super().__init__(declared.name, text=declared.query, on=declared.event, feed=self.feed)
         self.id, self.window, self.unit = declared.id, declared.window, declared.unit
         self._reported_errors = 0
@@ -153,7 +168,7 @@ class StoredCommands(Kept):
 def declared_of(row: tuple[Any, ...]) -> Declared:
     """Return the stream that a table row declares. Raises StoreError if unreadable."""
     try:
-        declared = msgspec.convert(row, Declared)
+        declared = msgspec.convert(row, built(Declared))
     except ValueError as error:
         raise StoreError(f"A stored stream cannot be read ({error}): the file is damaged.") from None
     if not 0 < declared.first < MAX_ITEM_NUMBER:
@@ -164,7 +179,7 @@ def declared_of(row: tuple[Any, ...]) -> Declared:
 def command_of(row: tuple[Any, ...]) -> QueuedCommand:
     """Return the command of a table row. Raises StoreError if it is unreadable."""
     try:
-        command = msgspec.convert(row, QueuedCommand)
+        command = msgspec.convert(row, built(QueuedCommand))
     except ValueError as error:
         raise StoreError(f"A stored command cannot be read ({error}): the file is damaged.") from None
     return command._replace(old=fact_of(command.old), new=fact_of(command.new), asked=fact_of(command.asked))
@@ -172,6 +187,6 @@ def command_of(row: tuple[Any, ...]) -> QueuedCommand:
 
 def _fields(declared: Declared) -> list[str]:
     try:
-        return msgspec.json.decode(declared.fields or "", type=list[str])
+        return msgspec.json.decode(declared.fields or "", type=built(list[str]))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"The fields of the stream {declared.name!r:.60} cannot be read: {error}") from None

@@ -5,8 +5,8 @@ agent must answer meanwhile. The queue is bounded in bytes; above the bound new 
 the disk is full or fails, the queue is retried every half second. A commit comes at most `FLUSH_INTERVAL_SECONDS`
 seconds after the first value in the queue: that is what a killed process loses.
 
-One statement inserts many items: each statement releases and takes the interpreter lock, which is expensive beside a
-loop of pure Python on another thread (benchmarks/bench_store.py).
+Values of one type a field are written in columns, many in one statement: each statement releases and takes the
+interpreter lock, which is expensive beside a loop of pure Python on another thread (benchmarks/bench_store.py).
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ import msgspec
 from looptap.protocol.statistics import RecordedStreamStats, RecordingStats
 from looptap.store.environment import about
 from looptap.store.errors import StoreError
-from looptap.store.layout.columns import COLUMN_COUNT, fact, parameters
+from looptap.store.layout.columns import fact
+from looptap.store.layout.page_writer import PageWriter
 from looptap.store.layout.run_path import is_local
 from looptap.store.layout.scalar_columns import ScalarRow
 from looptap.store.layout.schema import check, create
-from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, insert, size
+from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, size
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.values.sizing import size_of
 
-FLUSH_INTERVAL_SECONDS, FLUSH_EVERY_ITEMS = 0.2, 1000
+FLUSH_INTERVAL_SECONDS, FLUSH_EVERY_ITEMS = 0.2, 8192
 """Seconds, and items, after which the queue is written."""
 MAX_PENDING_BYTES = 67_108_864
 """Approximate bound of the queue."""
@@ -44,7 +46,7 @@ BUSY_TIMEOUT_SECONDS = 5.0
 """Seconds to wait for a reader that locks the file; only without a write-ahead log."""
 
 _ITEMS_PER_TRANSACTION = 20_000  # items of one commit
-_ITEMS_PER_STATEMENT = 500  # items of one statement: 0.2 ms of holding the interpreter lock
+_ITEM_BYTES, _COLUMNS_ITEM_BYTES = 64, 17  # that an item in the queue counts as, beside its value
 
 _VALUES = (
     sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError,
@@ -71,6 +73,7 @@ class Writer:
         self._lock = threading.Lock()
         self._wakeup, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._queue: deque[Job] = deque()
+        self._pages = PageWriter()
         self._bytes = self._count = self._peak = 0
         self._names: list[str] = []
         self._kept: list[int] = []
@@ -115,7 +118,8 @@ class Writer:
     def append(self, stream: int, batch: Batch) -> bool:
         """Queue a batch, which must not change afterwards; return False if dropped."""
         self._close_after_fork()
-        nbytes = (batch.nbytes or size_of(batch.values)) + 64 * len(batch.values)
+        each = _COLUMNS_ITEM_BYTES if isinstance(batch.values, ValueColumns) else _ITEM_BYTES
+        nbytes = (batch.nbytes or size_of(batch.values)) + each * len(batch.values)
         if self._put(QueuedItems(stream, batch, nbytes)):
             return True
         with self._lock:
@@ -298,23 +302,15 @@ class Writer:
 
     def _write(self, connection: sqlite3.Connection, jobs: list[Job]) -> None:
         begun = time.monotonic()
-        most = (
-            min(_ITEMS_PER_STATEMENT, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // COLUMN_COUNT)
-            * COLUMN_COUNT
-        )
         connection.execute("BEGIN IMMEDIATE")
         try:
-            waiting: list[Any] = []
             for job in jobs:
                 if isinstance(job, QueuedStatement):
                     connection.execute(*job)
-                    continue
-                waiting += parameters(job.stream, job.batch)
-                if len(waiting) >= most:
-                    waiting = insert(connection, waiting, most)
-            insert(connection, waiting, most, rest=True)
+            self._pages.write(connection, [(job.stream, job.batch) for job in jobs if isinstance(job, QueuedItems)])
             connection.execute("COMMIT")
         except BaseException:
+            self._pages.forget()
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise

@@ -19,9 +19,18 @@ KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True 
 class Control:
     """An attribute that clients may set: its type, default, bounds and meaning.
 
-    ``type`` is int, float, bool or str; by default that of the first choice or of the default, else float. ``at``
-    names the events at which it is safe to change: one, several, or "" for any; usually the innermost group of the job
-    (its batches). A wrong value raises `ControlError`, in the job too.
+    A wrong value raises `ControlError`, in the job too.
+
+    Args:
+        type: int, float, bool or str; by default that of the first choice or of the default, else float.
+        default: The value until it is set.
+        minimum: The smallest allowed value, if any.
+        maximum: The largest allowed value, if any.
+        choices: The allowed values, if there are only a few.
+        unit: The unit of the value, for people.
+        doc: A sentence on what it does.
+        at: The event types at which it is safe to change: one, several, or "" for any; usually the innermost group
+            of the job (its batches).
 
     >>> class Loader:
     ...     factor = Control(int, default=2, minimum=1, maximum=16, doc="how often each batch is used")
@@ -78,7 +87,13 @@ class Control:
     # ------------------------------------------------------------ validation
 
     def checked(self, value: Any, name: str = "", check: Any = None) -> Any:
-        """Return ``value`` converted to the type. Raises ControlError with the range."""
+        """Return ``value`` converted to the type. Raises ControlError with the range.
+
+        Args:
+            value: The value to check.
+            name: What the error calls it; by default the name of the attribute.
+            check: A check to use instead of type and bounds; returns None for a wrong value.
+        """
         found = (check or self._admitted)(value)
         if found is None:
             raise ControlError(f"{name or self.name or 'value'} = {value!r:.80} must be {self.range()}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -87,3 +88,29 @@ def unit_of(name: str) -> str:
     """
     found = "step" if name == "event" else count_of(name)
     return found if found in ("step", "epoch") else name.lower()
+
+
+def numbers_named(event: Any, names: Iterable[str], holders: Iterable[str] = ()) -> dict[str, float]:
+    """Return the numbers that ``event`` has under these names, or inside ``holders``.
+
+    A holder is what a job calls its arguments or its config: a mapping, or an object with attributes.
+
+    >>> from types import SimpleNamespace
+    >>> event = SimpleNamespace(epoch=3, loss="low", args=SimpleNamespace(epochs=10), cfg={"steps": 500})
+    >>> numbers_named(event, ["epoch", "epochs", "steps", "loss"], ["args", "cfg"])
+    {'epoch': 3, 'args.epochs': 10, 'cfg.steps': 500}
+    """
+    names = tuple(names)
+    found = {name: _read(event, name) for name in names}
+    for holder in holders:
+        thing = _read(event, holder)
+        if thing is not None:
+            found |= {f"{holder}.{name}": _read(thing, name) for name in names}
+    return {name: value for name, value in found.items() if type(value) in (int, float)}
+
+
+def _read(thing: Any, name: str) -> Any:
+    try:
+        return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+    except Exception:  # an error in a property of the job's
+        return None

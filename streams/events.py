@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+from weakref import ReferenceType
 
 import numpy as np
 
 from looptap.streams.errors import QueryError
-from looptap.streams.text import did_you_mean
+from looptap.streams.text import did_you_mean, is_typo
 
 BUILT_IN = ("event_number", "event_time", "event_dt", "rank")
 """The names that every event offers besides the host's observables."""
@@ -20,6 +23,9 @@ MACHINE = frozenset({"host", "device", "devices"})
 CALLS = {
     "recent": "Say of how many events: mean(e.loss for e in recent(100)).",
     "latest": "Say of which event: latest('epoch').error.",
+    "activations": "Say of which module: activations('encoder.layer.3').",
+    "grads_of": "Say of which module: grads_of('encoder.layer.3').",
+    "inputs": "Of a module they are inputs('encoder.layer.3').",
     "values": "The sequence of the events of a run is 'events'; for the values of a stream, name it: of='loss'.",
 }
 """Hints for names of the language that were read as observables."""
@@ -27,6 +33,9 @@ CALLS = {
 
 class MissingObservable(QueryError, AttributeError):
     """A name that an event lacks; the message lists the names that it has."""
+
+    typo = False
+    """True if it is surely a misspelling of one of these, so that no later event can have it either."""
 
 
 lazies: list[bool] = []
@@ -49,6 +58,9 @@ class Lazy:
 def lazy(function: Callable[[], Any]) -> Any:
     """Return an observable computed when first read, at most once per event.
 
+    Args:
+        function: Computes it, without arguments.
+
     Raises TypeError if ``function`` cannot be called.
 
     >>> import looptap
@@ -57,21 +69,90 @@ def lazy(function: Callable[[], Any]) -> Any:
     return Lazy(function)
 
 
-class EventOrigin:
-    """The common attributes of one type: name, exposed observables, rank, machine."""
+def held(value: Any) -> Any:
+    """Return what an exposed value refers to, if it holds it weakly, else the value.
 
-    __slots__ = ("exposed", "machine", "name", "rank")
+    ``lazy(weakref.ref(thing))`` exposes a thing without keeping it alive; None once it is gone.
+    """
+    return value.function() if type(value) is Lazy and type(value.function) is ReferenceType else value
+
+
+class FoundObservables(dict[str, Any]):
+    """Observables of an event that are searched for by name when first read.
+
+    ``find`` returns the value of a name, and raises KeyError if there is none; ``names`` lists what it finds.
+
+    >>> numbers = {"one": 1}
+    >>> found = FoundObservables({"loss": 0.5}, numbers.__getitem__, lambda: numbers)
+    >>> found["one"], found.listed()
+    (1, ['loss', 'one'])
+    """
+
+    __slots__ = ("_found", "_names", "coming", "find")
 
     def __init__(
-        self, name: str, exposed: dict[str, Any] | None = None, rank: int = 0, machine: Mapping[str, Any] | None = None
+        self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]
     ) -> None:
-        self.name, self.rank = name, rank
+        super().__init__(present)
+        self.find, self._names = find, names
+        self._found: dict[str, Any] = {}
+        self.coming: set[str] = set()
+        """Names that are there from the next event on, since nothing had asked for them before."""
+
+    def __missing__(self, name: str) -> Any:
+        value = self[name] = self.peek(name)
+        return value
+
+    def peek(self, name: str) -> Any:
+        """Search for a name without noting its value as the event's. Raises KeyError."""
+        if name not in self._found:
+            self._found[name] = self.find(name)
+        return self._found[name]
+
+    def load(self, names: Iterable[str]) -> None:
+        """Search for those of ``names`` that are not there yet."""
+        for name in names:
+            if name not in self:
+                with suppress(KeyError):
+                    self[name] = self.peek(name)
+
+    def listed(self) -> list[str]:
+        """Return the names that are there or can be found."""
+        return [*dict.fromkeys([*self, *self._names()])]
+
+    def clear(self) -> None:
+        """Release everything, and find nothing more."""
+        super().clear()
+        self._found.clear()
+        self.find, self._names = _find_nothing, tuple
+
+
+def _find_nothing(name: str) -> Any:
+    raise KeyError(name)
+
+
+class EventOrigin:
+    """The common attributes of one type: name, exposed observables, rank, machine.
+
+    ``names`` are those of the observables that events of each type have had.
+    """
+
+    __slots__ = ("exposed", "machine", "models", "name", "names", "rank")
+
+    def __init__(
+        self, name: str, exposed: dict[str, Any] | None = None, rank: int = 0, machine: Mapping[str, Any] | None = None,
+        names: Mapping[str, Collection[str]] | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.rank, self.names = name, rank, {} if names is None else names
         self.exposed = {} if exposed is None else exposed
         self.machine = {} if machine is None else machine
         """Readings by name; a text says why there is none."""
+        self.models: dict[str, weakref.ref[Any]] = {}
+        """The models that a look has seen among the observables."""
 
 
 _ANONYMOUS = EventOrigin("event")
+_NONE: Mapping[str, Collection[str]] = {}
 
 
 class Event:
@@ -104,6 +185,12 @@ class Event:
             return self._dt
         if name.startswith("__"):  # copy, pickle and friends probe for these
             raise AttributeError(name)
+        own = self.__dict__
+        if type(own) is FoundObservables:
+            try:
+                return own.peek(name)
+            except KeyError:
+                pass
         exposed = self._source.exposed
         if name in exposed:
             value = exposed[name]
@@ -117,7 +204,8 @@ class Event:
             raise MissingObservable(reading)
         if reading is not None:
             return reading
-        raise _missing(name, self._source.name, self.__dict__, exposed)
+        given = own.listed() if type(own) is FoundObservables else own
+        raise _missing(name, self._source.name, given, exposed, self._source.names)
 
     def __getitem__(self, name: str) -> Any:
         """Return the observable ``name``, such as ``e["train/loss"]``."""
@@ -130,6 +218,11 @@ class Event:
         """Return what stands outside of the event under this name; None if nothing."""
         exposed = self._source.exposed
         return exposed[name] if name in exposed else self._source.machine.get(name)
+
+    def __looptap_coming__(self) -> set[str]:
+        """Return the names that are there from the next event on."""
+        own = self.__dict__
+        return own.coming if type(own) is FoundObservables else set()
 
     def __looptap_exposed__(self) -> dict[str, Any]:
         return self._source.exposed
@@ -225,7 +318,19 @@ def missing_of(event: Any, names: Iterable[str]) -> str:
     return str(_missing(unknown[0], event._source.name, given, {})) if unknown and given else ""
 
 
-def _missing(name: str, event: str, own: Iterable[str], exposed: Iterable[str]) -> MissingObservable:
+def types_with(name: str, event: str, carried: Mapping[str, Collection[str]]) -> str:
+    """Return which type of events, other than ``event``, has ``name``; or nothing.
+
+    >>> types_with("error", "batch", {"batch": {"loss"}, "epoch": {"error"}})
+    "'epoch' events have it: on='epoch'."
+    """
+    others = [on for on, names in list(carried.items()) if on != event and name in names]
+    return f"{others[0]!r} events have it: on={others[0]!r}." if others else ""
+
+
+def _missing(
+    name: str, event: str, own: Iterable[str], exposed: Iterable[str], carried: Mapping[str, Collection[str]] = _NONE
+) -> MissingObservable:
     names = sorted({*own, *exposed})
     tags = [tag for tag in names if tag.partition("/")[0] == name]
     hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
@@ -233,7 +338,12 @@ def _missing(name: str, event: str, own: Iterable[str], exposed: Iterable[str]) 
         hint = f" {name} is read from the next heartbeat on, while a stream mentions it."
     if tags:
         hint = f" A name with a stroke is read as e[{tags[0]!r}]."
-    return MissingObservable(
+    if others := types_with(name, event, carried):
+        hint = f" {others}"
+    error = MissingObservable(
         f"no observable {name!r} at this {f'{event!r} ' if event else ''}event; there are: "
         f"{', '.join([*names, *BUILT_IN])}.{hint}"
     )
+    if event and not others and name not in carried.get(event, ()):
+        error.typo = any(is_typo(name, there) for there in names)
+    return error

@@ -29,6 +29,10 @@ class SourceText:
         try:
             self.body = ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
+            if hint := _as_function(self.text):
+                raise QueryError(
+                    "this is a statement, but a query must be an expression.", self.text, 0, hint
+                ) from None
             column = (error.offset or 1) - 1 if error.lineno == 1 else None
             raise QueryError(f"this is not a Python expression: {error.msg}.", self.text, column) from None
         except (ValueError, RecursionError, MemoryError) as error:
@@ -50,6 +54,21 @@ class SourceText:
     def segment(self, node: ast.AST) -> str:
         """Return the text of ``node``."""
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+
+def _as_function(text: str) -> str:
+    """Return how to write statements as a function; "" for what is no Python.
+
+    >>> _as_function("import os")
+    'Write a function, in which statements are allowed and loss is e.loss: def f(e): import os; return 1'
+    """
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    simple = all(not hasattr(one, "body") for one in statements) and "\n" not in text
+    body = f"{text.rstrip('; ')}; return 1" if simple else "..."
+    return f"Write a function, in which statements are allowed and loss is e.loss: def f(e): {body:.200}"
 
 
 def free_names(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
@@ -80,6 +99,21 @@ def attributes_of_names(node: ast.AST, known: Collection[str]) -> frozenset[str]
     called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
     read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in called]
     return frozenset(n.attr for n in read if isinstance(n.value, ast.Name) and n.value.id not in known)
+
+
+def observables_in(node: ast.AST, item: str) -> frozenset[str]:
+    """Return the free names, and what is read of events: ``item`` and bound names.
+
+    >>> tree = ast.parse("step, e.model.bias, [p.grad for p in model.parameters()], e['train/loss']", mode="eval")
+    >>> sorted(observables_in(tree.body, "e"))
+    ['grad', 'model', 'step', 'train/loss']
+    """
+    free = {n.id for n in free_names(node)} - {item}
+    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    read = [n for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript) and id(n) not in called]
+    of_events = [n for n in read if isinstance(n.value, ast.Name) and n.value.id not in free]
+    names = {n.attr if isinstance(n, ast.Attribute) else item_name(n) for n in of_events}
+    return frozenset({*free, *filter(None, names)})
 
 
 def names_in(code: CodeType | None) -> set[str]:
@@ -117,7 +151,7 @@ def rewrite(node: ast.expr, hook: Hook, bound: frozenset[str] = frozenset()) -> 
     new = hook(node, bound)
     if new is not None:
         return ast.copy_location(new, node)
-    copy: Any = type(node)()
+    copy: Any = type(node).__new__(type(node))  # its constructor wants all fields, from Python 3.15 on
     ast.copy_location(copy, node)
     scopes = {id(child): names for child, names in _children(node)}
 
@@ -128,7 +162,7 @@ def rewrite(node: ast.expr, hook: Hook, bound: frozenset[str] = frozenset()) -> 
         if isinstance(value, ast.expr):
             return rewrite(value, hook, bound | names)
         if isinstance(value, ast.AST) and not isinstance(value, ast.expr_context | ast.operator | ast.cmpop):
-            part: Any = type(value)()
+            part: Any = type(value).__new__(type(value))
             ast.copy_location(part, value)
             for name, field in ast.iter_fields(value):
                 setattr(part, name, visit(field, names))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Iterable
 
+_WORD = re.compile(r"[^\W\d_]+")  # letters: the words of a name such as train_loss or top5_acc
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # first characters of text that spreadsheets compute
 
 
@@ -38,8 +39,40 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     >>> did_you_mean("los", ["loss", "step"])
     " Did you mean 'loss'?"
     """
+    import difflib
+
     near = difflib.get_close_matches(name, names, n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def is_typo(name: str, meant: str) -> bool:
+    """Return True if ``name`` is surely ``meant`` misspelled, and no name of its own.
+
+    One of its words has two neighbouring letters swapped, or lacks a letter, has one too many or a wrong one between
+    its first and its last. What differs at an end, or in a word of one or two letters, may be another name.
+
+    >>> is_typo("los", "loss"), is_typo("lsos", "loss"), is_typo("grad_nrom", "grad_norm")
+    (True, True, True)
+    >>> is_typo("g_loss", "d_loss"), is_typo("rmse", "mse"), is_typo("grads", "grad"), is_typo("top1", "top5")
+    (False, False, False, False)
+    """
+    words, others = _WORD.findall(name), _WORD.findall(meant)
+    if len(words) != len(others) or _WORD.sub("", name) != _WORD.sub("", meant):
+        return False
+    unlike = [(a, b) for a, b in zip(words, others, strict=True) if a != b]
+    return len(unlike) == 1 and _misspelled(*unlike[0])
+
+
+def _misspelled(word: str, meant: str) -> bool:
+    if min(len(word), len(meant)) < 3 or abs(len(word) - len(meant)) > 1:
+        return False
+    same = next((i for i, (a, b) in enumerate(zip(word, meant, strict=False)) if a != b), min(len(word), len(meant)))
+    ends_alike = word[0] == meant[0] and word[-1] == meant[-1]
+    if len(word) == len(meant):
+        swapped = meant[:same] + meant[same + 1 : same + 2] + meant[same : same + 1] + meant[same + 2 :]
+        return word == swapped or (ends_alike and word[same + 1 :] == meant[same + 1 :])
+    shorter, longer = sorted((word, meant), key=len)
+    return ends_alike and shorter[same:] == longer[same + 1 :]
 
 
 def as_cell(text: str) -> str:

@@ -38,14 +38,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # step: torch gets one. OpenMP reads this when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Keras chooses its backend when it is imported; looptap sees torch.
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
 # Commands are kept in a file beside the job: those of the tests in a place that goes with them.
 os.environ["LOOPTAP_STORE"] = tempfile.mkdtemp(prefix="looptap-store-")
 atexit.register(shutil.rmtree, os.environ["LOOPTAP_STORE"], ignore_errors=True)
 
 
 LONGEST = (
-    "test_notebook.py", "test_tutorials.py", "test_demo.py", "test_echoing.py", "test_language.py",
-    "test_interrupts.py", "test_windows.py", "test_packaging.py", "test_top.py",
+    "test_documented.py", "test_documented_commands.py", "test_notebook.py", "test_tutorials.py", "test_demo.py",
+    "test_echoing.py", "test_language.py", "test_interrupts.py", "test_windows.py", "test_packaging.py", "test_top.py",
 )  # fmt: skip
 """The files that take longest: they begin, so that none of them is still at work when all others have ended."""
 
@@ -70,10 +73,12 @@ def _wait_for_files():
 
 @pytest.fixture(scope="module", autouse=True)
 def _leave_out_what_other_files_leave():
-    """Freeze what lives on after the tests of a file, as after collection."""
+    """Freeze what outlives the tests of a file; nothing may watch the next ones."""
     yield
     gc.collect()
     gc.freeze()
+    for module, state in (("looptap.integrations.tee.start", "_tees"), ("looptap.integrations.auto.entry", "_placed")):
+        assert not getattr(sys.modules.get(module), state, ()), f"{module} would also watch the tests of other files"
 
 
 @pytest.fixture(autouse=True)

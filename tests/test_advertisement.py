@@ -66,7 +66,7 @@ def test_a_file_system_without_sockets_is_reported_with_the_way_out(caplog):
     refusing = Path("/proc/self/fd")  # ours, closed to others, and nothing can be made there
     with caplog.at_level(logging.WARNING, "looptap"):
         assert place_for_sockets(refusing) == private_dir()
-    assert re.search(r"No socket can be made in /proc/self/fd \(.+\).*listen='tcp://.+:\*'", caplog.text)
+    assert re.search(r"A socket cannot be created in /proc/self/fd \(.+\).*listen='tcp://.+:\*'", caplog.text)
 
 
 def test_sockets_of_other_machines_are_not_removed(place):
@@ -185,12 +185,12 @@ def test_a_directory_that_cannot_be_recreated_is_logged_once_and_the_loop_contin
         path = file_of(inner)
         stream = run.stream("step", on="batch")
         shutil.rmtree(place / "a")
-        soon(lambda: "cannot be made again" in caplog.text)
+        soon(lambda: "cannot be recreated" in caplog.text)
         agent.emit("batch", step=1)
         assert stream.wait(n=1, timeout=60)
         (place / "a").mkdir(0o700)
         soon(path.exists)
-        assert caplog.text.count("cannot be made again") == 1
+        assert caplog.text.count("cannot be recreated") == 1
 
 
 def test_a_directory_created_meanwhile_by_another_user_gets_no_socket(place, monkeypatch, caplog):
@@ -202,7 +202,7 @@ def test_a_directory_created_meanwhile_by_another_user_gets_no_socket(place, mon
         made.chmod(0o777)
         place.rename(away)
         made.rename(place)
-        soon(lambda: "cannot be made again" in caplog.text)
+        soon(lambda: "cannot be recreated" in caplog.text)
         assert list(place.iterdir()) == []
         place.rmdir()
         away.rename(place)

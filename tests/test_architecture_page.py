@@ -42,6 +42,8 @@ def words() -> tuple[set[str], set[str]]:
     sources = [path.read_text() for path in architecture.modules().values()]
     sources += [path.read_text() for path in ROOT.glob("src/looptap/*.py*")]
     classes = {name for text in sources for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE)}
+    for compiled in (ROOT / "agent" / "loop" / "tap").glob("*.[ch]"):
+        classes |= set(re.findall(r"\"looptap\._tap\.(\w+)\"", compiled.read_text()))
     others = [(ROOT / "Makefile").read_text(), *(path.read_text() for path in (ROOT / "tests").rglob("*.py"))]
     return classes, {word for text in (*sources, *others) for word in re.findall(r"[A-Za-z_]\w+", text)}
 

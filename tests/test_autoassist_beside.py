@@ -162,7 +162,7 @@ def test_a_killed_assistant_leaves_plain_sampling_and_a_note_until_it_is_set_aga
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         steps(selection, lambda: selection.beside.ended)
-    assert "is gone): sampling is plain until the method is set again." in selection.note
+    assert "is gone): sampling is plain until you set the method again." in selection.note
     taken, walked = selection.taken, selection.walk.walked
     batches = steps(selection, lambda: selection.taken > taken + 10 * COUNT)
     assert selection.walk.walked - walked == 10 * len(batches)

@@ -88,7 +88,7 @@ def test_each_rank_selects_by_its_own_assistant_and_all_take_equal_steps(mode, t
     assert first["note"] == second["note"] == first["ended"] == ""
     assert (first["pid"] == second["pid"]) == (mode == "thread")
     if mode == "process":
-        assert "is gone): sampling is plain until the method is set again." in second["ended"]
+        assert "is gone): sampling is plain until you set the method again." in second["ended"]
         assert second["plain"]
         soon(lambda: not psutil.pid_exists(first["pid"]) and not psutil.pid_exists(second["pid"]))
     else:

@@ -21,7 +21,7 @@ from looptap.testing import pair, parts_of
 
 def waiting(ask, *arguments, **how):
     """Return the id of a command that waits for its event."""
-    with pytest.raises(CommandPending, match=r"To call it off, run\.cancel\('") as pending:
+    with pytest.raises(CommandPending, match=r"To cancel it, run\.cancel\('") as pending:
         ask(*arguments, timeout=0, **how)
     return pending.value.id
 
@@ -37,12 +37,12 @@ def test_a_cancelled_command_never_runs_and_every_client_learns_of_it():
     )  # another requester waits for it
     outcome = run.cancel(id)
     assert (outcome.outcome, outcome.what, outcome.name, outcome.id) == ("cancelled", "trigger", "evaluate", id)
-    assert "called off by" in outcome.error
+    assert "cancelled by" in outcome.error
     assert run.cancel(id).outcome == "cancelled"
-    with pytest.raises(CommandCancelled, match=r"called off by .*pid.*: nothing is done"):
+    with pytest.raises(CommandCancelled, match=r"cancelled by .*pid.*: nothing was done"):
         other.result(60)
     for ask in (lambda: run.outcome(id), lambda: run.trigger("evaluate", on="epoch", id=id)):
-        with pytest.raises(CommandCancelled, match="nothing is done"):
+        with pytest.raises(CommandCancelled, match="nothing was done"):
             ask()
     assert not parts_of(agent).sources.by_name["epoch"].commands
     agent.emit("epoch")
@@ -106,7 +106,7 @@ def test_a_command_that_has_begun_is_not_cancelled(directory):
         loop = threading.Thread(target=agent.emit, args=("batch",))
         loop.start()
         assert begun.wait(60)
-        with pytest.raises(CommandPending, match=r"not called off within 0\.05 s: it has begun.*run\.outcome"):
+        with pytest.raises(CommandPending, match=r"not cancelled within 0\.05 s: it has begun.*run\.outcome"):
             run.cancel(id, timeout=0.05)
         go.set()
         loop.join(60)
@@ -144,7 +144,7 @@ def test_a_cancelled_command_is_stored_and_not_replayed(tmp_path, directory):
         file = agent.stats()["store"]["file"]
     old = looptap.open(file)
     (stored,) = old.stream("commands").values
-    assert (stored.what, stored.outcome.startswith("cancelled: this command was called off by ")) == (
+    assert (stored.what, stored.outcome.startswith("cancelled: this command was cancelled by ")) == (
         "trigger evaluate", True
     )  # fmt: skip
     saved = old.commands.save(tmp_path / "commands.yaml").read_text()
@@ -184,7 +184,7 @@ def test_ctrl_c_during_a_wait_says_how_to_continue(idle, capsys):
         (note,) = pressed.value.__notes__
         assert note == (
             f"The command (set a) may still be done, at its next event. To ask for its outcome, "
-            f"run.outcome({record['id']!r}): it never runs twice. To call it off, run.cancel({record['id']!r})."
+            f"run.outcome({record['id']!r}): it never runs twice. To cancel it, run.cancel({record['id']!r})."
         )
         assert run.cancel(record["id"]).outcome == "cancelled"
 
@@ -199,12 +199,12 @@ def test_the_shell_cancels_its_own_command(idle, here):
     code, out, _ = here("cancel", "idle", id, "--json")
     assert (code, json.loads(out)["outcome"]) == (0, "cancelled")
     code, _, err = here("set", "idle", "a", "2", "--id", id)
-    assert (code, "called off" in err) == (1, True)
+    assert (code, "cancelled" in err) == (1, True)
     code, _, err = here("call", "idle", "1", "--timeout", "0.1")
     id = parts_of(idle).dispatcher.commands.commands.records[-1].id
     assert (code, f"looptap cancel idle {id}" in err) == (1, True), err
     idle.emit("batch")
-    assert here("cancel", "idle", id)[::2] == (1, "looptap: Too late to call it off: call 1: 1, at batch 1\n")
+    assert here("cancel", "idle", id)[::2] == (1, "looptap: Too late to cancel it: call 1: 1, at batch 1\n")
     assert here("cancel", "idle", "none")[0] == 1
     thread = interrupt(idle)
     code, _, err = here("set", "idle", "a", "3")

@@ -17,6 +17,7 @@ import warm
 from waiting import soon
 
 import looptap
+from looptap.cli import entry_point
 from looptap.cli.formats import json_of, text_of
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
 
@@ -168,14 +169,14 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
         (["set", "small", "optimizer.lr", "-0.5"], 2, "A value that begins with a minus goes after two more: -- -0.5."),
         (["set", "small", "a", "1", "--id"], 2, "Option '--id' requires an argument. See: looptap set --help"),
         (["nonsense"], 2, "No such command 'nonsense'. See: looptap --help"),
-        (["watch", "small", "loss", "--window", "soon"], 1, "a window is a number of events (100), of seconds (30s)"),
+        (["watch", "small", "loss", "--window", "soon"], 1, "a window is a number of events (100), a time (30s, 5m)"),
         (["watch", "small", "loss", "--window", "0"], 1, "a window is None"),
-        (["watch", "small", "loss", "--budget", "-1"], 1, "budget=-1.0 must be a fraction of the loop's time above 0"),
-        (["plot", "small", "loss", "--budget", "0"], 1, "budget=0.0 must be a fraction of the loop's time above 0"),
-        (["top", "small", "loss", "--budget", "nan"], 1, "budget=nan must be a fraction of the loop's time above 0"),
+        (["watch", "small", "loss", "--budget", "-1"], 1, "--budget -1.0 must be a fraction of the loop's time"),
+        (["plot", "small", "loss", "--budget", "0"], 1, "--budget 0.0 must be a fraction of the loop's time"),
+        (["top", "small", "loss", "--budget", "nan"], 1, "--budget nan must be a fraction of the loop's time"),
         (["watch", "missing", "loss"], 1, "No run matches 'missing'; alive: small-"),
         (["watch", "small", "foo(loss)"], 1, "unknown function 'foo'.\n    foo(loss)\n    ^\n"),
-        (["watch", "small", "loss", "--every", "0"], 1, "every=0 must be a whole number of events, 1 or more."),
+        (["watch", "small", "loss", "--every", "0"], 1, "--every 0 must be a whole number of events, 1 or more."),
         (["call", "small", "loss +"], 1, "this is not a Python expression"),
         (["call", "./no-such-file.json", "1"], 1, "There is no connection file no-such-file.json"),
     ],
@@ -231,7 +232,7 @@ def test_watch_prints_a_line_for_each_value_and_a_summary(job, run):
     first = int(steps[0].removeprefix("step="))
     assert (code, steps) == (0, [f"step={n}" for n in range(first, first + 5)])
     assert "step, loss: 5 values, 0 missing; " in err
-    assert "ns per event" in err
+    assert re.search(r"\d (ns|µs|ms) an event", err)
 
 
 def test_watch_as_json_numbers_what_it_prints_and_writes_nan_as_text(job, run):
@@ -505,3 +506,12 @@ def test_drawings_take_what_is_not_finite():
     assert (bar(float("inf"), 1.0), bar(0.0, 0.0), bar(5.0, 1.0, 3)) == ("×", "", "███")
     assert shaded([[-1.0, 2.0]]) == ["  ██"]
     assert beside([]) == []
+
+
+def test_an_interrupt_while_a_class_is_made_is_an_interrupt(monkeypatch):
+    class Interrupting:
+        def __set_name__(self, owner, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("looptap.cli.app.command_line", lambda arguments: type("Made", (), {"one": Interrupting()}))
+    assert entry_point.run(["ls"]) == 130

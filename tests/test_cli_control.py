@@ -52,12 +52,32 @@ def test_controls_are_listed_set_and_logged_from_the_shell(job, here, tmp_path):
     assert [entry["value"] for entry in command_file.load(path)] == [3, -1.5]
 
 
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (["set", "small", "factor", "3"], "Did you mean 'echo.factor'?"),
+        (["set", "small", "echo.factr", "3"], "Did you mean 'factor'?"),
+        (["trigger", "small", "evalute"], "there are: evaluate, fail. Did you mean 'evaluate'?"),
+        (["cancel", "small", "0f"], "looptap commands RUN lists those that it does"),
+        (["modules", "small", "encoder"], "agent.expose(model=model)"),
+        (["watch", "small", "stepp"], "Did you mean 'step'?"),
+        (["call", "small", "import os"], "def f(e): import os; return 1"),
+        (["stop", "smaal", "--yes"], "Did you mean 'small'?"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_a_slip_is_answered_with_the_likeliest_way_out(job, here, words, way_out):
+    code, out, err = here(*words)
+    assert (code, out) == (1, "")
+    assert way_out in err
+
+
 def test_an_id_only_asks_and_nothing_is_done(job, here):
     for words in (["set", "small", "echo.factor", "3"], ["trigger", "small", "evaluate"], ["checkpoint", "small"],
                   ["stop", "small"], ["call", "small", "step + 1"]):  # fmt: skip
         code, out, err = here(*words, "--id", "deadbeef")
         assert (code, out) == (1, "")
-        assert "no command with the id 'deadbeef' is remembered, and nothing was done. Without --id" in err
+        assert "the job remembers no command with the id 'deadbeef'; nothing was done. Without --id" in err
     assert not job.stop_requested
     assert here("commands", "small")[1] == "No commands so far.\n"
     id = json.loads(here("set", "small", "echo.factor", "3", "--json")[1])["id"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+from collections import defaultdict
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+import typer
 
 import looptap
-from looptap.cli.app import COMMANDS, GROUPS
+from looptap.cli.app import COMMANDS, GROUPS, command_line
 from looptap.cli.entry_point import run
+from looptap.cli.options import time_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,4 +57,45 @@ def test_a_shell_completes_commands_runs_and_controls(place, monkeypatch, capsys
 
 def test_the_version_is_that_of_the_package(capsys):
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out.split()[:2] == ["looptap", looptap.__version__]
+    installed = metadata.version("looptap")
+    assert looptap.__version__ == installed
+    assert capsys.readouterr().out.startswith(f"looptap {installed}, ")
+
+
+SAME_WORDS = 12
+"""Options that several commands have, each with the same meaning, value and help in all of them."""
+OTHERWISE = {
+    "--json": "what is printed", "--on": "a query, or a command", "--name": "a stream, a run, or an observable",
+    "--id": "a command, or a share", "--ranks": "one or several are asked, or all obey", "--timeout": "for all values",
+    "--count": "values, or reports", "--throttle": "values, or reports", "--output": "which file",
+    "--rows": "lines, or charts", "--save": "which picture", "--after": "around an event, or for a picture",
+}  # fmt: skip
+"""Options whose help differs between commands, and by what."""
+
+
+def test_an_option_has_the_same_words_in_each_command():
+    found = defaultdict(lambda: defaultdict(list))
+    for name, command in typer.main.get_command(command_line()).commands.items():
+        assert command.help[0].isupper()
+        for one in command.params:
+            if one.param_type_name == "option":
+                found[max(one.opts, key=len)][one.metavar, one.help].append(name)
+    shared = {option: ways for option, ways in found.items() if sum(map(len, ways.values())) > 1}
+    assert {option for option, ways in shared.items() if len(ways) > 1} <= set(OTHERWISE)
+    assert len([option for option, ways in shared.items() if len(ways) == 1]) >= SAME_WORDS
+    times = {metavar for option in ("--timeout", "--wait", "--throttle") for metavar, _ in found[option]}
+    assert times == {"TIME"}
+
+
+TIMES = [("90", 90), (".5s", 0.5), ("2min", 120), ("1.5h", 5400), ("inf", math.inf)]
+
+
+@pytest.mark.parametrize(("text", "seconds"), TIMES)
+def test_a_time_has_a_unit(text, seconds):
+    assert time_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "nan", "5 minutes", "1e3"])
+def test_what_is_no_time_is_refused_with_the_units(text, capsys):
+    assert run(["stacks", "any", f"--timeout={text}"]) == 2
+    assert "Write 30 or 30s for seconds, 5m, 8h or 2d." in capsys.readouterr().err

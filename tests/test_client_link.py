@@ -68,7 +68,7 @@ class Echo:
     def on_disconnect(self, peer):
         pass
 
-    def flush(self):
+    def flush(self, seconds=0.0, fresh=True):
         while self.waiting and self.link.send(*self.waiting[0]) is not SendResult.FULL:
             del self.waiting[0]
         if self.waiting:
@@ -84,7 +84,7 @@ class Echo:
     def mark_scalars(self, now):
         return math.inf
 
-    def linger(self):
+    def linger(self, *, steady=False):
         return 0.001
 
     def goodbye(self):
@@ -266,7 +266,7 @@ def refusal(link, timeout=60.0):
 def test_a_key_that_is_not_admitted_is_a_refused_key(agent):
     error = refusal(client(agent, keys=KeyPair.fresh()))
     assert type(error) is RefusedKey
-    assert "does not admit this key" in str(error)
+    assert "does not accept this key" in str(error)
 
 
 def test_another_server_key_is_a_wrong_server(agent):

@@ -26,7 +26,7 @@ from relays import Proxy
 from waiting import freeze, soon
 
 import looptap
-from looptap.client.control.commands import CommandPending
+from looptap.client.control.pending import CommandPending
 from looptap.client.run import Run
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
@@ -602,7 +602,7 @@ def test_an_agent_that_is_of_another_run_is_a_wrong_server():
 
 
 def test_an_agent_that_accepts_and_sends_nothing_is_no_answer():
-    with pytest.raises(NoAnswer, match="did not welcome this client"):
+    with pytest.raises(NoAnswer, match="did not answer this client"):
         Run(Scripted(...), timeout=0.05)
 
 

@@ -10,8 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import looptap
+from looptap.agent.loop.columns.event_batch import EventBatch
 from looptap.agent.loop.deferred_evaluation import EVENTS_PER_BATCH
 from looptap.streams.columns.value_columns import ValueColumns
+from looptap.streams.events import EventOrigin
+from looptap.streams.operators.flight_recorder import FlightRecorder
+from looptap.streams.operators.slots import SlidingSlot
 from looptap.testing import pair, parts_of
 
 NUMBERS = st.one_of(
@@ -34,7 +38,9 @@ def columns(kinds: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 def exact(value: Any) -> Any:
     """Return a value as text that tells types, signs of zero and NaN apart."""
-    return (type(value), [exact(item) for item in value]) if isinstance(value, tuple) else repr(value)
+    if isinstance(value, set):
+        return type(value), sorted(map(repr, value))  # a NaN has its place by its address
+    return (type(value), [exact(item) for item in value]) if isinstance(value, tuple | list) else repr(value)
 
 
 def outcome(streams: list[Any]) -> list[Any]:
@@ -81,6 +87,196 @@ def run_of(
 def test_bare_names_yield_in_columns_what_they_yield_event_by_event(queries, a, b, ends, pieces):
     events = list(zip(a, b, strict=True))
     assert run_of(queries, events, ends, pieces) == run_of(queries, events, ends, 1)
+
+
+MAPPED = (
+    "a * 2 if b else a - 1", "a + b, a", "(e.a * 2 for e in events if e.b)", "(e.a, e.b) if e.a else None", "a / b",
+    "(x + 1 for x in (e.a for e in events if e.b != 0) if x > 0)", "a if b is None else b", "a < b < 2", "a or b",
+    "(1 / e.b for e in events if e.a)", "a ** 2 % 7, b", "map(lambda e: e.a + e.b, events)", "a // 2",
+    "(None for e in events if e.a)",
+)  # fmt: skip
+REDUCED = (
+    "mean(e.a for e in events)", "sum(e.a for e in events)", "max(e.a for e in events)", "min(e.b for e in events)",
+    "len(events)", "len([e for e in events if e.a])", "any(e.a for e in events), all(e.b for e in events)",
+    "stdev(e.a for e in events)", "median(e.a for e in events)", "quantile((e.a for e in events), [0.1, 0.9])",
+    "first(e.a for e in events), last(e.b for e in events if e.a)", "sorted(e.a for e in events)",
+    "list(e.a + e.b for e in events)", "Counter(e.a for e in events)", "set(e.b for e in events)",
+    "nlargest(3, (e.a for e in events))", "histogram((e.a for e in events), 4, (-2, 2))",
+    "group_by(((e.b, e.a) for e in events), mean)", "group_by(((e.b, e.a) for e in events if e.a), max)",
+    "group_by(((e.b, e.a * 2) for e in events), list)", "sum(1 / e.b for e in events)",
+    "max(e.a for e in events) - mean(e.b for e in events)", "sum(e.a * e.b for e in events if e.b != 1)",
+    "max((e.a for e in events if e.b), default=None)", "sum(e.a for e in events) / len(events)",
+    "group_by(((e.b, 1) for e in events), sum)", "mean(x for x in (e.a for e in events) if x == x)",
+)  # fmt: skip
+WINDOWS = (None, 7, 1, 100, looptap.seconds(1.5), looptap.seconds(0.1), looptap.sliding(3))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(MAPPED), st.fixed_dictionaries({}, optional={"every": st.integers(1, 4)})),
+        min_size=4, max_size=8,
+    ),
+    columns(NUMBERS), columns(NUMBERS), st.sets(st.integers(0, 39), max_size=4),
+    st.sampled_from([2, 15, 16, 20, 33, 40]),
+)  # fmt: skip
+def test_expressions_and_filters_yield_in_columns_what_they_yield_event_by_event(queries, a, b, ends, pieces):
+    events = list(zip(a, b, strict=True))
+    assert run_of(queries, events, ends, pieces) == run_of(queries, events, ends, 1)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(REDUCED),
+            st.fixed_dictionaries({}, optional={
+                "every": st.integers(1, 4), "window": st.sampled_from(WINDOWS), "throttle": st.sampled_from([0.3, 2.0]),
+            }),
+        ),
+        min_size=4, max_size=8,
+    ),
+    columns(NUMBERS), columns(NUMBERS), st.sets(st.integers(0, 39), max_size=4),
+    st.sampled_from([2, 15, 16, 20, 33, 40]),
+)  # fmt: skip
+def test_windows_and_reductions_yield_in_columns_what_they_yield_event_by_event(queries, a, b, ends, pieces):
+    events = list(zip(a, b, strict=True))
+    assert run_of(queries, events, ends, pieces) == run_of(queries, events, ends, 1)
+
+
+SLIDING = (
+    "mean(e.a for e in recent(20))", "sum(e.a for e in recent(16)), a", "a > 3 * mean(e.a for e in recent(17))",
+    "sum(e.b * e.a for e in recent(18)) / 2", "mean(e.a for e in recent(16)) if a else sum(e.b for e in recent(19))",
+    "mean(e.b / 3 for e in recent(16)) - mean(e.b for e in recent(30))", "sum(e.a for e in recent(5)), b",
+    "b and mean(e.a for e in recent(16))", "max(e.a for e in recent(16)) - mean(e.a for e in recent(16))",
+    "lambda a: a.b - mean(e.b for e in recent(16))",
+)  # fmt: skip
+LIMITS = [math.nan, math.inf, -math.inf, -0.0, 0.0, 1e308, -1e308, 5e-324, 1e16, 1.0]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(SLIDING), st.fixed_dictionaries({}, optional={"every": st.integers(1, 2)})),
+        min_size=4, max_size=6,
+    ),
+    st.lists(st.one_of(st.floats(-4, 4), st.sampled_from(LIMITS)), min_size=90, max_size=90),
+    columns(NUMBERS), st.booleans(), st.sampled_from([16, 20, 33, 64, 90]),
+)  # fmt: skip
+def test_sliding_sums_yield_in_columns_what_they_yield_event_by_event(queries, floats, odd, mixed, pieces):
+    others = [*floats[30:], *odd[:30]] if mixed else floats[::-1]
+    events = list(zip(floats, others, strict=True))
+    assert run_of(queries, events, {33, 60}, pieces) == run_of(queries, events, {33, 60}, 1)
+
+
+def test_sliding_sums_are_taken_many_events_at_once(monkeypatch):
+    pushed = []
+    push = SlidingSlot.push
+    monkeypatch.setattr(SlidingSlot, "push", lambda slot, event: (pushed.append(event), push(slot, event)))
+    floats = [math.sin(place) for place in range(161)]
+    (found,) = run_of([("mean(e.a for e in recent(50))", {})], [(x, 0) for x in floats], set(), 40)
+    assert len(pushed) == 1  # the first event is evaluated at once
+    assert float(found[0][-1][3]) == pytest.approx(math.fsum(floats[-50:]) / 50, rel=1e-15)
+
+
+@pytest.mark.parametrize("when", ["before", "amid"])
+def test_ctrl_c_among_sliding_sums_loses_no_value_and_the_window_begins_again_at_most(when):
+    job = pair(manual=True)
+    stream = job.run.stream("sum(e.a for e in recent(16))", on="batch")
+    job.agent.emit("batch", a=1.0)
+    (attached,) = parts_of(job.agent).sources.open("batch").queries
+    attached.deferred = True
+    put_all = attached.sink.put_all
+
+    class Pressed:
+        """The sink, in which Ctrl-C comes."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(attached_sink, name)
+
+        def put_all(self, events: Any, times: Any, values: Any, size: int) -> None:
+            if when == "amid":
+                put_all(events[:10], times[:10], values[:10], size)
+            raise KeyboardInterrupt
+
+    attached_sink, attached.sink = attached.sink, Pressed()
+    rows = [element for n in range(2, 42) for element in (n, 0.0, 0, 1.0)]
+    batch = EventBatch.of_rows(EventOrigin("batch"), ["a"], rows)
+    with pytest.raises(KeyboardInterrupt):
+        attached.evaluate_batch(batch)
+    attached.sink = attached_sink
+    attached.evaluate_batch(batch)
+    job.deliver()
+    assert (stream.arrived, stream.dropped, attached.seen) == (41, 0, 41)
+    again = 11 if when == "amid" else 1  # values before the window began again
+    expected = [min(place - again if place > again else place, 16.0) for place in range(1, 42)]
+    assert stream.values == expected
+
+
+CONDITIONS = (
+    "isnan(a)", "a > 2", "a > 3 * mean(e.a for e in recent(16))", "b", "b is None", "1 / b > 5", "a, b", "a < b < 2",
+    "lambda e: e.a == 1.0", "math.sqrt(a) > 1.9", "a > 2 and b",
+)  # fmt: skip
+RECORDED = ("a", "a, b", "(b,)", "a * 2", "b, a - 1", "mean(e.a for e in recent(16))", "b if a else None")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(RECORDED),
+            st.fixed_dictionaries(
+                {"when": st.sampled_from(CONDITIONS), "before": st.sampled_from([0, 1, 5, 30])},
+                optional={"after": st.integers(0, 3), "every": st.integers(1, 2)},
+            ),
+        ),
+        min_size=4, max_size=6,
+    ),
+    st.lists(st.one_of(st.floats(0, 2), st.sampled_from([0.5, 1.0])), min_size=90, max_size=90),
+    st.sets(st.integers(0, 89), max_size=3), columns(NUMBERS), st.booleans(), st.sampled_from([16, 20, 33, 90]),
+)  # fmt: skip
+def test_a_flight_recorder_releases_in_columns_what_it_releases_event_by_event(
+    queries, quiet, loud, odd, mixed, pieces
+):
+    floats = [math.nan if place in loud else x for place, x in enumerate(quiet)]
+    others = [*floats[30:], *odd[:30]] if mixed else floats[::-1]
+    events = list(zip(floats, others, strict=True))
+    assert run_of(queries, events, {60}, pieces) == run_of(queries, events, {60}, 1)
+
+
+def test_a_flight_recorder_at_rest_makes_no_object_for_most_events(monkeypatch):
+    pushed = []
+    push = FlightRecorder.push
+    monkeypatch.setattr(FlightRecorder, "push", lambda *given: (pushed.append(given[3]), push(*given))[1])
+    job = pair(manual=True)
+    stream = job.run.stream("a, b", on="batch", when="isnan(a)", before=3, after=1)
+    parts_of(job.agent).sources.evaluator.max_pending = 40
+    for place in range(241):
+        job.agent.emit("batch", a=math.nan if place == 200 else 0.5, b=place)
+        if not place % 40:
+            job.deliver()
+    assert [row.b for row in stream.values] == [197, 198, 199, 200, 201]
+    assert len(pushed) < 90  # the first ones, and the piece in which it fires
+
+
+def test_a_filter_counts_the_events_that_it_leaves_out():
+    job = pair(manual=True)
+    agent, run = job
+    run.stream("(e.loss * 2 for e in events if e.step % 10 == 0)", on="batch", buffer=1000)
+    parts_of(agent).sources.evaluator.max_pending = EVENTS_PER_BATCH
+    for step in range(1 + EVENTS_PER_BATCH):
+        agent.emit("batch", step=step, loss=step / 2)
+    (query,) = parts_of(agent).sources.open("batch").queries
+    tenths = range(10, 1 + EVENTS_PER_BATCH, 10)
+    kept = 1 + len(tenths)
+    assert (query.events, query.sink.number) == (1 + EVENTS_PER_BATCH, kept)
+    assert query.filtered == query.events - kept
+    queue = query.sink
+    queue.take(queue.peek(1, 1 << 20))
+    batch = queue.peek(10_000, 1 << 20)
+    assert isinstance(batch.values, ValueColumns)
+    assert batch.values == [step * 1.0 for step in tenths]
+    assert batch.events.tolist() == [step + 1 for step in tenths]
 
 
 @pytest.mark.parametrize("query", ["step, loss", "loss", "lambda e: (e.loss, e.step)"])

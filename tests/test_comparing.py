@@ -49,6 +49,7 @@ def test_a_sweep_is_a_table_that_is_sorted_and_filtered(sweep):
     good = table.where("lr < 0.01 and best(acc) > .9")
     assert {row.config["lr"] for row in good} == {1e-3, 1e-4}
     assert len(good) == 7  # without the run that has no accuracy
+    assert len(table.where("lr > 1e9").sort("best(acc)")) == 0
     ordered = table.sort("best(acc)")
     assert ordered[-1].name == "sweep-08"
     accuracies = [value for value in ordered.values("best(acc)") if value is not None]
@@ -305,3 +306,60 @@ def test_a_live_run_that_declares_nothing_is_compared_by_the_history_of_its_scal
         assert table.values("best(loss)") == [0.25]
         assert table.values("final(acc)") == [0.5]
         soon(lambda: not run.stats()["queries"])  # nothing stays behind in the job
+
+
+# ---------------------------------------------------------------- TensorBoard
+
+
+@pytest.fixture
+def exported(sweep, tmp_path):
+    """Return a folder of three runs of TensorBoard, one called like a stored run."""
+    for place, name in zip(sorted(sweep.glob("*.looptap")), ("a", "b.looptap", "c/train"), strict=False):
+        with looptap.open(place) as run:
+            run.stream("loss").to_tensorboard(tmp_path / "logs" / name)
+    return tmp_path / "logs"
+
+
+def test_a_folder_of_tensorboards_runs_is_compared_run_by_run(exported, here):
+    table = looptap.compare([exported])
+    assert [row.name for row in table] == ["a", "b.looptap", "c"]
+    assert table.values("best('loss/loss')")[:2] == pytest.approx([1.0, 0.11])
+    assert table.values("best('train/loss/loss')")[2] == pytest.approx(0.03)
+    code, out, err = here("compare", exported / "b.looptap")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].startswith("b.looptap")
+
+
+def test_an_event_file_called_like_a_stored_run_is_read_for_what_it_is(exported, here):
+    (events,) = (exported / "a").iterdir()
+    assert events.suffix != ".looptap"
+    older = events.rename(events.with_name(f"{events.name}.looptap"))  # as looptap named them once
+    for source in (exported / "a", older):
+        code, out, err = here("compare", source)
+        assert (code, err, out.splitlines()[1].split()[0]) == (0, "", "a")
+    with looptap.open(older) as run:
+        assert len(run.stream("loss/loss").values) == 5
+
+
+def test_parts_of_a_data_set_are_one_run(exported, tmp_path):
+    (exported / "a").rename(exported / "c" / "validation")
+    (row,) = looptap.compare([exported / "c"])
+    assert {"train/loss/loss", "validation/loss/loss"} <= set(row.lines)
+
+
+def test_a_file_that_cannot_be_read_is_a_row_with_its_problem(sweep, here):
+    (sweep / "torn.looptap").write_bytes(b"not a database")
+    code, out, err = here("compare", sweep, "--columns", "seed")
+    assert (code, len(out.splitlines())) == (0, COUNT + 2)
+    assert "torn" in err
+    assert "is not a run that looptap has stored" in err
+    assert here("compare", sweep / "torn.looptap")[0] == 1
+
+
+def test_a_folder_of_stored_runs_is_listed_and_what_is_next_to_it_is_named(sweep, here, tmp_path):
+    code, out, _ = here("open", sweep)
+    assert (code, len(out.splitlines())) == (0, COUNT)
+    with pytest.raises(looptap.StoreError, match=r"looptap-runs has 20, the newest is sweep-.*; looptap compare "):
+        looptap.open(tmp_path)
+    with pytest.raises(looptap.StoreError, match=r"a stored run is a file\. .*looptap-runs has 20"):
+        looptap.open(sweep)

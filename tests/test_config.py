@@ -146,7 +146,7 @@ def test_nothing_that_is_handed_in_raises_runs_code_or_grows(caplog):
     found = flat({f"n{n}": n for n in range(5000)})
     assert (len(found.settings), found.note) == (MAX_SETTINGS, "more than the first 1,000")
     assert flat(Hostile()) == ({"lr": 0.1}, "those after the first 1: SystemExit while they were read")
-    assert flat(3).note == "it is of type int, whose settings are not known"
+    assert flat(3).note == "its type is int, whose settings are not known"
     assert len(flat({"a": "x" * 10**6}).settings["a"]) < 600
     assert flat({"evil": Evil(), "lr": 1}).settings["lr"] == 1
     for config in (Hostile(), 3, Evil(), {"evil": Evil()}, [1, 2], "text"):

@@ -123,7 +123,7 @@ def test_changes_happen_in_order_and_each_once(job):
     agent.emit("batch")
     assert seen == [0, 1, 2, 3, 4]
     assert [record["number"] for record in run.commands] == [1] * 5
-    with pytest.raises(ControlError, match="no command with the id 'other' is remembered"):
+    with pytest.raises(ControlError, match="the job remembers no command with the id 'other'"):
         run.outcome("other")
 
 
@@ -349,6 +349,25 @@ def test_a_change_is_not_made_if_the_checkpoint_before_it_fails(job):
     assert saved == [2, 3, 3]
 
 
+def test_a_change_with_a_checkpoint_before_it_waits_for_an_event_where_one_can_be_saved():
+    agent, run = pair("saves")
+    held = {"lr": 0.1, "clip": 1.0}
+    agent.control("lr", lambda: held["lr"], lambda lr: held.update(lr=lr))
+    agent.control("clip", lambda: held["clip"], lambda clip: held.update(clip=clip), at="batch")
+    agent.checkpoint(lambda: f"lr={held['lr']}", at="epoch")
+    with pytest.raises(CommandPending) as pending:
+        run.set("lr", 0.5, checkpoint=True, timeout=0)
+    agent.emit("batch")
+    assert held["lr"] == 0.1
+    agent.emit("epoch")
+    outcome = run.outcome(pending.value.id)
+    assert (outcome.event, outcome.saved, held["lr"]) == ("epoch", "lr=0.1", 0.5)
+    with pytest.raises(looptap.ControlError, match="'batch' events only, and a checkpoint at 'epoch': save one first"):
+        run.set("clip", 2.0, checkpoint=True, timeout=0)
+    with pytest.raises(looptap.ControlError, match="lr may be done at 'epoch' events only, not at 'batch'"):
+        run.set("lr", 2.0, checkpoint=True, on="batch", timeout=0)
+
+
 def test_a_stop_sets_a_flag(job):
     agent, run = job
     assert not agent.stop_requested
@@ -423,7 +442,7 @@ def test_a_pause_ends_by_itself_and_is_refused_beyond_what_the_host_allows(loop)
     at = run.pause(0.1).number
     soon(lambda: agent.stats()["events"]["batch"] > at)
     strict, other = pair("strict")
-    with pytest.raises(ControlError, match=r"may not be paused; its host allows it by looptap\.Agent"):
+    with pytest.raises(ControlError, match=r"does not allow pauses; to allow them, create it with looptap\.Agent"):
         other.pause()
     strict.close()
 

@@ -7,18 +7,22 @@ import random
 import threading
 import time
 import tracemalloc
+from array import array
 
+import numpy as np
 import pytest
 import torch
 from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
-from looptap.agent.handoff.history import ITEM_OVERHEAD_BYTES, Cursor, History
+from looptap.agent.handoff.history import ITEM_OVERHEAD_BYTES, MIN_BLOCK_VALUES, Cursor, History, block_bytes
+from looptap.agent.handoff.value_batch import ValueBlock
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS
 from looptap.cli import main
 from looptap.protocol.errors import LimitReached
+from looptap.streams.columns.value_columns import ValueColumns, as_columns
 from looptap.streams.errors import QueryError
 from looptap.testing import pair, parts_of
 
@@ -217,6 +221,59 @@ def test_readers_that_join_and_leave_at_any_moment_see_no_gap_and_no_duplicate(d
             assert (reader.dropped, reader.gaps) == (0, [])
 
 
+def held_by(ring):
+    """Return the bytes of what is in the slots of a ring, each block once."""
+    entries = {id(entry): entry for entry in ring.slots if entry is not None}.values()
+    blocks = [entry.values for entry in entries if isinstance(entry, ValueBlock)]
+    items = [entry for entry in entries if isinstance(entry, tuple)]
+    return sum(map(block_bytes, blocks)) + sum(item[4] + ITEM_OVERHEAD_BYTES for item in items)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_and_single_values_share_a_ring_whose_bytes_are_exact(seed):
+    """Whatever comes, goes or is lost, a reader gets each value or counts it."""
+    chance = random.Random(seed)
+    each = chance.choice([20_000, 60_000, 1 << 20])
+    history = History(QueueSet(1 << 20, lambda: None, lambda: None), 3 * each // 2, each)
+    rings = [history.open(chance.choice([30, 100, 700])) for _ in range(2)]
+    readers = [(Cursor(ring), []) for ring in rings for _ in range(2)]
+    for _ in range(300):
+        ring, what = chance.choice(rings), chance.randrange(8)
+        first, count = ring.number + 1, chance.choice([1, 2, 15, 16, 40, 256])
+        numbers = list(range(first, first + count))
+        events, times = array("q", [3 * n for n in numbers]), array("d", numbers)
+        if what == 0:
+            ring.lose(chance.choice([1, 5, 50]))
+        elif what == 1:
+            with history.lock:
+                if ring.held:
+                    ring.forget()
+        elif what < 4:
+            ring.put(3 * first, float(first), first, chance.choice([64, 5000]))
+        elif what == 4:
+            ring.put_all(events, times, numbers, 64)
+        elif what == 5:
+            ring.put_all(events, times, [(n, "text", None) for n in numbers], 192)
+        else:
+            ring.put_all(events, times, as_columns([(n, n / 2) for n in numbers]), 128)
+        assert [ring.held for ring in rings] == [held_by(ring) for ring in rings]
+        assert sum(map(held_by, rings)) == history.held_bytes <= 3 * each // 2
+        assert max(ring.held for ring in rings) <= each
+        for reader, seen in readers:
+            if chance.random() < 0.3 and (columns := reader.peek(chance.choice([1, 30, 300]), 100_000)) is not None:
+                for number, event, time, value in zip(*columns[:4], strict=True):
+                    assert (event, time) == (3 * number, number)
+                    assert value in (number, (number, "text", None), (number, number / 2))
+                reader.take(columns)
+                seen += columns.numbers
+    for reader, seen in readers:
+        while (columns := reader.peek(1000, 1 << 20)) is not None:
+            reader.take(columns)
+            seen += columns.numbers
+        assert seen == sorted(set(seen))
+        assert len(seen) + reader.dropped == reader.buffer.number
+
+
 def test_an_overtaken_reader_learns_exactly_what_it_lost():
     history = History(QueueSet(1 << 20, lambda: None, lambda: None), 1 << 20, 1 << 20)
     ring, chance = history.open(100), random.Random(1)
@@ -234,7 +291,7 @@ def test_an_overtaken_reader_learns_exactly_what_it_lost():
                 reader.take(columns)
                 seen += columns.numbers
     assert len(ring) == 100
-    assert ring.held == history.held_bytes == 100 * (64 + ITEM_OVERHEAD_BYTES)
+    assert ring.held == history.held_bytes == held_by(ring)
     for reader, seen in readers:
         while (columns := reader.peek(1000, 1 << 20)) is not None:
             reader.take(columns)
@@ -378,6 +435,24 @@ def test_a_history_of_numbers_takes_no_more_memory_than_is_counted():
         for step in range(20_000):
             ring.put(step, step + 0.5, step / 3, 64)
         assert tracemalloc.get_traced_memory()[0] <= history.held_bytes == 10_000 * (64 + ITEM_OVERHEAD_BYTES)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("count", [MIN_BLOCK_VALUES, 100, 256])
+def test_a_history_of_columns_takes_no_more_memory_than_is_counted(columns, count):
+    history = History(QueueSet(0, lambda: None, lambda: None), 1 << 24, 1 << 24)
+    ring = history.open(10_000)
+    tracemalloc.start()
+    try:
+        for first in range(0, 20_000, count):
+            numbers = range(first, first + count)
+            values = [np.frombuffer(array("d", [n / 3 for n in numbers])) for _ in range(columns)]
+            ring.put_all(array("q", numbers), array("d", numbers), ValueColumns(values, columns > 1), 64 * columns)
+        del numbers, values
+        assert tracemalloc.get_traced_memory()[0] <= history.held_bytes == held_by(ring)
+        assert history.held_bytes < 10_000 * (64 * columns + ITEM_OVERHEAD_BYTES) / 1.5
     finally:
         tracemalloc.stop()
 

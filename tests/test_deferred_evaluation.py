@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
+import statistics
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,11 +16,13 @@ from waiting import soon
 
 import looptap
 from looptap.agent.agent import Agent
+from looptap.agent.loop import query_status
+from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
 from looptap.agent.loop.columns.event_batch import EventBatch
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS, MAX_PENDING_EVENTS_WITHOUT_WAIT, OVERFLOW_EVENTS
 from looptap.streams.errors import StreamEnded
 from looptap.streams.events import EventOrigin
-from looptap.testing import pair, parts_of
+from looptap.testing import Clock, pair, parts_of
 
 SUMS = "sum(e.step for e in events), len(events), first(e.step for e in events)"
 
@@ -199,8 +205,11 @@ def test_arithmetic_that_turns_out_to_be_expensive_is_left_to_the_budget(run):
 def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(query):
     agent, run = pair()
     stream = run.stream(query, on="batch", window=1)
-    agent.emit("batch", step=0)
     attached = parts_of(agent).sources.open("batch").queries[0]
+    attached.pipeline.form = None
+    for part in getattr(attached.pipeline, "slots", ()):
+        part.columns = None
+    agent.emit("batch", step=0)
     post, calls = attached.evaluate, []
 
     def pressed(*event):
@@ -219,6 +228,46 @@ def test_ctrl_c_while_many_events_are_evaluated_loses_one_at_most_and_passes(que
     parts_of(agent).connection.wake()
     assert [event[1] for event in calls] == list(range(2, 22))
     assert stream.arrived == 21
+
+
+@pytest.mark.parametrize("when", ["before", "amid"])
+def test_ctrl_c_while_columns_are_reduced_costs_one_window_at_most_and_no_event_comes_twice(when):
+    agent, run = pair()
+    stream = run.stream("sum(e.step for e in events)", on="batch", window=5)
+    agent.emit("batch", step=1)
+    attached = parts_of(agent).sources.open("batch").queries[0]
+    push, calls = attached.pipeline.push_many, []
+
+    def pressed(*events):
+        calls.append(events[2:])
+        if len(calls) == 2 and when == "before":
+            raise KeyboardInterrupt
+        return push(*events)
+
+    attached.pipeline.push_many = pressed
+    rows = [element for n in range(2, 31) for element in (n, 0.0, 0, n)]
+    batch = EventBatch.of_rows(EventOrigin("batch"), ["step"], rows)
+    if when == "amid":
+        reducer = attached.pipeline.slots[0].reducer
+        add = type(reducer).extend
+
+        def interrupted(items):
+            add(reducer, items)
+            raise KeyboardInterrupt
+
+        attached.pipeline.slots[0].extend = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        attached.evaluate_batch(batch)
+    if when == "amid":
+        del attached.pipeline.slots[0].extend
+    attached.evaluate_batch(batch)
+    parts_of(agent).connection.wake()
+    assert attached.events == 30
+    whole = [sum(range(first, first + 5)) for first in range(1, 31, 5)]
+    assert len(stream.records) == len(whole)
+    right = [value == record.value for value, record in zip(whole, stream.records, strict=True)]
+    assert right.count(False) == (when == "amid")
+    assert all(record.error or record.partial for record, fine in zip(stream.records, right, strict=True) if not fine)
 
 
 def test_an_evaluation_that_does_not_return_blocks_no_event_and_keeps_no_memory(run):
@@ -252,3 +301,75 @@ def test_an_evaluation_that_does_not_return_blocks_no_event_and_keeps_no_memory(
     agent.emit("batch", step=7)
     fresh.wait(1)
     assert fresh.values == [7]
+
+
+@pytest.mark.parametrize("query", ["mean(e.step for e in recent(5))", "{'step': step}"])
+def test_another_thread_has_its_turn_between_events_that_are_evaluated_one_by_one(query):
+    agent, run = pair()
+    stream = run.stream(query, on="batch")
+    agent.emit("batch", step=1)
+    attached = parts_of(agent).sources.open("batch").queries[0]
+    attached.deferred = True
+    rows = [element for n in range(2, 258) for element in (n, 0.0, 0, n)]
+    turns = [1]
+    batch = EventBatch.of_rows(EventOrigin("batch"), ["step"], rows)
+    assert attached.cheap_later(
+        lambda give_way: attached.evaluate_batch(batch, give_way), 256, lambda: turns.append(attached.seen)
+    )
+    parts_of(agent).connection.wake()
+    assert stream.arrived == attached.seen == 257
+    assert max(after - before for before, after in itertools.pairwise([*turns, 257])) <= EVENTS_AT_A_TIME + 1
+
+
+def test_a_piece_that_another_thread_waits_for_is_not_held_up():
+    agent, run = pair(manual=True)
+    run.stream("mean(e.step for e in recent(5))", on="batch")
+    evaluator = parts_of(agent).sources.evaluator
+    evaluator.max_pending = 1000
+    for step in range(201):
+        agent.emit("batch", step=step)
+    assert evaluator.pending() == 200
+    waiter, turns = threading.Thread(target=evaluator.drain), []
+
+    def give_way() -> None:
+        turns.append(evaluator.turn.wanted)
+        if len(turns) == 2:
+            waiter.start()
+            soon(lambda: evaluator.turn.wanted)
+
+    evaluator.catch_up(give_way)
+    waiter.join()
+    assert turns == [False, False]
+    assert evaluator.pending() == 0
+
+
+def test_what_another_thread_takes_meanwhile_is_no_cost_of_the_query(monkeypatch):
+    agent, run = pair()
+    run.stream("step", on="batch")
+    agent.emit("batch", step=1)
+    attached = parts_of(agent).sources.open("batch").queries[0]
+    clock = Clock()
+    monkeypatch.setattr(query_status, "monotonic", clock)
+
+    def evaluate(give_way: Callable[[], None]) -> None:
+        clock.advance(0.25)
+        give_way()
+
+    before, attached.expensive_in_a_row = attached.seconds, 0
+    attached.cheap_later(evaluate, 1, lambda: clock.advance(8.0))
+    assert attached.seconds - before == 0.25
+
+
+@pytest.mark.parametrize("reducer", ["sum", "mean", "max", "min", "any", "all", "len", "first", "last", "stdev"])
+def test_a_sliding_window_gives_what_its_events_alone_give(reducer):
+    agent, run = pair()
+    items_of = "([e.x for e in recent(7)])" if reducer == "len" else "(e.x for e in recent(7))"
+    stream = run.stream(f"{reducer}{items_of} if step > 1 else 0", on="batch")
+    randoms = random.Random(3)
+    items = [randoms.choice([0, 1, randoms.gauss(0, 1e6), -0.0, 0.1, randoms.randrange(-9, 9)]) for _ in range(200)]
+    for step, x in enumerate(items, 1):
+        agent.emit("batch", step=step, x=x)
+    plain = {"len": len, "any": any, "all": all, "max": max, "min": min, "first": lambda xs: xs[0]}
+    plain |= {"last": lambda xs: xs[-1], "sum": math.fsum, "mean": statistics.fmean, "stdev": statistics.stdev}
+    expected = [plain[reducer](items[max(0, step - 7) : step]) for step in range(2, 201)]
+    assert stream.values[1:] == pytest.approx(expected, rel=1e-12, abs=1e-9)

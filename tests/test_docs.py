@@ -7,7 +7,10 @@ import doctest
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -25,14 +28,23 @@ MODULES = [
     m.name
     for m in pkgutil.walk_packages(looptap.__path__, "looptap.")
     if not m.name.startswith("looptap.examples")
+    and m.name != "looptap._tap"  # compiled
     and ">>>" in Path(m.module_finder.find_spec(m.name, None).origin).read_text()
 ]
 """Those that have examples, but for the programs of the demo."""
 
 
+WHOLE_PROCESS = {"looptap.integrations.auto.entry"}
+"""Those whose examples watch all that the process trains from then on, so also the tests after them."""
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_of_the_docstrings_run(module):
-    assert doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS).failed == 0
+    if module in WHOLE_PROCESS:
+        check = f"import doctest, {module} as module; raise SystemExit(doctest.testmod(module).failed)"
+        assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+    else:
+        assert doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS).failed == 0
 
 
 def test_every_function_of_the_language_is_documented():
@@ -50,6 +62,14 @@ def test_every_error_that_is_documented_can_be_caught_by_its_name_in_looptap():
     assert named - set(looptap.__all__) == set()
 
 
+def test_each_test_that_the_promises_name_is_there():
+    text = (ROOT / "docs/safety.md").read_text() + (ROOT / "docs/security.md").read_text()
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert len(named) > 150
+    places = [ROOT, ROOT / "tests", ROOT / "benchmarks"]
+    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
+
+
 def test_the_programs_that_the_pages_show_can_be_parsed():
     for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
         for program in re.findall(r"^ *```python\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE):
@@ -63,3 +83,17 @@ def test_the_queries_that_readme_and_tour_show_compile():
     assert len(shown) > 7
     for query in shown:
         compile_query(QuerySpec(query))
+
+
+def test_the_table_of_extras_has_each_and_what_it_brings():
+    text = (ROOT / "docs/install.md").read_text()
+    rows = [re.split(r" *\| *", line)[1:4] for line in text.splitlines() if line.startswith("| `")]
+    table = {extra: brings for names, brings, _ in rows for extra in re.findall(r"`(\w+)`", names)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(table) == set(project["optional-dependencies"]) - {"loaders"} | {"docs"}
+    for extra, brings in table.items():
+        if extra not in ("docs", "test"):
+            needs = [re.match(r"[\w-]+", one)[0] for one in project["optional-dependencies"][extra]]
+            assert brings.split(", ") == needs, extra
+    for needed in project["dependencies"]:
+        assert re.match(r"\w+", needed)[0].lower() in text.lower()

@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from looptap.streams.errors import ControlError
 from looptap.training.echoing import AFTER, BATCH, BEFORE, MODES, SHUFFLED, Echo
 from looptap.training.host_loader import rebuildable, workers_of
+from looptap.training.indexed_stream import indexed_stream
 from looptap.training.instances import IndexedItem, WithIndex, expected_length, merge_copies, next_length
 
 COUNT, SIZE = 44, 8
@@ -116,8 +117,8 @@ def graphs(workers=0):
     return pytest.importorskip("torch_geometric.loader").DataLoader(Graphs(), **settings(workers))
 
 
-def web(workers=0):
-    """Return a pipeline over two tar files, which it batches and shuffles."""
+def shards():
+    """Return a WebDataset of two tar files."""
     webdataset = pytest.importorskip("webdataset")
     for number in range(2):
         with tarfile.open(web.folder / f"shard-{number}.tar", "w") as shard:
@@ -126,35 +127,63 @@ def web(workers=0):
                     entry = tarfile.TarInfo(f"{i:04d}.cls")
                     entry.size = len(file.getvalue())
                     shard.addfile(entry, file)
-    shards = [str(web.folder / f"shard-{number}.tar") for number in range(2)]
-    some = webdataset.WebDataset(shards, shardshuffle=False).decode().to_tuple("cls").batched(4)
-    loader = webdataset.WebLoader(some, batch_size=None, num_workers=workers)
+    files = [str(web.folder / f"shard-{number}.tar") for number in range(2)]
+    return webdataset.WebDataset(files, shardshuffle=False).decode()
+
+
+def web(workers=0):
+    """Return a pipeline over two tar files, which it batches and shuffles."""
+    some = shards().to_tuple("cls").batched(4)
+    loader = pytest.importorskip("webdataset").WebLoader(some, batch_size=None, num_workers=workers)
     return loader.unbatched().shuffle(20, rng=random.Random(2)).batched(SIZE)
 
 
-def mapped(workers=0):
+def web_indices(workers=0):
+    """Return a WebLoader of samples whose index is the number in their key."""
+    stream = indexed_stream(shards(), lambda sample: int(sample["__key__"]))
+    return pytest.importorskip("webdataset").WebLoader(stream, batch_size=SIZE, num_workers=workers)
+
+
+def web_batch_indices(workers=0):
+    """Return the batches of a pipeline with the indices that they hold."""
+    return indexed_stream(web(workers), lambda batch: batch[0])
+
+
+def rows():
+    """Return a Hugging Face data set."""
     datasets = pytest.importorskip("datasets")
-    found = datasets.Dataset.from_dict({"x": [[10.0 * i] * 2 for i in range(COUNT)], "i": list(range(COUNT))})
-    return DataLoader(found.with_format("torch"), **settings(workers))
+    return datasets.Dataset.from_dict({"x": [[10.0 * i] * 2 for i in range(COUNT)], "i": list(range(COUNT))})
+
+
+def mapped(workers=0):
+    return DataLoader(rows().with_format("torch"), **settings(workers))
+
+
+def mapped_indices(workers=0):
+    return DataLoader(WithIndex(rows().with_format("torch")), **settings(workers))
+
+
+def stream_of_rows():
+    return rows().to_iterable_dataset(num_shards=4).shuffle(seed=3, buffer_size=10).with_format("torch")
 
 
 def streamed(workers=0):
-    datasets = pytest.importorskip("datasets")
-    rows = {"x": [[10.0 * i] * 2 for i in range(COUNT)], "i": list(range(COUNT))}
-    found = datasets.Dataset.from_dict(rows).to_iterable_dataset(num_shards=4).shuffle(seed=3, buffer_size=10)
-    return DataLoader(found.with_format("torch"), SIZE, num_workers=workers)
+    return DataLoader(stream_of_rows(), SIZE, num_workers=workers)
+
+
+def streamed_indices(workers=0):
+    return DataLoader(indexed_stream(stream_of_rows(), lambda row: int(row["i"])), SIZE, num_workers=workers)
 
 
 def batches_of_rows(workers=0):
     """Return a stream of batches without a DataLoader; it has a state of its own."""
-    datasets = pytest.importorskip("datasets")
-    rows = {"x": [[10.0 * i] * 2 for i in range(COUNT)], "i": list(range(COUNT))}
-    return datasets.Dataset.from_dict(rows).to_iterable_dataset(num_shards=4).with_format("torch").batch(SIZE)
+    return rows().to_iterable_dataset(num_shards=4).with_format("torch").batch(SIZE)
 
 
+WITH_INDICES = (mapped_indices, streamed_indices, web_indices, web_batch_indices)
 LOADERS = (
     own, stateful, prepared, prepared_stateful, dispatched, of_fabric, combined, graphs, web, mapped, streamed,
-    batches_of_rows,
+    batches_of_rows, *WITH_INDICES,
 )  # fmt: skip
 KNOWN = (graphs, mapped, streamed)
 """Those whose batches a DataLoader with the same settings makes too."""
@@ -239,7 +268,7 @@ def test_a_resumed_epoch_continues_where_it_was(make, mode, factor):
         again.load_state_dict(pickle.loads(state))
         before = states()
         assert [plain(batch) for batch in again] == found[at:]
-        if make is not web:  # whose buffer draws from random
+        if make not in (web, web_batch_indices):  # whose buffer draws from random
             assert states() == before
         assert (again.fresh, again.seen, again.note) == (echo.fresh, echo.seen, "")
 
@@ -249,14 +278,14 @@ def test_a_resumed_epoch_continues_where_it_was(make, mode, factor):
 
 def test_a_loader_that_makes_its_batches_by_itself_is_echoed_after_it():
     plain_loader = Negated(Tens(), SIZE)
-    with pytest.warns(RuntimeWarning, match="a Negated makes its batches by itself, so whole batches are echoed"):
+    with pytest.warns(RuntimeWarning, match="a Negated makes its own batches, so whole batches are echoed"):
         echo = Echo(Negated(Tens(), SIZE), 1, AFTER)
     assert "mode='after" not in echo.note
     assert echo.mode == BATCH
     assert [plain(batch) for batch in echo] == [plain(batch) for batch in plain_loader]
-    with pytest.raises(ControlError, match="a Negated yields batches: echo those"):
+    with pytest.raises(ControlError, match="a Negated yields batches: echo batches"):
         echo.mode = AFTER
-    with pytest.warns(RuntimeWarning, match="to echo examples, give a torch DataLoader|To echo examples"):
+    with pytest.warns(RuntimeWarning, match="To echo examples, pass a torch DataLoader"):
         shifted = Echo(Negated(Tens(), SIZE), 2, BEFORE, augment_batch=lambda batch: [batch[0] + 1, batch[1]])
     assert torch.equal(next(iter(shifted))[0], next(iter(plain_loader))[0] + 1)
     for loader in (Negated(Tens(), SIZE), [[1, 2]]):
@@ -446,7 +475,7 @@ def test_a_sampler_that_continues_by_itself_is_not_skipped_twice():
     state, own_state = pickle.loads(kept)
     again.load_state_dict(state)
     resumed.load_state_dict(own_state)
-    with pytest.warns(RuntimeWarning, match="1 echoes that waited at the checkpoint are gone"):
+    with pytest.warns(RuntimeWarning, match="1 echoes that waited at the checkpoint are lost"):
         rest = [plain(batch) for batch in again]
     assert rest == expected[1:]
     assert again.dropped == 1
@@ -482,6 +511,27 @@ def test_index_copies_and_expected_length_are_those_of_the_convention(make, monk
     assert len(counts) == (COUNT if make is not indexed else fresh * SIZE)
     echo.factor = 3
     assert next_length(echo) == 3 * fresh
+
+
+@pytest.mark.parametrize("mode", [SHUFFLED, AFTER])
+@pytest.mark.parametrize("make", WITH_INDICES)
+def test_indices_of_hugging_face_and_webdataset_stay_with_their_copies(make, mode):
+    if mode == AFTER and make in (web_indices, web_batch_indices):
+        pytest.skip("its batches are echoed")
+    length = None if make is not mapped_indices else -(-COUNT // SIZE)
+    assert expected_length(make()) == length
+    echo = Echo(make(), 2, mode, buffer=2 * SIZE)
+    counts, kept = collections.Counter(), {}
+    for batch in echo:
+        assert isinstance(batch, IndexedItem)
+        index, item = batch
+        values = item[0] if isinstance(item, list | tuple) else item["cls"] if "cls" in item else item["i"]
+        assert index.tolist() == values.tolist()
+        counts.update(index.tolist())
+        kept.update(zip(*merge_copies(index, 3.0 * values), strict=True))
+        assert expected_length(echo) is None or abs(expected_length(echo) - 2 * length) <= 1
+    assert counts == dict.fromkeys(range(COUNT), 2)
+    assert kept == {i: 3.0 * i for i in range(COUNT)}
 
 
 def test_the_length_of_a_combined_loader_is_known_from_its_first_batch_on():

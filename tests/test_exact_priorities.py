@@ -280,7 +280,7 @@ def test_autocast_keeps_the_ranks():
 @pytest.mark.parametrize("method", ["jvp", "finite_difference"])
 def test_a_shared_weight_with_padding_is_refused_where_it_would_be_wrong(method):
     model, x, y, loss, gbar = made("tied with padding")
-    with pytest.raises(PriorityError, match=r"padding_idx shares its weight: take method='ghost'"):
+    with pytest.raises(PriorityError, match=r"padding_idx shares its weight: use method='ghost'"):
         ExactPriorities(model, loss, method=method)(x, y, gbar)
 
 
@@ -299,7 +299,7 @@ def test_a_reentrant_checkpoint_is_refused_with_the_way_out_or_runs_in_backward(
 
     model, (x, y, loss) = Reentrant(), vectors(6)
     gbar = [torch.randn_like(one) for one in model.parameters()]
-    with pytest.raises(PriorityError, match=r"give use_reentrant=False"):
+    with pytest.raises(PriorityError, match=r"pass use_reentrant=False"):
         ExactPriorities(model, loss, method="ghost")(x, y, gbar)
     with GhostPass(model, gbar, norms=True) as ghost:
         ghost.backward(loss(model(x), y))

@@ -234,7 +234,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, here):
     line = json.loads(out)
     assert (code, line["rule"], line["action"]) == (1, "isnan(loss)", "stop")
     assert line["outcome"].startswith("stop, at batch ")
-    rules.write_text("rules:\n\n- query: lss > 5\n  on: batch\n")
+    rules.write_text("rules:\n\n- query: gradient > 5\n  on: batch\n")
     with looptap.Agent("small") as agent:
 
         def err():
@@ -247,7 +247,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, here):
         thread.start()
         _, out, _ = here("guard", rules, "small", "--once")
         thread.join()
-    assert "problem: no observable 'lss'" in out
+    assert "problem: no observable 'gradient'" in out
     assert out.splitlines()[0].endswith("rules.yaml, line 3)")
     page = (Path(__file__).parent.parent / "docs" / "guard.md").read_text()
     rules.write_text(page.partition("```yaml")[2].partition("```")[0])
@@ -261,9 +261,9 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, here):
         ("runs: a\nrules:\n- query: loss\n- query: loss\n  action: stop", "line 4: A rule with query knows no 'actio"),
         ("rules:\n- query: loss\n- query: loss\n  above: high", "line 3: above='high' must be a number."),
         ("rules:\n- query: mean(loss)\n  window: 3x", "line 2: '3x': a window is a number of events (100)"),
-        ("rules:\n- query: a: b", "line 2: this is no YAML: mapping values are not allowed here. Put a text"),
-        ("rules:\n- query: a\n  query: b", "line 3: this is no YAML: 'query' stands there twice"),
-        ("rules:\n- !!python/name:os.system x", "line 2: this is no YAML: could not determine a constructor"),
+        ("rules:\n- query: a: b", "line 2: this is not valid YAML: mapping values are not allowed here. Quote a text"),
+        ("rules:\n- query: a\n  query: b", "line 3: this is not valid YAML: 'query' appears twice"),
+        ("rules:\n- !!python/name:os.system x", "line 2: this is not valid YAML: could not determine a constructor"),
         ("rule:\n- query: loss > 5", "line 2: there is no 'rule'; there are rules and runs."),
         ("runs: a", "rules is a list of one rule or more, not None. Such as:"),
     ):

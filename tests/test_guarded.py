@@ -135,7 +135,7 @@ def test_a_change_is_restored_and_named(query):
     weight = own["model"].weight
     (sentence,) = reported(ask(query, {"x": x, "y": y}, **own))
     assert sentence.startswith(CHANGED[query].rstrip("["))
-    assert "put back" in sentence
+    assert "restored" in sentence
     assert "run.call" in sentence
     assert own["things"] == [3, 1, 2]
     assert own["deep"] == {"a": [1]}
@@ -169,7 +169,7 @@ def test_a_change_that_cannot_be_restored_is_named(query, name):
     stream = ask(query, {"big": big, "h": h}, wide=np.ones(1_000_000), many=list(range(5000)), odd=odd)
     (sentence,) = reported(stream)
     assert sentence.startswith(f"{name} changed in place at event 1, ")
-    assert "the loop continues with it as it is now" in sentence
+    assert "the loop continues with the changed value" in sentence
 
 
 def test_a_change_of_what_was_saved_for_the_backward_pass_does_not_end_the_loop():
@@ -330,7 +330,7 @@ def test_a_result_keeps_its_place_in_the_graph(change):
 
 def test_an_array_gets_its_shape_back():
     numbers = np.arange(3.0)
-    assert "put back" in reported(ask("numbers.resize((1,), refcheck=False) or 1", numbers=numbers))[0]
+    assert "restored" in reported(ask("numbers.resize((1,), refcheck=False) or 1", numbers=numbers))[0]
     assert numbers.tolist() == [0, 1, 2]
 
 

@@ -181,7 +181,7 @@ def test_a_change_by_way_of_a_class_a_global_a_view_or_a_weak_reference_is_resto
     before = snapshot(thing)
     (sentence,) = reported(ask(query, thing=thing))
     assert sentence.startswith(CHANGES[query])
-    assert "put back" in sentence
+    assert "restored" in sentence
     assert snapshot(thing) == before
     assert thing.counted() == 1
 
@@ -217,7 +217,7 @@ def test_one_element_of_a_large_tensor_is_seen_where_the_query_names_it():
         "large.weight.data[7, 3].fill_(9.0)", f"large.weight.detach().numpy().__setitem__({at}) or 1",
         "large.weight.data.zero_().sum()",
     ):  # fmt: skip
-        assert "put back" in reported(ask(query, large=large))[0]
+        assert "restored" in reported(ask(query, large=large))[0]
     assert torch.equal(large.weight, before)
 
 
@@ -243,7 +243,7 @@ def test_the_layers_that_a_query_names_are_copied_first():
     deep = nn.Sequential(*[nn.Linear(2, 2) for _ in range(400)])
     expected = deep[399].bias.tolist()
     (sentence,) = reported(ask("deep[399].bias.data.zero_().sum()", deep=deep))
-    assert "put back" in sentence
+    assert "restored" in sentence
     assert deep[399].bias.tolist() == expected
 
 

@@ -124,7 +124,7 @@ def test_layer_norms_refuse_an_unknown_choice(model, wrong):
 
 
 def test_a_model_must_be_a_module():
-    with pytest.raises(TypeError, match=r"torch\.nn\.Module, and this one is a dict"):
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module, not a dict"):
         layer_norms({})
 
 

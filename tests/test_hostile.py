@@ -21,6 +21,7 @@ import zmq
 from waiting import soon
 
 import looptap
+from looptap.agent.agent import on_end
 from looptap.agent.io import server_thread as link_module
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol import messages as m
@@ -425,9 +426,10 @@ def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_c
     agent = looptap.Agent("faulty", limits=looptap.Limits(heartbeat=0.01))
     run = looptap.attach("faulty")
     stream = run.stream("step", on="batch")
-    link = parts_of(agent).connection.link
+    link, ended = parts_of(agent).connection.link, []
+    on_end(agent, lambda: ended.append("now"))
 
-    def fail():
+    def fail(*_, **__):
         raise MemoryError("a fault")
 
     if point != "posted":
@@ -445,6 +447,7 @@ def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_c
     assert link.faults == 4
     assert len([r for r in caplog.records if "failed for good" in r.message]) == 1
     assert "inert" in repr(agent)
+    assert ended == ["now"]
     soon(lambda: stream.state == "failed")
     with pytest.raises(RunEnded):
         run.call("1", timeout=1)

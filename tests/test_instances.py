@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from looptap.training.indexed_stream import indexed_stream
 from looptap.training.instances import WithIndex, expected_length, index_array, merge_copies, stated_length
 
 
@@ -184,3 +185,22 @@ def test_the_expected_length_is_what_a_loader_states_or_else_has():
 @pytest.mark.parametrize("stated", [None, math.nan, math.inf, -1.0, True, "4", 10**400])
 def test_a_length_that_is_no_number_counts_for_nothing(stated):
     assert expected_length(DataLoader(Squares(), batch_sampler=Halving(stated))) == 5.0
+
+
+def test_the_items_of_a_stream_come_with_the_index_that_they_say():
+    stream = indexed_stream([{"key": "0007"}, {"key": "0002"}], lambda row: int(row["key"]))
+    assert list(stream) == [(7, {"key": "0007"}), (2, {"key": "0002"})]
+    assert (len(stream), expected_length(stream)) == (2, 2.0)
+    assert expected_length(indexed_stream(iter([]), len)) is None
+    again = pickle.loads(pickle.dumps(indexed_stream(Counted(), abs)))
+    again.set_epoch(3)
+    assert (again.stream.epoch, again.epoch) == (3, 3)
+    assert not hasattr(stream, "set_epoch")
+    for arguments, sentence in [((3, abs), "stream=3 cannot be iterated"), (([], 3), "index=3 is not a function")]:
+        with pytest.raises(TypeError, match=sentence):
+            indexed_stream(*arguments)
+
+
+class Counted(Stream):
+    def set_epoch(self, epoch):
+        self.epoch = epoch

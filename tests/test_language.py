@@ -19,7 +19,8 @@ from looptap.streams.events import Event
 from looptap.streams.flags import ERROR, PARTIAL
 from looptap.streams.language import builtins
 from looptap.streams.language.compiler import QuerySpec, compile_query
-from looptap.streams.operators.pipeline import Pipeline, Reducing
+from looptap.streams.operators.pipeline import Pipeline
+from looptap.streams.operators.reducing import Reducing
 from looptap.streams.operators.windows import Count, Seconds, Sliding, seconds, sliding
 
 REDUCTIONS = [

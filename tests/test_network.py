@@ -327,7 +327,7 @@ def test_a_stalled_loop_is_distinguished_from_a_silent_agent(directory, monkeypa
         soon(lambda: run.idle > 1)
         soon(lambda: run.silence < 0.5)
         assert run.state == "live"
-        with pytest.raises(TimeoutError, match="The agent answers, but the loop stands still"):
+        with pytest.raises(TimeoutError, match="The agent answers, but the loop is not moving"):
             stream.wait(10**9, timeout=0.01)
         proxy.swallow()
         soon(lambda: run.silence > 0.7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -12,10 +13,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from source_tree import FACADE, LINKS, ROOT, copied, wheel_of
 
-ROOT = Path(__file__).resolve().parent.parent
-FACADE = ROOT / "src" / "looptap"
-LINKS = sorted(path for path in FACADE.iterdir() if path.is_symlink())
+OF_EXTRAS = ("psutil", "pandas", "pyarrow", "textual", "plotext", "tornado", "matplotlib", "torch")
+"""Packages that a plain installation does not bring."""
 HEAVY = ("torch", "matplotlib", "plotly", "pandas", "IPython", "sklearn", "PIL")
 
 IMPORT_ALL = """
@@ -51,13 +52,7 @@ def shipped(folder: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """Build the sdist, and the wheel from it, of a clean copy of the tree."""
-    tree = tmp_path_factory.mktemp("tree")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    clean = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", tree / "src", symlinks=True, ignore=clean)
-    for link in LINKS:
-        shutil.copytree(link.resolve(), tree / link.name, ignore=clean)
+    tree = copied(tmp_path_factory.mktemp("tree"))
     build = [sys.executable, "-m", "build", "--no-isolation", "--quiet", str(tree)]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -91,22 +86,22 @@ def test_the_wheel_holds_exactly_the_files_of_each_folder(wheel, folder):
 
 
 def test_the_wheel_holds_the_facade_and_its_type_marker(wheel):
-    own = {path.name for path in FACADE.iterdir() if path.is_file()}
+    own = {path.name for path in FACADE.iterdir() if path.is_file() and path.suffix != ".so"}
     inside = {name.removeprefix("looptap/") for name in wheel.namelist() if name.count("/") == 1}
     assert "py.typed" in own
     assert own <= inside
 
 
-def test_the_wheel_brings_one_top_level_name(wheel):
+def test_the_wheel_brings_one_top_level_name_and_the_file_that_reads_looptap_auto(wheel):
     tops = {name.split("/")[0] for name in wheel.namelist()}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"looptap"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"looptap", "looptap_auto.pth"}
 
 
 def test_the_sdist_holds_all_that_the_wheel_is_made_of(built, wheel):
     with tarfile.open(built[0]) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    sources = {f"src/{name}" for name in wheel.namelist() if name.startswith("looptap/")}
-    assert sources | {"pyproject.toml", "README.md", "LICENSE"} <= names
+    sources = {f"src/{name}" for name in wheel.namelist() if name.startswith("looptap/") and not name.endswith(".so")}
+    assert sources | {"pyproject.toml", "README.md", "LICENSE", "src/looptap_auto.pth"} <= names
 
 
 def test_the_wheel_holds_the_notebook_page_and_third_party_licences(wheel):
@@ -120,11 +115,44 @@ def test_an_installed_wheel_imports_without_the_source_tree(installed, tmp_path)
     assert Path(place).is_relative_to(installed)
 
 
-def test_the_wheel_requires_eight_light_packages(wheel):
+WHICH = "from looptap.streams.native.compiled import which_tap; print(which_tap())"
+
+
+def which(wheel: Path, tmp_path: Path) -> str:
+    """Return which tap an installed wheel runs."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    first = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})"
+    code = f"{first}; {WHICH}; import looptap; print(looptap.__file__)"
+    environment = {name: value for name, value in os.environ.items() if name != "LOOPTAP_PURE"}
+    runs, place = python(code, cwd=tmp_path, env=environment).splitlines()
+    assert Path(place).is_relative_to(tmp_path)
+    return runs
+
+
+def test_without_a_compiler_the_tap_is_left_out_and_all_else_is_there(tmp_path):
+    wheel, said = wheel_of(tmp_path, CC="no-compiler-here", LOOPTAP_PURE="0")
+    assert "error" not in said.lower()
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert which(wheel, tmp_path) == "pure Python"
+
+
+def test_a_pure_wheel_suits_any_machine(tmp_path):
+    wheel, _ = wheel_of(tmp_path, LOOPTAP_PURE="1")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert which(wheel, tmp_path) == "pure Python"
+
+
+def test_the_wheel_has_the_tap_where_a_compiler_is(built, tmp_path):
+    if shutil.which("cc") is None or os.environ.get("LOOPTAP_PURE", "0") not in ("", "0"):
+        pytest.skip("no compiler here, or none wanted")
+    assert which(built[1], tmp_path) == "compiled tap"
+
+
+def test_the_wheel_requires_nine_light_packages(wheel):
     metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
     needs = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]
     always = {re.split(r"[^\w-]", line.split()[1])[0] for line in needs if "extra ==" not in line}
-    assert always == {"pyzmq", "msgspec", "numpy", "cloudpickle", "platformdirs", "typer", "rich", "pyyaml"}
+    assert always == {"pyzmq", "msgspec", "numpy", "cloudpickle", "platformdirs", "typer", "rich", "pyyaml", "plotext"}
 
 
 def test_every_module_is_loaded_once_and_by_the_name_of_the_package():
@@ -132,6 +160,19 @@ def test_every_module_is_loaded_once_and_by_the_name_of_the_package():
     loaded = ast.literal_eval(python(code, cwd=ROOT))
     assert [names for names in loaded if len(names) > 1] == []
     assert {name.split(".")[0] for names in loaded for name in names} == {"looptap"}
+
+
+def test_an_agent_and_a_client_need_no_package_of_an_extra(directory):
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys({OF_EXTRAS!r}))
+import looptap
+with looptap.Agent("plain") as agent, looptap.attach("plain") as run:
+    loss = run.stream("loss", on="batch")
+    agent.emit("batch", loss=0.5)
+    print(loss.wait(1), run.config.commit is not None)
+"""
+    assert python(program).startswith("[0.5]")
 
 
 def test_importing_looptap_loads_nothing_heavy():

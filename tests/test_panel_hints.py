@@ -114,5 +114,5 @@ def test_a_panel_of_a_selection_without_a_data_set_says_what_is_missing():
     agent.emit("batch")
     plot.pull()
     text = str(plot.pictures()[-1])
-    assert "give it in place of its length" in text
+    assert "pass it instead of its length" in text
     agent.close()

@@ -41,12 +41,12 @@ ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELEC
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """Return a stored run of 20,000 rows."""
+    """Return a stored run of 20,000 values that no page of columns can hold."""
     writer = Writer(tmp_path_factory.mktemp("good") / "good.looptap", {"id": "good", "name": "good"})
     loss = writer.stream("loss", fields=("step", "loss"))
     for first in range(1, 20_001, 1000):
         events, times = array("q", range(first, first + 1000)), array("d", range(1000))
-        writer.append(loss, Batch(first, events, times, [(n, 0.5) for n in range(1000)], 1e9))
+        writer.append(loss, Batch(first, events, times, [(n, None) for n in range(1000)], 1e9))
     assert writer.close(60)
     return writer.path
 

@@ -153,7 +153,7 @@ def test_a_finite_difference_in_a_loop_ranks_them_right(case):
 def test_a_loss_that_is_not_that_of_the_loop_is_noted(exact):
     torch.manual_seed(1)
     prioritized, _, _ = trained(hidden(), images, squared, exact=exact)
-    assert "not those of loss=" in prioritized.note
+    assert "differ from those of loss=" in prioritized.note
 
 
 @pytest.mark.parametrize("given", [{"variant": "S"}, {"method": "repaired"}])

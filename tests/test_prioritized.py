@@ -282,7 +282,7 @@ def test_a_model_that_hooks_cannot_treat_falls_back_to_a_finite_difference(data)
         def backward(sampler, batch, losses, given=given):
             sampler.backward(batch, losses, **({"inputs": x[batch], "targets": y[batch]} if given else {}))
 
-        with nullcontext() if given else pytest.warns(RuntimeWarning, match="give inputs= and targets="):
+        with nullcontext() if given else pytest.warns(RuntimeWarning, match="pass inputs= and targets="):
             trained(prioritized, model, data, 3, rate=0.1, backward=backward)
         assert np.isfinite(prioritized.trends.priority).all() == given
         assert prioritized.steps > 9

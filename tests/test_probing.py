@@ -345,7 +345,7 @@ def test_inputs_in_containers_are_copies_and_so_is_what_a_model_does_to_them():
     ("model", "x", "said"),
     [
         ("cnn", 1, "torch.nn.Module, not str"),
-        (nn.Sequential(nn.LazyLinear(3)), torch.ones(2, 4), "has yet to make 'weight': ask after that"),
+        (nn.Sequential(nn.LazyLinear(3)), torch.ones(2, 4), "'weight' does not exist before"),
         (nn.Linear(4, 4), torch.ones(2, 4, device="meta"), r"model is on cpu and its input on meta.\nAsk with x.to"),
         (Doing(lambda m, x: m.linear(x).sum().backward()), torch.ones(2, 4), "changed its linear.weight.grad in place"),
         (Doing(lambda m, x: m.linear.weight.data.add_(0)), torch.ones(2, 4), ""),

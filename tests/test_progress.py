@@ -99,7 +99,7 @@ def test_a_validation_that_yields_nan_ends_the_forecast_and_says_so():
     with pytest.warns(RuntimeWarning, match="nan"):
         progress.validated(math.nan)
     clock.now += 600.0
-    assert "not forecast any more" in progress.note
+    assert "no longer forecast" in progress.note
     assert progress.stop_at[0] == 21  # one validation more than epochs
     with pytest.warns(RuntimeWarning, match="'best'"):
         progress.validated("best")
@@ -277,7 +277,7 @@ def _inserting(**arguments):
         ({"epochs": 3, "on_update": "print"}, "on_update='print'"),
         ({"epochs": 3, "seed": -1}, "seed=-1"),
         ({"epochs": 3, "insert": True}, "insert=True"),
-        ({"epochs": 3, "train": iter(()), "insert": _inserting()}, "give validate_every="),
+        ({"epochs": 3, "train": iter(()), "insert": _inserting()}, "pass validate_every="),
     ],
 )
 def test_bad_input_is_refused_at_construction(arguments, said):
@@ -358,7 +358,7 @@ def test_a_rule_that_fails_on_drawn_futures_ends_the_forecast_and_not_the_loop()
         trained(progress, clock, 4)
     assert progress.estimate()
     assert progress.stop_at == (100, 100, 100)
-    assert "not forecast any more" in progress.note
+    assert "no longer forecast" in progress.note
 
 
 # ---------------------------------------------------------------- inserted validations
@@ -429,7 +429,7 @@ def test_inserted_validations_that_fail_or_cost_too_much_are_switched_off():
     with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
         for _ in progress.train():
             pass
-    assert "switched off" in progress.note
+    assert "turned off" in progress.note
     assert not inserting.due()
 
 

@@ -227,7 +227,7 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             return ended.value.code, capsys.readouterr()
 
         assert job.stdout.readline() == "here\n"
-        code, shown = looptap_progress("--count", "2", "--every", "0.05")
+        code, shown = looptap_progress("--count", "2", "--throttle", "0.05")
         assert code == 0
         lines = shown.out.splitlines()
         assert len(lines) == 2
@@ -239,8 +239,8 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
         assert low < median < high
         assert 0 < report["fraction"] < 1
         assert report["run"].startswith("shown-")
-        assert looptap_progress("--name", "nothing", "--every", "0")[1].err.count("agent.expose(progress=") == 1
-        code, shown = looptap_progress("--name", "other", "--every", "0")
+        assert looptap_progress("--name", "nothing", "--throttle", "0")[1].err.count("agent.expose(progress=") == 1
+        code, shown = looptap_progress("--name", "other", "--throttle", "0")
         assert code == 1
         assert "shows no progress as 'other'" in shown.err
 
@@ -257,18 +257,18 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
             assert code == 1
             assert "looptap share shown --stream progress.report --on batch" in shown.err
             run.export(run.stream("progress.report", on="batch"))
-            code, shown = looptap_progress("--count", "2", "--every", "0.1", run=str(share.path))
+            code, shown = looptap_progress("--count", "2", "--throttle", "0.1", run=str(share.path))
             assert (code, shown.out.count(" to go (")) == (0, 2)
             with looptap.attach(share.path) as viewer:
                 estimates = Estimates(viewer)
                 soon(estimates.describe)
 
         deadline = time.monotonic() + 60
-        while "early stopping is not forecast" not in looptap_progress("--count", "1")[1].out:
+        while "early stopping is no longer forecast" not in looptap_progress("--count", "1")[1].out:
             assert time.monotonic() < deadline, "the note never came"
 
         view = environment | {"TERM": "xterm", "COLUMNS": "80"}
-        shown_live = [sys.executable, "-m", "looptap.cli", "progress", "shown", "--every", "0.05"]
+        shown_live = [sys.executable, "-m", "looptap.cli", "progress", "shown", "--throttle", "0.05"]
         command = [need("script", "A BAR IS"), "-qefc", " ".join(shown_live), "/dev/null"]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "env": view}
         with subprocess.Popen(command, text=True, **quiet) as seen:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import subprocess
 import sys
 
 import pytest
 import warm
+from tqdm import tqdm
 
 from looptap.cli import main
+from looptap.cli.commands.watching.bar_guess import ONE_PASS, BarReports
 from looptap.cli.commands.watching.guess import EpochPlace, GuessedReports, counted
 from looptap.client.estimates import said
 from looptap.testing import pair
@@ -29,25 +33,176 @@ agent.close()
 """
 
 
+SCRIPT = """
+import sys, threading, types, torch
+from torch.utils.data import DataLoader, TensorDataset
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.randn(16, 4), torch.randint(2, (16,))), 4)
+TOTAL
+for epoch in range(100_000):
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        over.wait(0.005)
+    if epoch == 20:
+        print("here", flush=True)
+    if over.is_set():
+        break
+"""
+
+
+BARS = """
+import sys, threading, torch
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm, trange
+over, steps = threading.Event(), []
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.randn(16, 4), torch.randint(2, (16,))), 4)
+def step(x, y):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    steps.append(len(steps))
+    if len(steps) == 20:
+        print("here", flush=True)
+    if over.wait(0.02):
+        sys.exit()
+"""
+LOOPS = [
+    """for turn in tqdm(range(5000), desc="all"):
+    for x, y in loader:
+        step(x, y)""",
+    """for turn in trange(5000, desc="all"):
+    for x, y in tqdm(loader, leave=False):
+        step(x, y)""",
+    """bar = tqdm(total=20_000, desc="all")
+for turn in range(5000):
+    for x, y in loader:
+        step(x, y)
+        bar.update()""",
+    """for turn in range(500):
+    for x, y in tqdm(loader):
+        step(x, y)""",
+    """for turn in range(500):
+    for i, (x, y) in tqdm(enumerate(loader), total=4):
+        step(x, y)""",
+]
+
+
+def printed(capsys, *options, name="plain"):
+    """Return what `looptap progress` prints once the speed is known."""
+    while True:
+        with pytest.raises(SystemExit) as ended:
+            main(["progress", name, "--count", "1", *options])
+        assert ended.value.code == 0
+        out = capsys.readouterr().out
+        if "is not known yet" not in out and '"remaining":null' not in out.replace(" ", ""):
+            return out
+
+
 def test_a_job_without_progress_has_a_guess(directory, capsys):
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with warm.Popen([sys.executable, "-c", JOB], env=environment, text=True, **pipes) as job:
         assert job.stdout.readline() == "here\n"
-        for more in ([], ["--json"]):
-            with pytest.raises(SystemExit) as ended:
-                main(["progress", "plain", "--count", "1", *more])
-            assert ended.value.code == 0
-            out = capsys.readouterr().out
-            if more:
-                report = json.loads(out)
-                assert "max_steps of the config, 100,000" in report["guess"]
-                assert report["remaining"][0] > 60
-                assert 0 < report["fraction"] < 0.2
-            else:
-                assert "a guess: " in out
-                assert " to go (" in out
+        out = printed(capsys)
+        assert "a guess: " in out
+        assert " to go (" in out
+        report = json.loads(printed(capsys, "--json"))
+        assert "max_steps of the config, 100,000" in report["guess"]
+        assert report["remaining"][0] > 60
+        assert 0 < report["fraction"] < 0.2
         job.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("total", "source"),
+    [
+        ("EPOCHS = 100_000", "EPOCHS of the job"),
+        ("args = types.SimpleNamespace(epochs=100_000)", "args.epochs of the job"),
+    ],
+)
+def test_a_script_without_a_line_of_looptap_has_a_guess(directory, tmp_path, capsys, total, source):
+    (tmp_path / "train.py").write_text(SCRIPT.replace("TOTAL", total))
+    environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
+    command = [sys.executable, "-m", "looptap", "run", "train.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
+        assert job.stdout.readline() == "here\n"
+        with pytest.raises(SystemExit):
+            main(["progress", "train", "--count", "20", "--throttle", "0.05", "--json"])
+        report = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert report["guess"] == f"epoch of 'step' and {source}, 100,000"
+        assert report["remaining"][0] > 60
+        assert 20 / 100_000 < report["fraction"] < 0.1
+        assert report["overhead"] == 0
+        job.stdin.close()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_bar_of_tqdm_around_a_loop_is_a_guess(directory, tmp_path, capsys, loop):
+    one_pass = ONE_PASS if loop.startswith("for turn in range") else ""
+    (tmp_path / "train.py").write_text(BARS + loop + "\n")
+    environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
+    command = [sys.executable, "-m", "looptap", "run", "train.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
+        assert job.stdout.readline() == "here\n"
+        with pytest.raises(SystemExit):
+            main(["progress", "train", "--count", "4", "--throttle", "0.05", "--json"])
+        report = json.loads(capsys.readouterr().out.splitlines()[-1])
+        job.stdin.close()
+    assert report["guess"].startswith("the bar 'all' of tqdm, " if not one_pass else "the bar of tqdm, ")
+    assert report["note"] == one_pass
+    assert said(report)[0].startswith("a guess: ")
+    if not one_pass:
+        assert report["elapsed"] > 0
+        assert report["remaining"][0] > 60
+        assert 16 / 20_000 <= report["fraction"] < 0.1
+
+
+def test_a_bar_that_began_before_counts_from_its_beginning():
+    agent, run = pair("bar")
+    bar = tqdm(total=1000, initial=100, file=io.StringIO(), mininterval=0)
+    reports = BarReports(run, "batch", math.inf, 0.0)
+    bar.start_t -= 100.0  # so long ago
+    bar.update(100)
+    agent.emit("batch")
+    report = reports.records_after(0)[0].value
+    bar.close()
+    agent.emit("batch")
+    assert reports.records_after(1) == []
+    assert report["remaining"][0] == pytest.approx(800.0, rel=0.05)
+    assert report["fraction"] == 0.2
+    assert report["guess"] == "the bar of tqdm, 200 of 1,000"
+    run.close()
+    agent.close()
+
+
+def test_epochs_without_a_history_are_taken_for_done_as_far_as_they_count():
+    now = [0.0]
+    agent, run = pair("late", clock=lambda: now[0], history=True, config={"Max_Epochs": 20})
+    for _ in range(700):
+        agent.emit("batch", **{"trainer/epoch": 0})
+    what = counted(run)
+    assert what.name == "e['trainer/epoch']"
+    reports = GuessedReports(run, what, 0.0)
+    report = None
+    for step in range(700, 820):
+        now[0] += 2.0
+        agent.emit("batch", **{"trainer/epoch": step // 50})
+        for record in reports.records_after(0):
+            report = record.value
+    assert report["fraction"] == pytest.approx(0.82, abs=0.03)
+    assert report["remaining"][0] == pytest.approx(180 * 2.0, rel=0.15)
+    run.close()
+    agent.close()
 
 
 @pytest.mark.parametrize(
@@ -85,6 +240,6 @@ def test_a_run_that_does_not_say_where_it_ends_has_no_guess():
     agent.close()
 
 
-def test_parts_of_an_epoch_count_once_its_steps_are_known():
+def test_parts_of_an_epoch_count_once_its_events_are_known():
     place = EpochPlace()
-    assert [place.done(step // 4, step % 4) for step in range(9)] == [0, 0, 0, 0, 1, 1.25, 1.5, 1.75, 2]
+    assert [place.done(1 + event // 4, event) for event in range(9)] == [0, 0, 0, 0, 1, 1.25, 1.5, 1.75, 2]

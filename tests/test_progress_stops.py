@@ -69,6 +69,41 @@ def test_a_rule_that_must_fire_is_certain_whatever_the_forecast():
     assert followed([0.5], None).unless_better is None
 
 
+def test_what_is_certain_follows_each_validation_though_forecasts_are_rarer():
+    clock = Clock()
+    progress = Progress(10, epochs=300, rule=Patience(3), metric="loss", clock=clock)
+    certain = []
+    for value in [0.9, 0.8, 0.7, 0.71, 0.72, 0.6, 0.61]:
+        trained(progress, clock, 1, seconds=1e-6, check=1e-6, error=lambda epoch, value=value: value)
+        certain.append(progress.unless_better)
+    assert progress.estimator.forecasts < 3  # they would take too much of this time
+    assert certain == [3, 3, 3, 2, 1, 3, 2]
+
+
+def test_a_patience_that_the_rule_cannot_have_is_refused_and_never_reaches_the_loop():
+    progress = followed([0.5, 0.4], Patience(3, like="huggingface"), metric="loss")
+    with pytest.raises(ValueError, match="patience=0"):
+        progress.patience = 0
+    assert progress.patience == 3
+    assert not progress.validated(0.3)
+
+
+@pytest.mark.parametrize("how", [{}, {"forecast": "former", "speed": "paper"}, {"forecast": "former"}])
+def test_nothing_remains_once_the_rule_has_fired_and_what_remained_is_back_if_the_loop_trains_on(how):
+    clock = Clock()
+    progress = Progress(10, epochs=300, validation=32500.0, rule=Patience(3), clock=clock, **how)
+    trained(progress, clock, 4, error=lambda epoch: 0.5)
+    assert progress.stop_at == (4, 4, 4)
+    assert progress.unless_better is None
+    assert progress.remaining.high < 1e-6
+    assert 0.9 < progress.fraction < 1.0
+    with pytest.warns(RuntimeWarning, match="but the loop continues"):
+        trained(progress, clock, 1, error=lambda epoch: 0.5)
+    assert progress.stop_at == (300, 300, 300)
+    assert progress.remaining.median > 1000
+    assert progress.fraction < 0.99
+
+
 def test_looks_make_no_forecast():
     clock = Clock()
     progress = Progress(10, epochs=100, rule=Patience(3), clock=clock)
@@ -102,9 +137,9 @@ def test_a_length_that_jitters_asks_for_no_forecast():
 def test_a_loop_that_ignores_its_rule_is_reported_and_has_no_forecast():
     clock = Clock()
     progress = Progress(10, epochs=20, rule=Patience(2), clock=clock)
-    with pytest.warns(RuntimeWarning, match="Patience stopped the run at validation 3, but the loop trains on"):
+    with pytest.warns(RuntimeWarning, match="Patience stopped the run at validation 3, but the loop continues"):
         trained(progress, clock, 5, error=lambda epoch: 0.5)
-    assert "trains on" in progress.note
+    assert "continues" in progress.note
     clock.now += 1.1
     assert progress.stop_at == (20, 20, 20)
     heeded = Progress(10, epochs=20, rule=Patience(2), clock=clock)

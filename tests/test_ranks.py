@@ -299,7 +299,7 @@ def test_the_ranks_on_the_command_line(job, place, capsys):
     printed("plot", "many", "loss", "--ranks", "all", "--combine", "sum", "--save", str(picture), "--after", "0.5")
     assert "rank 1" not in picture.read_text()
     assert sorted(json.loads(printed("stacks", "many", "--ranks", "all", "--json"))) == ["0", "1"]
-    assert "rank 1\n" in printed("stacks", "many", "--ranks", "all")
+    assert "rank 1, process " in printed("stacks", "many", "--ranks", "all")
     (listed,) = json.loads(printed("ls", "--json"))
     assert (listed["ranks"], listed["missing"]) == (2, [])
     assert [(one["rank"], one["pid"], one["alive"]) for one in listed["members"]] == [

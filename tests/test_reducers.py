@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from looptap.streams.aggregations import distributions, sketches
 from looptap.streams.aggregations.registry import REDUCERS, Bounds, group_by, histogram, mean, median, quantile, stdev
+from looptap.streams.columns.value_columns import as_columns
 from looptap.streams.errors import QueryError
+from looptap.streams.operators.slots import Items, Slot
 
 many = settings(max_examples=examples(400), deadline=None, database=None)
 integers = st.integers(-(10**30), 10**30)
@@ -95,6 +97,27 @@ EXACT = [
 def test_integers_reduce_exactly_as_in_python_however_they_are_split(name, args, kwargs, xs, cut):
     expected = outcome(plainly, name, xs, *args, **kwargs)
     assert same(outcome(reduced, name, xs, *args, cut=cut, **kwargs), expected)
+
+
+COPIED = [("mean", (), {}), ("variance", (), {}), ("stdev", (), {}), ("quantile", (0.3,), {})]
+
+
+@pytest.mark.parametrize(("name", "args", "kwargs"), EXACT + COPIED)
+@many
+@given(xs=st.lists(st.floats(-1e6, 1e6), max_size=40), at=st.integers(0, 40))
+def test_a_copy_continues_as_the_reducer_would_have_and_leaves_it_as_it_was(name, args, kwargs, xs, at):
+    first, whole = (Slot(Items(float, one=True), lambda: REDUCERS[name].create(*args, **kwargs)) for _ in range(2))
+    for x in xs[:at]:
+        first.push(x)
+        whole.push(x)
+    before = outcome(first.result)
+    copy = Slot(first.sequence, first.make)
+    copy.continue_from(first)
+    for x in xs[at:]:
+        copy.push(x)
+        whole.push(x)
+    for found, expected in ((outcome(copy.result), outcome(whole.result)), (outcome(first.result), before)):
+        assert found == expected or repr(found) == repr(expected)
 
 
 @pytest.mark.parametrize("name", ["min", "max"])
@@ -561,3 +584,46 @@ def test_every_reducer_is_registered_under_the_name_of_its_function():
 def test_a_mean_of_one_value_says_where_there_are_several(name, one):
     with pytest.raises(TypeError, match=r"one value, not several.*mean\(e\.loss for e in events\)"):
         REDUCERS[name].plain(one)
+
+
+NUMBERS = st.one_of(
+    st.lists(st.floats(), min_size=1, max_size=90), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40),
+    st.lists(st.sampled_from([math.nan, -0.0, 0.0, math.inf, -math.inf, 1e308]), min_size=1, max_size=40),
+    st.lists(st.booleans(), min_size=1, max_size=40),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "args"), [
+    *((name, ()) for name in ("len", "any", "all", "min", "max", "sum", "mean", "variance", "stdev", "median")),
+    *((name, ()) for name in ("first", "last", "list", "tuple", "set", "sorted", "Counter")), ("nlargest", (3,)),
+    ("quantile", ([0.1, 0.5],)), ("histogram", (5, (-3, 3))), ("sum", (2,)),
+])  # fmt: skip
+@many
+@given(parts=st.lists(NUMBERS, min_size=1, max_size=4))
+def test_arrays_of_items_reduce_as_the_items_do_one_by_one(name, args, parts):
+    spec = REDUCERS[name]
+    if not all(spec.takes([np.array(part)]) for part in parts):
+        return  # a NaN is found in a set by its identity
+    one_by_one, at_once = spec.create(*args), spec.create(*args)
+    for part in parts:
+        items = np.array(part)
+        for x in items.tolist():
+            one_by_one.add(x)
+        at_once.extend(items)
+    results = [repr(outcome(reducer.result)) for reducer in (one_by_one, at_once)]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("bounds", [Bounds(), Bounds(keys=3)])
+@pytest.mark.parametrize("reducer", [mean, max, list, len])
+@many
+@given(pairs=st.lists(st.tuples(st.integers(-3, 3), st.floats(-9, 9)), min_size=1, max_size=60), cut=st.integers(0, 60))
+def test_columns_of_pairs_group_as_the_pairs_do_one_by_one(reducer, bounds, pairs, cut):
+    one_by_one, at_once = (REDUCERS["group_by"].create(reducer, bounds=bounds) for _ in range(2))
+    for pair in pairs:
+        one_by_one.add(pair)
+    for part in filter(None, (pairs[:cut], pairs[cut:])):
+        at_once.extend(as_columns(part))
+    results = [repr(outcome(made.result)) for made in (one_by_one, at_once)]
+    assert results[0] == results[1]
+    assert one_by_one.nbytes() == at_once.nbytes()

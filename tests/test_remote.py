@@ -219,11 +219,11 @@ def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
         ("true", NoAnswer, "ended with exit code 0 and named no run"),
         ("echo looptap-bridge/2 x", VersionMismatch, "version 2 of the bridge and this one 1"),
         ("echo looptap-bridge/1 nonsense", NotLooptap, "cannot be understood: nonsense"),
-        ("echo 'looptap-bridge/1 {\"file\": 3}'", UnsafeFile, "is no connection file"),
+        ("echo 'looptap-bridge/1 {\"file\": 3}'", UnsafeFile, "is not a connection file"),
         ('echo \'looptap-bridge/1 {"error": "RunEnded", "text": "a\\u001b[2Jb"}\'', RunEnded, r": a\[2Jb$"),
         ('echo \'looptap-bridge/1 {"error": "os", "text": "x"}\'', errors.LinkError, ": x$"),
         ("'", NoSuchRun, "No closing quotation"),
-        ("", NoSuchRun, "names no command"),
+        ("", NoSuchRun, "has no command"),
     ],
 )
 def test_an_error_quotes_the_words_of_the_far_side(agent, command, kind, said):
@@ -412,7 +412,7 @@ def test_the_command_line_takes_such_a_name_wherever_it_takes_a_run(sshd, agent,
     for arguments, said in [
         (["watch", "ssh://node/digits", "step", "--count", "3", "--timeout", "30"], "3 values"),
         (["call", BRIDGE, "step >= 0"], "True"),
-        (["stacks", BRIDGE], "looptap-io"),
+        (["stacks", BRIDGE], "MainThread"),
         (["ls", BRIDGE], agent.run.id),
     ]:
         code, out, err = here(*arguments)

@@ -17,6 +17,7 @@ from torch import nn
 from training_loop import training
 
 import looptap
+from looptap.agent.control.knobs.control_watch import WATCHED_EVENTS_COUNT
 from looptap.cli import main
 from looptap.protocol.files import command_file
 from looptap.store import replay_commands
@@ -165,7 +166,7 @@ def test_the_file_of_a_stored_run_is_replayed_as_its_commands_were(directory, ca
         ("- what", "line 2"),
         ("- {}", "an event, a number and what was done"),
         ('- {"event": "batch", "number": "3", "what": "set"}', "number is '3'"),
-        ('- {"event": "batch", "number": 3, "what": "call", "name": "f"}', "its text is not known"),
+        ('- {"event": "batch", "number": 3, "what": "call", "name": "f"}', "without its source text"),
     ],
 )
 def test_a_file_that_cannot_be_replayed_is_a_sentence_with_its_line(tmp_path, line, sentence):
@@ -195,6 +196,8 @@ def test_a_command_that_cannot_be_replayed_is_recorded_and_the_loop_continues(tm
     assert held == [1]
     assert [(r["number"], r["outcome"]) for r in run.commands] == [(0, "refused"), (2, "failed"), (3, "done")]
     assert [r.getMessage().split(": ", 2)[1] for r in caplog.records] == ["replay of c.yaml"] * 2
+    for _ in range(WATCHED_EVENTS_COUNT):  # so long it is read if the change lasts
+        agent.emit("batch")
     assert not parts_of(agent).sources.by_name["batch"].commands
 
 

@@ -164,4 +164,4 @@ def test_a_change_is_shown_with_its_interval_and_what_was_missed():
     from selection_promises import shown
 
     assert shown(Paired(-0.2, -0.3, -0.1, 8)) == "−20 % (−30 to −10)"
-    assert shown(Paired(-0.2, -0.3, 0.1, 8, 2)) == "−20 % (−30 to +10, 2 of 8 not there)"
+    assert shown(Paired(-0.2, -0.3, 0.1, 8, 2)) == "−20 % (−30 to +10, 2 of 8 not reached)"

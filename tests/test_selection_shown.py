@@ -122,7 +122,7 @@ def test_large_images_are_shown_small(image):
 
 def test_samples_need_a_data_set_and_a_small_count():
     selection = trained(COUNT)
-    with pytest.raises(TypeError, match="give it in place of its length"):
+    with pytest.raises(TypeError, match="pass it instead of its length"):
         selection.kept_samples()
     for wrong in (0, 65, 2.5):
         with pytest.raises(ValueError, match=r"from 1 to 64"):

@@ -147,7 +147,7 @@ def test_off_the_main_thread_the_hook_is_refused_in_a_sentence_and_nothing_is_le
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
-    assert said == ["sigterm=True: only the main thread can handle signals. Make the agent there."]
+    assert said == ["sigterm=True: only the main thread can handle signals. Create the agent there."]
     assert list(tmp_path.iterdir()) == []
 
 

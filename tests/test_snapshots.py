@@ -17,7 +17,7 @@ from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import SnapshotError
 from looptap.streams.values import snapshots
 from looptap.streams.values.device_transfer import DeviceCopy, Pending
-from looptap.streams.values.rows import MAX_NAMED_ROWS, row_of, row_type
+from looptap.streams.values.rows import MAX_NAMED_ROWS, row_of, row_type, rows
 from looptap.streams.values.snapshots import Image, snapshot, take_item
 
 DTYPES = [
@@ -96,6 +96,14 @@ def test_rows_with_ever_new_names_become_plain_tuples_at_some_point():
     back = [unpack(one) for one in raw]
     assert back == [(place,) for place in range(MAX_NAMED_ROWS + 1)]
     assert type(back[-1]) is tuple
+
+
+def test_a_row_keeps_its_names_where_a_peer_has_used_up_the_types():
+    for place in range(MAX_NAMED_ROWS + 1):
+        row_of([[f"b{place}"], place])
+    (row,) = rows(("step", "loss"))([(3, 0.5)])
+    copy, _ = snapshot(row)
+    assert (copy.step, copy.loss, copy) == (3, 0.5, (3, 0.5))
 
 
 @pytest.mark.parametrize("items", [[1, 2], [["a", "b"], 1], [[1], 1], [], [["a"]]])

@@ -58,5 +58,6 @@ def test_the_command_line_shows_them_too(hanging):
     text = warm.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     assert "in stuck_here" in text
     assert "batch: 7 events" in text
+    assert "looptap-io" not in text
     reported = warm.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=True).stdout
     assert json.loads(reported)["events"]["batch"]["count"] == 7

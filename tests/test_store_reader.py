@@ -53,6 +53,15 @@ def file(tmp_path_factory):
     return writer.path
 
 
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Return a run with 100 values in rows of their own, which are no columns."""
+    writer = Writer(tmp_path_factory.mktemp("runs") / "rows.looptap")
+    writer.append(writer.stream("loss", fields=("step", "loss")), batch(1, [(step, None) for step in range(100)]))
+    assert writer.close(30)
+    return writer.path
+
+
 @pytest.fixture
 def run(file):
     with looptap.open(file) as run:
@@ -126,7 +135,7 @@ def test_a_file_of_every_version_opens_for_ever(version, tmp_path):
     path = shutil.copy(STORES / f"version-{version}.looptap", tmp_path)
     with looptap.open(path) as run:
         assert (run.id, run.name, run.reason, run.started) == ("recorded-1", "recorded", "the run ended", 1.7e9)
-        loss, odd = run.streams
+        loss, odd, *_ = run.streams
         assert loss.values == [*((step, 1 / (step + 1)) for step in range(20)), (30, 0.25)]
         assert (loss.text, loss.on, loss.fields, loss.dropped) == ("step, loss", "batch", ("step", "loss"), 10)
         assert loss.records[1][:5] == (2, 20, 0, 0.5, 1.7e9 + 0.5)
@@ -243,12 +252,12 @@ def written(content):
         (lambda file, tmp: tmp / "absent.looptap", "cannot be opened: No such file or directory"),
         (lambda file, tmp: tmp, "is a directory without TensorBoard's event files"),
         (written(lambda good: b""), "is empty"),
-        (written(lambda good: b"step,loss\n1,2\n"), "is no run that looptap has stored"),
+        (written(lambda good: b"step,loss\n1,2\n"), "is not a run that looptap has stored"),
         (written(lambda good: good[:5000]), "damaged"),
         (written(lambda good: good[:100] + b"\xaa" * (len(good) - 100)), "damaged"),
         (lambda file, tmp: changed(file, tmp, "PRAGMA user_version = 99"), r"newer looptap \(version 99"),
         (lambda file, tmp: changed(file, tmp, "PRAGMA user_version = 0"), "version 0.*never existed"),
-        (lambda file, tmp: changed(file, tmp, "PRAGMA application_id = 1"), "no run that looptap has stored"),
+        (lambda file, tmp: changed(file, tmp, "PRAGMA application_id = 1"), "not a run that looptap has stored"),
         (lambda file, tmp: changed(file, tmp, "DROP TABLE run"), "no such table: run"),
     ],
 )
@@ -267,8 +276,8 @@ def test_a_file_that_cannot_be_opened_is_one_sentence(make, says, file, tmp_path
         "UPDATE items SET event = 'x'",
     ],
 )  # fmt: skip
-def test_a_value_that_was_never_stored_is_a_store_error(change, file, tmp_path):
-    path = Path(shutil.copy(file, tmp_path / "changed.looptap"))
+def test_a_value_that_was_never_stored_is_a_store_error(change, rows, tmp_path):
+    path = Path(shutil.copy(rows, tmp_path / "changed.looptap"))
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         with contextlib.suppress(sqlite3.IntegrityError), connection:
@@ -306,7 +315,7 @@ connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("PRAGMA journal_mode = TRUNCATE")
 connection.execute("PRAGMA cache_size = 1")
 connection.execute("BEGIN")
-connection.execute("UPDATE items SET value = 7, packed = NULL")
+connection.execute("UPDATE pages SET columns = zeroblob(200000)")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

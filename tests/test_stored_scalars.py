@@ -189,7 +189,7 @@ def test_a_file_called_like_a_live_run_does_not_hide_it(directory, here, monkeyp
     with looptap.Agent("train") as agent:
         agent.emit("batch", loss=0.5)
         assert here("plot", "train", "loss", "--save", "loss.svg", "--after", "0")[0] == 0
-    assert "is no run that looptap has stored" in here("plot", "./train")[2]
+    assert "is not a run that looptap has stored" in here("plot", "./train")[2]
 
 
 def test_names_beyond_the_bound_are_counted_and_a_run_without_a_file_gets_none(directory, monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ import sys
 from array import array
 
 import numpy as np
+import pandas
 import pytest
 from comparing_values import same
 from counts import examples
@@ -242,3 +243,40 @@ def test_a_live_stream_is_read_as_a_table(pyarrow):
     assert stream.to_arrow().select(["step", "loss"]).to_pylist()[-1] == {"step": 99, "loss": 99 / 7}
     job.run.close()
     job.agent.close()
+
+
+def test_arrays_by_name_are_the_readers_own_and_those_of_the_frame():
+    parts = [[(n, n / 2) for n in range(first, first + 10)] for first in (0, 10)]
+    for batches in (parts[:1], parts):
+        stream = Stream("s", fields=FIELDS)
+        for batch in batches:
+            events = array("q", [step for step, _ in batch])
+            stream.publish(Batch(batch[0][0] + 1, events, array("d", events), batch, 1.7e9 + 0.1))
+        expected = [row for batch in batches for row in batch]
+        loss, step = stream.to_numpy("loss", "step")
+        assert list(zip(step.tolist(), loss.tolist(), strict=True)) == expected
+        assert stream.to_numpy("loss", "event")[1].tolist() == step.tolist()
+        loss[:], step[:] = 0, 0
+        assert stream.values == expected
+        first, second = stream.to_numpy("loss", "loss")
+        first[:] = 0
+        assert second.tolist() == [loss for _, loss in expected]
+        frame = stream.to_pandas()
+        assert frame["loss"].tolist() == second.tolist()
+        walls = [1.7e9 + 0.1 + step for step, _ in expected]
+        assert frame["wall"].tolist() == pandas.to_datetime(walls, unit="s", utc=True).tolist()
+        assert set(frame["rank"]) == {0}
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(wall=st.floats(-1e10, 1e10) | st.floats(1.6e9, 2e9))
+def test_the_date_of_a_wall_clock_is_the_one_of_pandas(wall):
+    stream = Stream("s")
+    stream.publish(Batch(1, array("q", [1]), array("d", [0.0]), [1.0], wall))
+    try:
+        expected = pandas.to_datetime([wall], unit="s", utc=True)
+    except pandas.errors.OutOfBoundsDatetime:
+        with pytest.raises(pandas.errors.OutOfBoundsDatetime):
+            stream.to_pandas()
+    else:
+        assert stream.to_pandas()["wall"].tolist() == expected.tolist()

@@ -92,7 +92,7 @@ def test_values_that_are_a_group_each_close_no_group_and_say_so():
         emit(agent, [loss])
         agent.emit("epoch")
     assert (best.values, pairs.values) == ([], [1.0, 2.0])
-    assert any("closes at the end of the run; window=10 is sooner" in note for note in best.notes)
+    assert any("closes at the end of the run; use window=10 for earlier values" in note for note in best.notes)
     agent.close()
     assert flags(best) == [(1.0, 4, False)]
 

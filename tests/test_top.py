@@ -197,7 +197,7 @@ def test_a_large_change_is_asked_about_and_taken_back(job):
             await pilot.press("ctrl+u", *str(value), "enter")
 
         await pilot.press("u")
-        await until(pilot, lambda: "nothing to take back" in shown(app), "nothing")
+        await until(pilot, lambda: "nothing to undo" in shown(app), "nothing")
         await set_factor(1)
         await until(pilot, lambda: "set echo.factor: 2 → 1" in shown(app), "a small change")
         await until(pilot, lambda: "echo.factor = 1" in shown(app), "its value")

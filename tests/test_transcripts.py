@@ -100,7 +100,7 @@ def test_a_client_of_an_older_major_is_refused_with_both_versions(version):
     answer = heard(bytes.fromhex(hello))
     assert (kind, type(answer)) == (">", m.Refused)
     assert answer.reason == (
-        f"the client speaks protocol {version} and the agent {TODAY}; install the same looptap on both."
+        f"the client uses protocol {version} and the agent {TODAY}; install the same version on both sides."
     )
 
 
@@ -128,7 +128,7 @@ def test_an_agent_of_an_older_major_is_an_error_with_both_versions(version):
     with pytest.raises(VersionMismatch) as caught:
         Run(Answer(answers[0]), timeout=5)
     assert str(caught.value) == (
-        f"The agent speaks protocol {version} and this client {TODAY}; install the same looptap on both sides."
+        f"The agent speaks protocol {version} and this client {TODAY}; install the same looptap version on both sides."
     )
 
 
@@ -288,7 +288,9 @@ def test_a_hello_of_a_newer_minor_with_unknown_fields_is_accepted():
 def test_a_hello_of_another_major_gets_a_sentence_with_both_versions(more):
     answer = heard(msgspec.msgpack.encode({"t": "hello", "version": [9, 3]} | more))
     assert isinstance(answer, m.Refused)
-    assert answer.reason == (f"the client speaks protocol 9.3 and the agent {TODAY}; install the same looptap on both.")
+    assert answer.reason == (
+        f"the client uses protocol 9.3 and the agent {TODAY}; install the same version on both sides."
+    )
 
 
 class Answer:
@@ -329,5 +331,5 @@ def test_an_agent_of_another_major_is_an_error_with_both_versions(reply):
     with pytest.raises(VersionMismatch) as caught:
         Run(Answer(reply), timeout=5)
     assert str(caught.value) == (
-        f"The agent speaks protocol 9.3 and this client {TODAY}; install the same looptap on both sides."
+        f"The agent speaks protocol 9.3 and this client {TODAY}; install the same looptap version on both sides."
     )

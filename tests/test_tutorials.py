@@ -1,17 +1,20 @@
 """The notebooks of notebooks/ run from a clean kernel and are readable as saved."""
 
+import io
 import itertools
 import json
 import os
 import re
 import shutil
 import sys
+from base64 import b64decode
 from pathlib import Path
 
 import psutil
 import pytest
 import warm
-from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET, pictures, read
+from PIL import Image
+from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET, executed, pictures, read
 from waiting import soon
 
 MOST = 300_000
@@ -82,6 +85,29 @@ def test_a_job_ends_also_where_a_cell_fails(tmp_path):
     assert done.returncode != 0
     assert "ZeroDivisionError" in done.stderr
     soon(lambda: not left(tmp_path))
+
+
+def test_a_picture_under_a_cell_shows_what_the_cell_saw(tmp_path):
+    import nbformat
+
+    cells = [
+        "import looptap\nfrom looptap.testing import pair\nagent, run = pair('story')",
+        "loss = run.stream('loss', on='batch')",
+        "for step in range(9): agent.emit('batch', loss=step)\nlooptap.plot(loss)",
+        "for step in range(90): agent.emit('batch', loss=step)\nlooptap.plot(loss)",
+    ]
+    book = executed(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), tmp_path)
+    assert [cell.execution_count for cell in book.cells] == [1, 2, 3, 4]
+    early, late = ([one.data["image/png"] for one in outputs(book) if "image/png" in one.get("data", {})])
+    pixels = [Image.open(io.BytesIO(b64decode(image))).convert("RGB").tobytes() for image in (early, late)]
+    assert pixels[0] != pixels[1]
+
+
+@each
+def test_a_notebook_asks_ordinary_questions_and_sets_no_clock(path):
+    code = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "code")
+    assert "math.inf" not in code, "a job that allows queries more says so once, where it makes its agent"
+    assert not re.findall(r"monotonic|(?:job|jobs|guard)\.wait\(\d|communicate\(timeout", code)
 
 
 @each

@@ -73,7 +73,7 @@ def test_a_leap_is_a_factor_above_ten_or_none_at_all(old, new, large):
 def test_set_in_python_never_asks_and_returns_a_warning(still):
     agent, run, *_ = still
     outcome = done(agent, run, run.set, "settings['rate']", 5000.0)
-    assert outcome.warning == "a change by a factor of 10,000; undo takes it back"
+    assert outcome.warning == "a change by a factor of 10,000; undo reverts it"
     assert "factor of 10,000" in repr(outcome)
     assert "factor of 10,000" in str(outcome)
     assert run.commands[-1]["warning"] == outcome.warning
@@ -85,7 +85,7 @@ def test_set_in_python_never_asks_and_returns_a_warning(still):
 
 def test_the_last_change_is_taken_back_as_a_change_of_its_own(still):
     agent, run, *_ = still
-    with pytest.raises(ControlError, match="nothing to take back"):
+    with pytest.raises(ControlError, match="nothing to undo"):
         run.undo()
     done(agent, run, run.set, "echo.factor", 3)
     done(agent, run, run.set, "echo.rate", 5.0)
@@ -97,7 +97,7 @@ def test_the_last_change_is_taken_back_as_a_change_of_its_own(still):
         0.01,
         2,
     )
-    assert "takes back 0.01 → 5.0" in str(outcome)
+    assert "reverts 0.01 → 5.0" in str(outcome)
     assert outcome.warning == ""  # it leads back to where the control was
     outcome = done(agent, run, run.undo)  # the undo was the last change
     assert (outcome.name, outcome.new) == ("echo.rate", 5.0)
@@ -111,7 +111,7 @@ def test_a_change_that_the_job_or_another_client_has_overtaken_is_not_taken_back
     agent, run, echo = still
     meant = done(agent, run, run.set, "echo.factor", 3)
     echo.factor = 5
-    with pytest.raises(ControlError, match="the job has changed it since: it is 5 now, and nothing is taken back"):
+    with pytest.raises(ControlError, match="the job has changed it since: it is 5 now, and nothing is undone"):
         run.undo()
     done(agent, run, run.set, "echo.factor", 4)
     with pytest.raises(ControlConflict, match="was changed to 4 by"):
@@ -271,7 +271,7 @@ def test_an_undo_is_done_on_all_ranks_or_on_none(directory):
         assert alone.id != change.id
         run.undo()
         freeze(children[1].pid)
-        with pytest.raises(NoSuchRun, match="nothing is taken back"):
+        with pytest.raises(NoSuchRun, match="nothing is undone"):
             run.undo()
         os.kill(children[1].pid, signal.SIGCONT)
 
@@ -295,7 +295,7 @@ def test_without_a_terminal_a_large_change_and_a_stop_need_yes(job, here):
     assert "must be a whole number from 1 to 100" in here("set", "small", "echo.factor", "900")[2]  # it asks in vain
     code, out, _ = here("set", "small", "echo.rate", "5", "--yes")
     assert (code, echo.rate) == (0, 5.0)
-    assert out.endswith("; a change by a factor of 500; undo takes it back\n")
+    assert out.endswith("; a change by a factor of 500; undo reverts it\n")
     assert here("undo", "small")[1].startswith("undo echo.rate: 5.0 → 0.01, at batch")
     assert here("undo", "small")[0] == 2
     assert here("undo", "small", "echo.factor")[0] == 0

@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from waiting import soon
 
 import looptap
-from looptap.agent.loop import graph_capture
 from looptap.agent.loop.thread_time import thread_usage
+from looptap.streams.preserving import graph_capture
 from looptap.testing import pair, parts_of
 
 EXCEPTIONS = [

@@ -265,7 +265,7 @@ def test_who_changed_what_is_no_stream_of_a_reader():
 
 def test_what_a_reader_waits_for_and_what_fails_names_nothing_else():
     job, _ = declared_job()
-    for name, query, on in (("waits", "step", "rare"), ("fails", "step, lss", "batch")):
+    for name, query, on in (("waits", "step", "rare"), ("fails", "step, absent", "batch")):
         job.agent.stream(name, query, on=on)
         job.run.export(name)
     job.agent.emit("batch", step=20, loss=0.5, other=1)
@@ -281,7 +281,7 @@ def test_what_a_reader_waits_for_and_what_fails_names_nothing_else():
         shown += [repr(picture) for picture in plot.pictures()]
     text = "\n".join(shown)
     assert "waiting for the first value of 'waits'" in text
-    assert "no observable 'lss'" in text
+    assert "no observable 'absent'" in text
     assert not [word for word in ("secret", "hidden", "other", "key") if word in text]
     viewer.close()
     job.agent.close()

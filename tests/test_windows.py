@@ -205,10 +205,33 @@ def test_a_page_shows_the_charts_without_scripts_and_escaped(tmp_path):
     assert opened == [path.as_uri()]
     assert "<title>&lt;i&gt;small&lt;/i&gt; – ended: &lt;u&gt;</title>" in text
     assert not any(mark in text for mark in ("<script", "<b>", "<i>", "<u>", "refresh"))
-    assert "refresh" in page.page(Plot(stream), "small", again=2.0)
+    assert "refresh" in page.Page(Plot(stream), path).html("small", again=2.0)
     picture = base64.b64decode(text.split("base64,")[1].split('"')[0])
     shot = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
     assert len(pixels(shot, BLUE)) > 300
+
+
+def test_a_page_moves_its_charts_and_ends_with_a_new_picture(tmp_path):
+    values = [(step, 1 / (step + 1), step**2) for step in range(40)]
+
+    class Growing:
+        shape = (1, 2)
+        pulled = 0
+
+        def pictures(self):
+            streams = [
+                looptap.stream_of(values[: self.pulled], fields=("step", name, "y"), name=name) for name in ("a", "b")
+            ]
+            plot = Plot(*streams, rows=1)
+            plot.pull()
+            return plot.pictures()
+
+    growing, shots = Growing(), []
+    shown = page.Page(growing, tmp_path / "page.html")
+    for growing.pulled in (2, 20, 40):
+        shots.append(shown.html("loss", 2.0).split("base64,")[1])
+    assert len(set(shots)) == 3
+    assert shown.html("loss") == page.Page(growing, tmp_path / "new.html").html("loss")
 
 
 # ---------------------------------------------------------------- what is plotted

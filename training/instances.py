@@ -61,8 +61,9 @@ class WithIndex:
         if not hasattr(dataset, "__getitem__") or _is_stream(dataset):
             kind = type(dataset).__name__
             raise TypeError(
-                f"dataset={dataset!r:.60} has no indices: a {kind} cannot be asked for one item by its number. Give "
-                "a map-style data set, with __getitem__ and __len__; of a DataLoader, loader.dataset."
+                f"dataset={dataset!r:.60} has no indices: a {kind} cannot return an item by its index. Give "
+                "a map-style data set, with __getitem__ and __len__; of a DataLoader, loader.dataset. Of a stream, say "
+                "what its index is: indexed_stream of looptap.training.indexed_stream."
             )
         try:
             len(dataset)
@@ -193,6 +194,8 @@ def stated_length(loader: Any, name: str = "expected_length") -> float | None:
     """
     for holder in (loader, _attribute(loader, "batch_sampler")):
         found = _attribute(holder, name)
+        if found is None:  # as usual, and read at each look at a progress
+            continue
         with contextlib.suppress(Exception):  # a whole number may be too large for a float
             if isinstance(found, Real) and not isinstance(found, bool) and 0 <= float(found) < math.inf:
                 return float(found)

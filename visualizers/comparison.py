@@ -87,6 +87,8 @@ class RunTable(Sequence[ComparedRun]):
         Numbers come in rising order, ``best(acc)`` and the like in falling order where the largest is best, unless
         ``descending`` says. Runs without a value are last.
         """
+        if not self.rows:
+            return self
         wanted = self._expression(expression)
         falling = self._falling(expression) if descending is None else descending
         values = [(row, wanted.of(row)) for row in self.rows]
@@ -231,14 +233,18 @@ def compare(*sources: Any, x: str = "step", best: Mapping[str, str] | None = Non
 
     ``looptap.compare(runs)`` takes a list of runs, live or stored, of paths, folders and patterns of stored ones, or of
     what `looptap.runs` lists, and returns a `RunTable`: settings, final and best numbers, duration, state; to sort, to
-    filter, to draw. The best is the largest or the smallest number by the name of the line, or as ``best`` says:
-    ``best={"margin": "max"}``.
+    filter, to draw.
 
-    ``looptap.compare(old, run, "loss", "error")`` draws a chart for each name with a line for each run; streams may
-    stand in place of runs and names, and then share one chart. ``x`` is "step", "epoch", "time" (seconds since the
-    start of each run), "wall" or a field; ``how`` is what `plot` takes besides. `Plot.summary` is the table of final
-    and best values. A run without a stream of that name is left out, with a note on the chart; an error is raised if
-    none has it.
+    ``looptap.compare(old, run, "loss", "error")`` draws a chart for each name with a line for each run. Instead of runs
+    and names you can pass streams, which then share one chart. `Plot.summary` is the table of final and best values. A
+    run without a stream of that name is left out, with a note on the chart; if no run has it, an error is raised.
+
+    Args:
+        sources: A list of runs, or runs and the names of their streams.
+        x: Of charts: "step", "epoch", "time" (seconds since the start of each run), "wall" or a field.
+        best: Of the table: which number is the best of a line, as in ``{"margin": "max"}``; by default its name decides
+            between the largest and the smallest.
+        how: What `plot` takes besides.
 
     >>> import looptap
     >>> one, two = (looptap.stream_of([0.5, rest], name="loss") for rest in (0.25, 0.125))
@@ -247,7 +253,7 @@ def compare(*sources: Any, x: str = "step", best: Mapping[str, str] | None = Non
     """
     if len(sources) == 1 and isinstance(sources[0], list | tuple):
         if how or x != "step":
-            raise TypeError(f"a table of runs takes best= only, not {', '.join([*how, 'x'])}.")
+            raise TypeError(f"a table of runs accepts only best=, not {', '.join([*how, 'x'])}.")
         return table_of(sources[0], best)
     check_options("compare", how, Plot)
     names = [one for one in sources if isinstance(one, str)]

@@ -33,12 +33,22 @@ Streams: TypeAlias = Stream | Sequence[Stream]
 class Plot:
     """Charts of streams in ``rows`` rows; a tuple or list of streams shares a chart.
 
-    ``chart`` is the kind for all of them, by default chosen by the first values; ``x`` is what is drawn over: "step",
-    "epoch", "event", "time" (seconds since the start of the run), "wall", or a field; ``y`` names the fields that are
-    drawn, ``color`` is a colour, or the field that colours points. ``keep`` bounds the frames to look back at.
-    ``log`` names the logarithmic axes, as in "y"; by default y is if a positive series spans more than 3 decades.
-    ``smooth=0.9`` draws a moving average over the faint line, ``clip`` leaves outliers out of the limits, ``xlim`` and
-    ``ylim`` are (low, high).
+    Args:
+        streams: Each gets a chart; those in a tuple or list share one.
+        chart: The kind of all charts; by default the first values decide.
+        rows: The number of rows; by default about as many as columns.
+        x: What is drawn over: "step", "epoch", "event", "time" (seconds since the start of the run), "wall", or a
+            field.
+        y: The field or fields that are drawn.
+        color: A colour, or the field that colours points.
+        title: The title of all charts.
+        keep: The maximum number of frames to keep.
+        log: The logarithmic axes, as in "y"; by default y is if a positive series spans more than 3 decades.
+        smooth: The weight of a moving average over the faint line, 0 to below 1, such as 0.9.
+        clip: True leaves outliers out of the limits.
+        xlim: The limits of x, (low, high); None is free.
+        ylim: The limits of y, (low, high); None is free.
+
     Raises TypeError for what is not a stream, ValueError for an unknown ``chart``, IncompatibleStreams for streams
     that do not share axes.
 
@@ -91,8 +101,12 @@ class Plot:
     def add(self, *streams: Streams, to: int | None = None, **how: Any) -> None:
         """Give each stream a chart of its own, or draw it on the chart ``to`` (from 0).
 
-        ``how`` is what `Chart.add` takes: ``axis="right"``, ``color``, ``dash``, ``name``, ``y``. Raises
-        IncompatibleStreams.
+        Args:
+            streams: The streams.
+            to: The chart, counted from 0; by default new ones.
+            how: What `Chart.add` takes: ``axis="right"``, ``color``, ``dash``, ``name``, ``y``.
+
+        Raises IncompatibleStreams.
         """
         check_options("Plot.add", how, Chart.add)
         for group in streams:
@@ -107,7 +121,11 @@ class Plot:
                     self.cells[to].add(stream, **how)
 
     def remove(self, *streams: Streams) -> None:
-        """Stop drawing these streams; a chart without streams is removed."""
+        """Stop drawing these streams; a chart without streams is removed.
+
+        Args:
+            streams: The streams.
+        """
         for group in streams:
             for stream in _group(group):
                 for cell in self.cells:
@@ -115,7 +133,11 @@ class Plot:
         self.cells[:] = [cell for cell in self.cells if cell.streams]
 
     def marks(self, source: Any) -> None:
-        """Draw the commands of ``source``, in addition to those of the streams' runs."""
+        """Draw the commands of ``source``, in addition to those of the streams' runs.
+
+        Args:
+            source: A run, live or stored.
+        """
         for cell in self.cells:
             cell.marks(source)
 
@@ -138,7 +160,9 @@ class Plot:
     def pictures(self, *, raw: bool = False, whole: bool = False) -> list[Picture]:
         """Return the picture of each chart.
 
-        ``raw`` leaves smoothing to the surface, ``whole`` has all kept points.
+        Args:
+            raw: True leaves smoothing to the surface.
+            whole: True has all kept points.
         """
         return [cell.draw(raw=raw, whole=whole) for cell in self.cells]
 
@@ -153,8 +177,12 @@ class Plot:
         """Write the current pictures to a file of one of seven kinds.
 
         The suffix is .png, .svg, .pdf, .html, .txt, .csv (all kept numbers) or .gif (the kept frames of the chart that
-        has the most). Waits up to a second for the commands of a live run. Raises ValueError for an unknown suffix,
-        ImportError if the library for it is not installed.
+        has the most). Waits up to a second for the commands of a live run.
+
+        Args:
+            path: The file.
+
+        Raises ValueError for an unknown suffix, ImportError if the library for it is not installed.
         """
         saving = import_module("looptap.visualizers.surfaces.saving")
         self.pull()
@@ -176,7 +204,11 @@ class Plot:
     def show(self, *, place: str = "", block: bool | None = None, title: str = "") -> Any:
         """Show the plot in a window, the browser or the terminal: the first that works.
 
-        ``place`` is "window", "browser" or "terminal"; without ``block`` a script waits until it is closed.
+        Args:
+            place: "window", "browser" or "terminal"; by default the first that works.
+            block: True waits until it is closed; by default a script does, and a session after ``pyplot.ion()`` does
+                not.
+            title: Of the window or page; by default the runs.
         """
         return import_module("looptap.visualizers.surfaces.showing").show(self, place=place, block=block, title=title)
 

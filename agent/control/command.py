@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from looptap.agent.control.job_hooks import JobHooks, short
+from looptap.agent.control.job_hooks import JobHooks, Trigger, short
+from looptap.agent.control.process_group import group
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.replies import PENDING, CommandRecord
@@ -31,8 +32,8 @@ DONE, FAILED, REFUSED = "done", "failed", "refused"
 DOUBTFUL, CANCELLED = "in doubt", "cancelled"
 """Outcomes of a record other than `PENDING`: it ran, it raised, it was not allowed to run, it did not run here but
 may have run on other ranks, it was cancelled."""
-NOT_BEGUN = "Ctrl-C in the job came before this command had begun: nothing is done."
-INTERRUPTED = "interrupted by Ctrl-C in the job: it has begun, and may have done a part or all of its work."
+NOT_BEGUN = "Ctrl-C in the job came before this command began: nothing was done."
+INTERRUPTED = "interrupted by Ctrl-C in the job: it had begun, and may have done part or all of its work."
 
 FollowUp: TypeAlias = Callable[[], None]
 """An action of the loop thread after the event: wait, or raise."""
@@ -119,13 +120,28 @@ class LoopCommand:
         ``record.on``.
         """
         safe, wanted = self.check(), self.record.on
-        if wanted and safe and wanted not in safe:
-            allowed = " or ".join(map(repr, safe))
-            name = self.record.name or self.record.what
-            raise ControlError(f"{name} may be done at {allowed} events only, not at {wanted!r:.80}.")
-        self.note(on=wanted or (safe[0] if safe else self.job.default_event))
+        name = self.record.name or self.record.what
         if self.record.checkpoint:
-            self.job.saving()
+            saving = self.job.saving()
+            self.check_ranks(saving, "a checkpoint")
+            both = tuple(one for one in safe if one in saving.at) if safe and saving.at else safe or saving.at
+            if not both and safe:
+                raise ControlError(
+                    f"{name} may be done at {_listed(safe)} events only, and a checkpoint at {_listed(saving.at)}: "
+                    "save one first, with run.checkpoint()."
+                )
+            safe = both
+        if wanted and safe and wanted not in safe:
+            raise ControlError(f"{name} may be done at {_listed(safe)} events only, not at {wanted!r:.80}.")
+        self.note(on=wanted or (safe[0] if safe else self.job.default_event))
+
+    def check_ranks(self, trigger: Trigger, name: str) -> None:
+        """Raise ControlError if all ranks have to do what only this one is asked to."""
+        if trigger.together and not self.record.agreed and group() is not None:
+            raise ControlError(
+                f"{name} is made by all ranks of this job together, and only this one was asked: ask all of them, "
+                "which is what a command does without ranks=."
+            )
 
     def note(self, **changes: Any) -> None:
         """Replace the record by a copy with these ``changes``."""
@@ -216,6 +232,7 @@ class LoopCommand:
         except BaseException as error:
             self.error = _with_notes(f"{type(error).__name__}: {error}", error)
             self._traceback = format_error(error, self.source)
+        self.job.watches.after(self)
         self._finish()
         return then
 
@@ -257,6 +274,10 @@ class LoopCommand:
         self.release()
         self.over = True
         self._finished(self)
+
+
+def _listed(events: tuple[str, ...]) -> str:
+    return " or ".join(map(repr, events))
 
 
 def _refusal(kind: str) -> str:

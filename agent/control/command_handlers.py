@@ -7,9 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.control.command import LoopCommand, Requester
-from looptap.agent.control.command_kinds import BY_NAME, RestoreControl, RunCode, SetControl, UnknownCommand
+from looptap.agent.control.command_kinds import (
+    BY_NAME,
+    RecordSteps,
+    RestoreControl,
+    RunCode,
+    SetControl,
+    UnknownCommand,
+)
 from looptap.agent.control.command_log import CommandLog
 from looptap.agent.control.job_hooks import MAX_RESULT_BYTES, JobHooks
+from looptap.agent.control.knobs.control_watch import ControlWatches
 from looptap.agent.control.rank_consensus import RankConsensus
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.query_registry import QueryRegistry
@@ -32,7 +40,9 @@ class CommandService:
         finished: Callable[[LoopCommand], None],
     ) -> None:  # fmt: skip
         self._queries, self._finished = queries, finished
-        self.job = JobHooks(sources, groups[0] if groups else "batch")
+        self.job = JobHooks(
+            sources, groups[0] if groups else "batch", ControlWatches(queries.at_next, "".join(groups[1:2]))
+        )
         self.commands = CommandLog(limits.commands_per_second)
         self.agreement = RankConsensus(self.commands, queries, sources, limits.agreement)
 
@@ -59,6 +69,8 @@ class CommandService:
         command = kind(self.job, record, self._finished)
         if isinstance(command, SetControl):
             command.expected = expected
+        if isinstance(command, RecordSteps):
+            command.at_next = self._queries.at_next
         return command
 
     def restore(self, name: str, value: Any, event: Event) -> str:
@@ -108,7 +120,9 @@ class CommandService:
         if self.commands.known(message.id, requester, again=bool(message.ranks)):
             return None
         if message.what in ("outcome", "cancel"):
-            raise ControlError(f"no command with the id {message.id!r:.80} is remembered.")
+            raise ControlError(
+                f"the job remembers no command with the id {message.id!r:.80}; run.commands lists those that it does."
+            )
         record = CommandRecord(
             id=message.id, client=client, what=message.what, name=message.name, on=message.on, value=_value(message),
             schedule=message.schedule, checkpoint=message.checkpoint, agreed=message.ranks,
@@ -141,7 +155,7 @@ class CommandService:
 
     def _cancel(self, client: str, id: str) -> None:
         """Cancel a command, unless it has begun."""
-        error = CommandCancelled(f"this command was called off by {client or 'a client'}: nothing is done.")
+        error = CommandCancelled(f"this command was cancelled by {client or 'a client'}: nothing was done.")
         if self.agreement.call_off(id, error):
             return
         if (command := self.commands.waiting(id)) is not None:

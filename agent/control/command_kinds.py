@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from looptap.agent.control.command import CommandResult, LoopCommand
-from looptap.agent.control.controls import BoundControl, ControlChange
+from looptap.agent.control.command import DONE, CommandResult, FollowUp, LoopCommand
 from looptap.agent.control.job_hooks import JobHooks, Trigger, short
-from looptap.agent.control.optimizer_controls import FREEZE, SCALE, THAW
+from looptap.agent.control.knobs.controls import BoundControl, ControlChange
+from looptap.agent.control.knobs.optimizer_controls import FREEZE, SCALE, THAW
 from looptap.agent.control.process_group import group
+from looptap.agent.control.profiling.memory_recorder import MemoryRecorder
+from looptap.agent.control.profiling.step_profiler import StepProfiler
+from looptap.agent.control.profiling.step_recorder import MAX_STEPS, StepRecorder
+from looptap.agent.loop.event_sources import EventCommand
 from looptap.agent.queries.code_loading import code_of
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
@@ -20,6 +25,7 @@ from looptap.streams.events import Event
 from looptap.streams.expressions import nearest
 from looptap.streams.loop_observer import LoopObserver
 from looptap.streams.operators.pipeline import Mapped
+from looptap.streams.values.snapshots import snapshot
 
 
 class SetControl(LoopCommand):
@@ -61,7 +67,10 @@ class SetControl(LoopCommand):
             schedule=schedule, was_frozen=was_frozen,
         )  # fmt: skip
         far = leap(old, new)
-        self.note(new=new, version=version, warning=far and f"a change {far}; undo takes it back")
+        self.note(new=new, version=version, warning=far and f"a change {far}; undo reverts it")
+        # What a schedule drives on changes at its steps, and a word such as "auto" leaves the number to the job.
+        if new is reached and (schedule == FREEZE or not control.schedules):
+            self.job.watches.begin(self, self.record.event, reached, self.job.controls)
         return CommandResult()
 
 
@@ -97,7 +106,7 @@ class UndoControl(SetControl):
         """Set the control to its former value, after the same checks."""
         control = self.job.controls.find(self.record.name)
         change, value, schedule = self._former(control)
-        self.note(schedule=schedule, note=f"takes back {change.old!r:.60} → {change.new!r:.60} of {_client(change)}")
+        self.note(schedule=schedule, note=f"reverts {change.old!r:.60} → {change.new!r:.60} of {_client(change)}")
         result = self._set(control, value)
         self.note(warning="")  # it leads to where the control was before
         return result
@@ -106,11 +115,11 @@ class UndoControl(SetControl):
         """Return the change, and how to take it back: a value and a schedule."""
         name, change = control.name, self.job.controls.changes.last(control.name)
         if change is None:
-            raise ControlError(f"no command has changed {name!r} in this run: there is nothing to take back.")
+            raise ControlError(f"no command has changed {name!r} in this run: there is nothing to undo.")
         if self.record.value not in (None, change.id):
             raise ControlConflict(
                 f"{name!r} was changed to {change.new!r:.80} by {_client(change)} {change.age:.0f} s ago, after the "
-                "change that you mean: nothing is taken back. Look at run.commands, and call run.undo() again."
+                "change that you mean: nothing is undone. Look at run.commands, and call run.undo() again."
             )
         now = control.value()
         if change.schedule in (SCALE, THAW):
@@ -118,7 +127,7 @@ class UndoControl(SetControl):
         if now != change.reached:
             raise ControlError(
                 f"{name!r} was set to {change.new!r:.80} by {_client(change)}, and the job has changed it since: it is "
-                f"{now!r:.80} now, and nothing is taken back. Before it was {change.old!r:.80}."
+                f"{now!r:.80} now, and nothing is undone. Before it was {change.old!r:.80}."
             )
         if change.schedule == FREEZE and not change.was_frozen:
             return change, now, THAW
@@ -136,10 +145,11 @@ class CallTrigger(LoopCommand):
         self._trigger = triggers.get(name)
         if self._trigger is None:
             near = nearest(name, triggers)
-            raise ControlError(
-                f"this job has no trigger {name!r:.80}; there are: {', '.join(triggers) or 'none'}."
-                f"{' ' * bool(near)}{near}"
-            )
+            there = f"there are: {', '.join(triggers)}." if triggers else (
+                f"it has none at all. It offers one by agent.trigger({name!r:.80}, function)."
+            )  # fmt: skip
+            raise ControlError(f"this job has no trigger {name!r:.80}; {there}{' ' * bool(near)}{near}")
+        self.check_ranks(self._trigger, repr(name))
         return self._trigger.at
 
     def apply(self, event: Event) -> CommandResult:
@@ -158,6 +168,7 @@ class SaveCheckpoint(CallTrigger):
     def check(self) -> tuple[str, ...]:
         """Find the host's checkpoint function. Raises ControlError."""
         self._trigger = self.job.saving()
+        self.check_ranks(self._trigger, "a checkpoint")
         self.note(checkpoint=False)  # it is one itself
         return self._trigger.at
 
@@ -246,6 +257,81 @@ class RunCode(LoopCommand):
         self._code = self._pipeline = None
 
 
+class RecordSteps(LoopCommand):
+    """A command that records steps of the loop; it ends with what was recorded."""
+
+    at_next: Callable[[str, EventCommand], None]
+
+    def make(self, steps: int) -> StepRecorder:
+        """Return the recorder. Raises ControlError for a wrong file."""
+        raise NotImplementedError
+
+    def check(self) -> tuple[str, ...]:
+        """Check the number of steps, and the path. Raises ControlError."""
+        steps = self.record.value
+        if type(steps) is not int or not 1 <= steps <= MAX_STEPS:
+            raise ControlError(f"{self.record.what} takes 1 to {MAX_STEPS} steps, not {steps!r:.80}.")
+        self._recorder, self._started = self.make(steps), False
+        return ()
+
+    def run(self, event: Event) -> FollowUp | None:
+        """Start the recorder at the first event, and count the others as steps."""
+        if self.over:
+            return None
+        try:
+            if not self._started:
+                if not self.claim(self):
+                    return None
+                self.note(event=event._source.name, number=event._number, time=time.time())
+                if self.job.recorder is not None:
+                    raise ControlError("another profile or record of memory is being made: ask again after it.")
+                self._recorder.start(self._recorded)
+                self.job.recorder, self._started = self._recorder, True
+            elif self._recorder.here() and self._recorder.step(event):
+                self._release()
+                return None
+            self.at_next(self.record.on, self.run)
+        except ControlError as error:
+            self._release()
+            self.error, self.kind = str(error), type(error).__name__
+            self._finish()
+        return None
+
+    def _release(self) -> None:
+        if self.job.recorder is self._recorder:
+            self.job.recorder = None
+
+    def _recorded(self, found: Any, problem: str) -> None:
+        """Report what was recorded. Thread of the recorder."""
+        self._release()
+        if problem:
+            self.error, self.kind = problem, ControlError.__name__
+        else:
+            self.value, self.size = snapshot(found)
+            self.note(outcome=DONE, result=found if isinstance(found, str) else None)
+        self._finish()
+
+
+class ProfileSteps(RecordSteps):
+    """A command that has torch's profiler trace steps."""
+
+    def make(self, steps: int) -> StepRecorder:
+        """Return the profiler. Raises ControlError for a wrong path."""
+        if not self.record.name.endswith(".json.gz"):
+            raise ControlError(f"the file of a profile ends in .json.gz, unlike {self.record.name!r:.120}.")
+        return StepProfiler(self.record.name, steps)
+
+
+class RecordMemory(RecordSteps):
+    """A command that reports which lines and tensors hold memory."""
+
+    def make(self, steps: int) -> StepRecorder:
+        """Return the recorder. Raises ControlError for a wrong path."""
+        if self.record.name and not self.record.name.endswith(".pickle"):
+            raise ControlError(f"the file of a memory snapshot ends in .pickle, unlike {self.record.name!r:.120}.")
+        return MemoryRecorder(self.record.name, steps)
+
+
 class UnknownCommand(LoopCommand):
     """A command with a name that this version does not know."""
 
@@ -256,7 +342,7 @@ class UnknownCommand(LoopCommand):
 
 BY_NAME: dict[str, type[LoopCommand]] = {
     "set": SetControl, "undo": UndoControl, "trigger": CallTrigger, "checkpoint": SaveCheckpoint, "stop": StopLoop,
-    "pause": PauseLoop,
+    "pause": PauseLoop, "profile": ProfileSteps, "memory": RecordMemory,
 }  # fmt: skip
 """The kinds of commands by name; code has a message type of its own."""
 

@@ -6,13 +6,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from looptap.agent.control.controls import BoundControls
+from looptap.agent.control.knobs.control_watch import ControlWatches
+from looptap.agent.control.knobs.controls import BoundControls
 from looptap.agent.control.pause import Pause
 from looptap.agent.control.process_group import group
+from looptap.agent.control.profiling.step_recorder import StepRecorder
 from looptap.agent.loop.event_sources import EventSources
 from looptap.protocol.replies import ControlReport
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError, LooptapError
+from looptap.streams.events import held
 from looptap.streams.loop_observer import LoopObserver
 from looptap.streams.values.snapshots import snapshot
 
@@ -28,15 +31,19 @@ class Trigger(NamedTuple):
     function: Callable[[], Any]
     at: tuple[str, ...]
     doc: str
+    together: bool = False
+    """True if all ranks of the job have to call it at the same event."""
 
 
 class JobHooks:
     """The host's declarations for clients, and its observers of commands and pauses."""
 
-    def __init__(self, sources: EventSources, default_event: str) -> None:
+    def __init__(self, sources: EventSources, default_event: str, watches: ControlWatches) -> None:
         self.default_event = default_event
         """The event type for commands that name none and are safe at any."""
-        self.controls = BoundControls(lambda: sources.exposed)
+        self.controls = BoundControls(lambda: {name: held(thing) for name, thing in [*sources.exposed.items()]})
+        self.watches = watches
+        """Whether the job keeps what commands have set."""
         self.triggers: dict[str, Trigger] = {}
         self.checkpoint: Trigger | None = None
         self.pause = Pause()
@@ -44,13 +51,15 @@ class JobHooks:
         self.stop_requested = False
         self.stop_was_read = False
         """True once the host has read `Agent.stop_requested`."""
+        self.recorder: StepRecorder | None = None
+        """The one that runs: a profile, or a record of memory."""
         self.observers = ExposedObservers(sources.exposed)
         self.exclude_pause = sources.exclude_pause
 
     def saving(self) -> Trigger:
         """Return the checkpoint function. Raises ControlError if none is declared."""
         if self.checkpoint is None:
-            raise ControlError("this job cannot save a checkpoint: it says how with agent.checkpoint(function).")
+            raise ControlError("this job cannot save a checkpoint: it must first call agent.checkpoint(function).")
         return self.checkpoint
 
     def describe(self, path: str = "") -> ControlReport:
@@ -61,6 +70,18 @@ class JobHooks:
             may_pause=self.pause.most(group()),
         )  # fmt: skip
 
+    def end_recording(self) -> None:
+        """End a recording, since no event ends it any more."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.abandon()
+
+    def after_fork(self) -> None:
+        """End in a forked child what it has inherited of a recording."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.after_fork()
+
     def close(self) -> None:
         """Release the host's objects, and end a pause."""
         self.pause.resume()
@@ -70,15 +91,26 @@ class JobHooks:
 
 
 class ExposedObservers:
-    """The `LoopObserver`s among an agent's exposed objects. Loop thread only."""
+    """The `LoopObserver`s among an agent's exposed objects."""
 
     def __init__(self, exposed: Mapping[str, Any]) -> None:
         self._exposed = exposed
 
     def current(self) -> LoopObserver:
-        """Return one observer that passes calls on to all that are exposed now."""
+        """Return one observer that passes calls on to all of now. Loop thread only."""
         found = {id(one): one for one in list(self._exposed.values()) if issubclass(type(one), LoopObserver)}
         return _EachOf(tuple(found.values()))
+
+    def facts_to_keep(self) -> dict[str, Any]:
+        """Return what they keep for later runs, by exposed name. Any thread."""
+        found = {}
+        for name, one in list(self._exposed.items()):
+            if issubclass(type(one), LoopObserver):
+                try:
+                    found[name] = one.facts_to_keep()
+                except Exception as error:
+                    log.warning("looptap: %s of an exposed object raised %r.", type(one).__name__, error)
+        return {name: facts for name, facts in found.items() if facts is not None}
 
 
 class _EachOf(LoopObserver):
@@ -109,9 +141,9 @@ def short(value: Any) -> Any:
         return f"{value!r:.200}"
 
 
-def checked_trigger(function: Callable[[], Any], at: Any, doc: str, what: str) -> Trigger:
+def checked_trigger(function: Callable[[], Any], at: Any, doc: str, what: str, together: bool = False) -> Trigger:
     """Build the trigger of a host function. Raises ControlError."""
     if not callable(function):
         raise ControlError(f"{what} is a function without arguments, not {function!r:.80}.")
     doc = doc or (getattr(function, "__doc__", None) or "").strip().split("\n")[0]
-    return Trigger(function, Control(at=at).at, doc)
+    return Trigger(function, Control(at=at).at, doc, together)

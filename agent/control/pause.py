@@ -53,7 +53,9 @@ class Pause:
         """
         most = self.most(world)
         if most is None:
-            raise ControlError("this job may not be paused; its host allows it by looptap.Agent(..., may_pause=300.0).")
+            raise ControlError(
+                "this job does not allow pauses; to allow them, create it with looptap.Agent(..., may_pause=300.0)."
+            )
         if world is not None and ranks != world.size:
             raise ControlError(
                 f"a pause of {ranks or 1} of {world.size} ranks would make the others wait in their next collective, "

@@ -71,8 +71,8 @@ class RankConsensus:
         world = group()
         if world is None:
             raise ControlError(
-                "the ranks of this job cannot agree: torch.distributed is not initialized in it, and they do so by the "
-                "store of its process group. A command for one rank alone is asked for with ranks=0."
+                "the ranks of this job cannot agree: torch.distributed is not initialized in it, and they "
+                "need the store of its process group. For a command on one rank only, use ranks=0."
             )
         if record.agreed > world.size:
             raise ControlError(f"{record.agreed} ranks are to agree, and the process group has {world.size}.")
@@ -175,19 +175,19 @@ class RankConsensus:
             self.ballots.forget_later(key)
             self._sources.exclude_pause(waited)
         if decision == OFF:
-            raise CommandCancelled("this command was called off on another rank: nothing is done.")
+            raise CommandCancelled("this command was cancelled on another rank: nothing was done.")
         if decision == LATE:
-            raise EventPassed(f"another rank had passed {event_named} already: nothing is done.")
+            raise EventPassed(f"another rank had already passed {event_named}: nothing was done.")
         if decision != COMMIT:
             raise NotAgreed(
-                f"not all of {ranks} ranks reached {event_named} in {waited:.1f} s: nothing is done on any."
+                f"not all of {ranks} ranks reached {event_named} in {waited:.1f} s: nothing was done on any."
             )
 
     def _passed(self, key: str, on: str, number: int) -> EventPassed:
         """Refuse a command for all ranks: this one has passed its event."""
         self.ballots.refuse(key)
         self.ballots.forget_later(key)
-        return EventPassed(f"this rank had passed {on} {number:,} when the command came: nothing is done.")
+        return EventPassed(f"this rank had passed {on} {number:,} when the command arrived: nothing was done.")
 
     def _decision(self, key: str, size: int) -> str:
         """Wait for the ranks' decision. Raises InDoubt if the store does not answer."""

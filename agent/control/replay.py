@@ -36,7 +36,7 @@ class ReplayedCommand:
         except KeyboardInterrupt:
             if self._command is not None:
                 self._service.commands.not_begun(self._command)
-            self._warn("Ctrl-C came into it.")
+            self._warn("Ctrl-C interrupted it.")
             raise
 
     def _run(self, event: Event) -> FollowUp | None:

@@ -1,5 +1,7 @@
 """History of a declared stream: its newest values, numbered, for many readers.
 
+Single values are tuples, many numbers at once a block of columns, which takes a fifth of their memory.
+
 Guarantees: `put` never waits for a reader and never raises; a reader knows from the numbers exactly what was
 overwritten before. All buffers of an agent together stay within their bytes: one that holds more than its share
 gives up its oldest values. Assumes one producer at a time for each buffer, and that all readers are on one thread.
@@ -8,15 +10,24 @@ gives up its oldest values. Assumes one producer at a time for each buffer, and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from itertools import repeat
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
-from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, Item, ValueBatch, leading
-from looptap.agent.handoff.value_queue import Inbox, QueueSet, ValueQueue
+from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, Item, ValueBatch, ValueBlock, leading
+from looptap.agent.handoff.value_queue import Inbox, QueueSet
+from looptap.streams.columns.value_columns import as_columns
 
 ITEM_OVERHEAD_BYTES = 192
 """Overhead of a stored value: the tuple, its number, event and time, its slot."""
+MIN_BLOCK_VALUES = 16
+"""Fewer values are held one by one, which takes less memory than so small a block."""
+BLOCK_OVERHEAD_BYTES, COLUMN_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES = 768, 512, 24
+"""Overhead of a block of columns, of each of its columns, and of each value: its event, its time, its slot."""
+_MIN_BLOCKS = 8  # a block takes at most this part of the bytes of a history
+MAX_SHARED_BATCHES, MAX_SHARED_BATCH_BYTES = 2, 1_048_576
+"""Batches that one reader was given and that are kept for the others, and the bytes of the largest."""
 
 
 class History:
@@ -58,11 +69,14 @@ class History:
 class HistoryBuffer:
     """The newest values of one stream; they wake the I/O thread only for a reader."""
 
-    __slots__ = ("_history", "_made", "capacity", "first", "held", "inboxes", "number", "readers", "slots")
+    __slots__ = (
+        "_announced", "_given", "_history", "_made", "capacity", "first", "held", "inboxes", "number", "readers",
+        "slots",
+    )  # fmt: skip
 
     def __init__(self, history: History, capacity: int, after: int) -> None:
         self._history, self.capacity = history, capacity
-        self.slots: list[Item | None] = [None] * capacity
+        self.slots: list[Item | ValueBlock | None] = [None] * capacity  # a block is in the slot of each of its values
         self._made = after  # values so far; `number` follows once the value is in its place
         self.number = after
         """The number of the newest value."""
@@ -71,6 +85,8 @@ class HistoryBuffer:
         self.held = 0
         """Bytes held."""
         self.readers = 0
+        self._announced = after + 1  # the first value that the readers may not have
+        self._given: deque[ValueBatch] = deque(maxlen=MAX_SHARED_BATCHES)  # the newest that a reader was given
         self.inboxes: tuple[Inbox, ...] = ()
 
     @property
@@ -84,14 +100,14 @@ class HistoryBuffer:
         """Append the next value in place of the oldest one. Loop thread."""
         history, capacity = self._history, self.capacity
         with history.lock:
-            self._made = number = self._made + 1
-            place, growth = number % capacity, size + ITEM_OVERHEAD_BYTES
-            if number - self.first >= capacity:
-                self.first += 1
-                if (old := self.slots[place]) is not None:
-                    growth -= old[4] + ITEM_OVERHEAD_BYTES
+            number, growth = self._made + 1, size + ITEM_OVERHEAD_BYTES
+            place, full = number % capacity, number - self.first >= capacity
+            if full and (old := self.slots[place]) is not None:
+                growth -= _item_bytes(old) if isinstance(old, tuple) else self._freed(self.first, self.first)
+            self._made = number  # from here to the last of these steps Python delivers no signal
+            self.first += full
             self.slots[place] = (number, event, time, value, size)
-            self.number = number  # up to here Python delivers no signal: the value is there as a whole, or not at all
+            self.number = number  # the value is there as a whole, or not at all
             self.held += growth
             history.held_bytes += growth
             if self.held > history.each or history.held_bytes > history.peak_bytes:
@@ -103,43 +119,79 @@ class HistoryBuffer:
 
     def put_all(self, events: Sequence[int], times: Sequence[float], values: Sequence[Any], size: int) -> None:
         """Append the next values in place of the oldest ones. Loop thread."""
-        count, history, slots = len(values), self._history, self.slots
+        count = len(values)
         if count > self.capacity:
             for one in zip(events, times, values, strict=True):
                 self.put(*one, size)
             return
-        with history.lock:
+        columns = as_columns(values) if count >= MIN_BLOCK_VALUES else None
+        if columns is not None and block_bytes(columns) > self._history.each // _MIN_BLOCKS:
+            for half in (slice(count // 2), slice(count // 2, count)):
+                self.put_all(events[half], times[half], columns[half], size)
+            return
+        with self._history.lock:
             first = self._made + 1
-            items = list(zip(range(first, first + count), events, times, values, repeat(size, count), strict=True))
-            start = first % self.capacity
-            end = min(start + count, self.capacity)
-            rest = count - (end - start)
-            growth = count * (size + ITEM_OVERHEAD_BYTES)
-            growth -= sum([old[4] + ITEM_OVERHEAD_BYTES for old in slots[start:end] + slots[:rest] if old is not None])
-            oldest = max(self.first, first + count - self.capacity)
-            self._made += count  # from here to the last of these steps Python delivers no signal
-            slots[start:end] = items[: end - start]
-            slots[:rest] = items[end - start :]
-            self.first = oldest
-            self.number = self._made
-            self.held += growth
-            history.held_bytes += growth
-            if self.held > history.each or history.held_bytes > history.peak_bytes:
-                history.shrink(self)
+            if columns is None:
+                numbers = range(first, first + count)
+                items: list[Any] = list(zip(numbers, events, times, values, repeat(size, count), strict=True))
+                self._replace(items, count * (size + ITEM_OVERHEAD_BYTES))
+            else:
+                block = ValueBlock(first, events, times, columns, size)
+                self._replace([block] * count, block_bytes(columns))
+                items = block.items() if self.inboxes else []
         for inbox in self.inboxes:
             inbox.items.extend(items)
         if self.readers:
             self._wake_readers(first)
 
+    def _replace(self, entries: list[Any], growth: int) -> None:
+        """Put the next values in the place of the oldest ones, under the lock."""
+        history, slots, count = self._history, self.slots, len(entries)
+        first = self._made + 1
+        start = first % self.capacity
+        end = min(start + count, self.capacity)
+        rest = count - (end - start)
+        oldest = max(self.first, first + count - self.capacity)
+        growth -= self._freed(self.first, oldest - 1)
+        self._made += count  # from here to the last of these steps Python delivers no signal
+        slots[start:end] = entries[: end - start]
+        slots[:rest] = entries[end - start :]
+        self.first = oldest
+        self.number = self._made
+        self.held += growth
+        history.held_bytes += growth
+        if self.held > history.each or history.held_bytes > history.peak_bytes:
+            history.shrink(self)
+
+    def _freed(self, first: int, last: int) -> int:
+        """Return the bytes that are free once these numbers are gone.
+
+        A block is freed with the last of its values.
+        """
+        freed, number = 0, first
+        while number <= last:
+            entry = self.slots[number % self.capacity]
+            if isinstance(entry, ValueBlock):
+                number = entry.first + len(entry)
+                freed += block_bytes(entry.values) if number - 1 <= last else 0
+            else:
+                number += 1
+                freed += _item_bytes(entry) if isinstance(entry, tuple) else 0
+        return freed
+
     def lose(self, count: int = 1) -> None:
         """Skip numbers of values that will never exist; readers see a gap."""
         for _ in range(count):
             with self._history.lock:
-                self._made = number = self._made + 1
-                if number - self.first >= self.capacity:
-                    self.forget()
+                number = self._made + 1
+                full = number - self.first >= self.capacity
+                freed = self._freed(self.first, self.first) if full else 0
+                self._made = number
+                self.first += full
                 self.slots[number % self.capacity] = None
                 self.number = number
+                self.held -= freed
+                self._history.held_bytes -= freed
         if self.readers:
             self._wake_readers(self.number)
 
@@ -152,24 +204,33 @@ class HistoryBuffer:
     def _wake_readers(self, number: int) -> None:
         queues = self._history.queues
         if self not in queues.ready:
+            self._announced = number
             queues.announce(self)
+        elif queues.patient and self.number - self._announced >= self._announced - self.first:  # half of what is held
+            queues.hasten()
         if number == 1:  # a reader may wait for the first value
             queues.wake_at_once()
 
     def forget(self) -> None:
-        """Discard the oldest value, under the lock of the history."""
-        place = self.first % self.capacity
-        item, self.slots[place] = self.slots[place], None
-        self.first += 1
-        if item is not None:
-            size = item[4] + ITEM_OVERHEAD_BYTES
-            self.held -= size
-            self._history.held_bytes -= size
+        """Discard the oldest value, or block of them, under the lock of the history."""
+        entry = self.slots[self.first % self.capacity]
+        last = entry.first + len(entry) - 1 if type(entry) is ValueBlock else self.first
+        freed = self._freed(self.first, last)
+        for number in range(self.first, last + 1):
+            self.slots[number % self.capacity] = None
+        self.first = last + 1
+        self.held -= freed
+        self._history.held_bytes -= freed
 
     # ------------------------------------------------------------ the readers' end
 
     def read(self, after: int, count: int, upto: int) -> list[Item]:
         """Return up to ``count`` values numbered ``after`` + 1 to ``upto``, oldest first."""
+        found = self.entries(after, count, upto)
+        return [*chain.from_iterable([one] if isinstance(one, tuple) else one.items() for one in found)]
+
+    def entries(self, after: int, count: int, upto: int) -> list[Item | ValueBlock]:
+        """Return the same values as `read`, those of a block together."""
         first = max(after + 1, self.first)
         last = min(first + min(count, self.capacity) - 1, self.number, upto)
         if last < first:
@@ -177,7 +238,27 @@ class HistoryBuffer:
         start, end = first % self.capacity, last % self.capacity + 1
         found = self.slots[start:end] if start < end else self.slots[start:] + self.slots[:end]
         # Meanwhile the oldest of them may have been given up, and newer ones be in their place.
-        return [item for item in found if item is not None and first <= item[0] <= last]
+        if ValueBlock in set(map(type, found)):
+            return list(_collapsed(found, first, last))
+        return [item for item in found if isinstance(item, tuple) and first <= item[0] <= last]
+
+    def given(self, after: int) -> ValueBatch | None:
+        """Return the values after number ``after`` that another reader was given.
+
+        So readers at the same place get the same batch, which is packed once. None if there is no such batch.
+        """
+        for batch in self._given:
+            if (start := after + 1 - batch.numbers[0]) in range(len(batch.numbers)):
+                return batch.part(start, len(batch.numbers)) if start else batch
+        return None
+
+    def give(self, batch: ValueBatch | None) -> ValueBatch | None:
+        """Return a batch for one reader, and keep it for the others if it is small."""
+        if self.readers < 2:
+            self._given.clear()
+        elif batch is not None and batch.nbytes <= MAX_SHARED_BATCH_BYTES:
+            self._given.append(batch)
+        return batch
 
     def __len__(self) -> int:
         return self.number + 1 - self.first
@@ -188,6 +269,9 @@ class Cursor:
 
     An ``above`` over 0 is the last number that the reader has: later values that are no longer held are lost.
     """
+
+    base = 0  # its numbers are the stream's
+    shared = True  # the query is the job's
 
     def __init__(self, buffer: HistoryBuffer, above: int = 0) -> None:
         self.buffer = buffer
@@ -207,13 +291,17 @@ class Cursor:
         upto = self.number
         if self.position >= upto:
             return None
-        items = self.buffer.read(self.position, count, upto)
+        given = self.buffer.given(self.position)
+        if given is not None and given.numbers[-1] <= upto:
+            return given
+        items = self.buffer.entries(self.position, count, upto)
         while not items and self.position < upto:  # overtaken while he read, or none of them was ever there
             self._skip(min(upto, max(self.position + count, self.buffer.first - 1)))
-            items = self.buffer.read(self.position, count, upto)
+            items = self.buffer.entries(self.position, count, upto)
         if items:
-            self._skip(items[0][0] - 1)
-        return leading(items, count, size)
+            head = items[0]
+            self._skip((head[0] if isinstance(head, tuple) else head.first) - 1)
+        return self.buffer.give(leading(items, count, size))
 
     def take(self, columns: ValueBatch) -> None:
         """Remove the values that `peek` returned."""
@@ -223,9 +311,10 @@ class Cursor:
         """End after the newest value; with ``at_once``, at the present position."""
         self._end = self.position if at_once else self.buffer.number
 
-    def leave(self) -> None:
-        """Stop being a reader."""
+    def leave(self) -> bool:
+        """Stop being a reader; return True if none is left."""
         self.buffer.readers -= 1
+        return not self.buffer.readers
 
     @property
     def reached(self) -> int:
@@ -240,59 +329,29 @@ class Cursor:
         return max(0, self.number - self.position)
 
 
-class HandedOverCursor:
-    """The source of a client whose query became a declared stream.
+def _item_bytes(item: Item) -> int:
+    return item[4] + ITEM_OVERHEAD_BYTES
 
-    It yields the rest of the query's queue, with numbers above ``base``, then the history.
-    """
 
-    def __init__(self, queues: QueueSet, queue: ValueQueue, base: int, reader: Cursor) -> None:
-        self.reader = reader
-        self._queues, self._queue, self._base = queues, queue, base
-        self._lost = queue.dropped
-        self._rest = True  # whether the queue holds some
+def block_bytes(columns: Any) -> int:
+    """Return the bytes that a block of columns holds."""
+    count = len(columns.columns)
+    return int(
+        BLOCK_OVERHEAD_BYTES + COLUMN_OVERHEAD_BYTES * count + columns.nbytes + ROW_OVERHEAD_BYTES * len(columns)
+    )
 
-    @property
-    def number(self) -> int:
-        """The number of the newest value."""
-        return self.reader.number
 
-    @property
-    def dropped(self) -> int:
-        """The number of values that queue and history have lost."""
-        return self._lost + self.reader.dropped
-
-    @property
-    def reached(self) -> int:
-        """The number up to which all was taken or lost; 0 while the queue holds values."""
-        return 0 if self._rest else self.reader.position
-
-    def peek(self, count: int, size: int) -> ValueBatch | None:
-        """Return the next values without removing them: see `ValueSource.peek`."""
-        columns = self._queue.peek(count, size) if self._rest else None
-        if columns is None:
-            if self._rest:
-                self._rest = False
-                self._queues.close(self._queue)
-            return self.reader.peek(count, size)
-        first = columns.numbers[0] + self._base
-        return columns._replace(numbers=range(first, first + len(columns.numbers)))
-
-    def take(self, columns: ValueBatch) -> None:
-        """Remove the values that `peek` returned."""
-        if self._rest:
-            self._queue.take(columns)
+def _collapsed(found: Sequence[Item | ValueBlock | None], first: int, last: int) -> Iterator[Item | ValueBlock]:
+    """Yield each value and each block once, of the slots of the numbers ``first`` on."""
+    number = first
+    while number <= last:
+        entry = found[number - first]
+        if type(entry) is ValueBlock and entry.first <= number < entry.first + len(entry):
+            end = min(entry.first + len(entry), last + 1)
+            whole = number == entry.first and end == entry.first + len(entry)
+            yield entry if whole else entry.part(number - entry.first, end - entry.first)
+            number = end
         else:
-            self.reader.take(columns)
-
-    def stop(self, *, at_once: bool = False) -> None:
-        """End after the newest value; with ``at_once``, at the present position."""
-        self.reader.stop(at_once=at_once)
-
-    def leave(self) -> None:
-        """Stop being a reader."""
-        self._queues.close(self._queue)
-        self.reader.leave()
-
-    def __len__(self) -> int:
-        return len(self._queue) + len(self.reader)
+            if isinstance(entry, tuple) and entry[0] == number:
+                yield entry
+            number += 1

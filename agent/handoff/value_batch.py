@@ -93,6 +93,17 @@ class ValueBatch(NamedTuple):
     values: Sequence[Any]
     nbytes: int
 
+    def part(self, start: int, stop: int) -> ValueBatch:
+        """Return the values from place ``start`` to before ``stop``.
+
+        They have their share of the bytes.
+        """
+        here, count = slice(start, stop), len(self.numbers)
+        return ValueBatch(
+            self.numbers[here], self.events[here], self.times[here], self.values[here],
+            self.nbytes * (stop - start) // count,
+        )  # fmt: skip
+
     @classmethod
     def of_items(cls, items: Sequence[Item]) -> ValueBatch | None:
         """Return items as columns; None if there are none."""

@@ -15,6 +15,8 @@ from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, Item, ValueBatch,
 
 RESERVATION_BYTES = 65_536
 """Bytes that a queue reserves at a time."""
+URGENT_BYTES = 262_144
+"""Bytes that wait in a queue from which on values do not gather for long."""
 MAX_FREE_SHARE_PER_QUEUE = 2
 """A queue may hold this many times the free bytes: a client that does not read leaves room for those that do."""
 MAX_VALUES_PER_TRANSFER = 16_384
@@ -49,6 +51,10 @@ class ValueSink(Protocol):
     def number(self) -> int:
         """The number of the newest value."""
 
+    @property
+    def capacity(self) -> int:
+        """The most values that it holds."""
+
     def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value."""
 
@@ -63,15 +69,27 @@ class ValueSink(Protocol):
 
 
 class ValueSource(Protocol):
-    """The input of one client's stream: a `ValueQueue`, or a `Cursor`. I/O thread."""
+    """The input of one client's stream: a `QueueReader`, or a `Cursor`. I/O thread."""
+
+    @property
+    def base(self) -> int:
+        """What the client's numbers are above those of the next batch."""
 
     @property
     def number(self) -> int:
-        """The number of the newest value."""
+        """The number of the newest value, as the client counts."""
 
     @property
     def dropped(self) -> int:
-        """The number of lost values."""
+        """The number of values that this client has lost."""
+
+    @property
+    def reached(self) -> int:
+        """The number up to which every value was taken, or lost, as the client counts."""
+
+    @property
+    def shared(self) -> bool:
+        """True if the query is not this client's alone."""
 
     def peek(self, count: int, size: int) -> ValueBatch | None:
         """Return the next consecutive values without removing them.
@@ -82,13 +100,20 @@ class ValueSource(Protocol):
     def take(self, columns: ValueBatch) -> None:
         """Remove the values that `peek` returned."""
 
+    def stop(self, *, at_once: bool = False) -> None:
+        """End after the newest value; with ``at_once``, at the present position."""
+
+    def leave(self) -> bool:
+        """Stop being a reader; return True if none is left."""
+
     def __len__(self) -> int: ...
 
 
 class QueueSet:
     """State shared by all sinks of an agent: ready set, wakeup, bound on bytes.
 
-    ``wake`` lets values gather before they are sent, ``wake_now`` does not.
+    ``wake`` lets values gather before they are sent, ``wake_now`` does not. While they gather for long (`patient`), a
+    producer calls `hasten` as soon as so much waits that some might not have room later.
 
     The ready set holds the sinks with new values, so that a flush visits only these. None is lost, in this order:
     the producer appends its value, *then* looks whether its sink is in the set, and adds it if it is not; the I/O
@@ -105,9 +130,12 @@ class QueueSet:
         "deferred",
         "defers",
         "granted",
+        "hastened",
         "limit",
+        "patient",
         "peak_bytes",
         "ready",
+        "retained",
         "taken",
         "wake_gathering",
         "wake_now",
@@ -125,11 +153,16 @@ class QueueSet:
         self.changed = False
         """True if a query's state has changed; set by producers, cleared by the I/O thread before it looks."""
         self.wakeup_pending = False
+        self.patient = False
+        """True while values gather for longer than usual; set by the I/O thread."""
+        self.hastened = 0
+        """How often a producer has asked it not to; it raises this before the wakeup."""
         self.peak_bytes = 0
         self.granted = 0
         """Bytes that queues were granted since the start; `ValueQueue._ask_for_room` raises it."""
         self.taken = 0
         """Bytes of these that are free again; the I/O thread raises it."""
+        self.retained = 0  # bytes that have left their queue, and that some reader of it still has to send
         self._queues: dict[ValueQueue, None] = {}
 
     def open(self, queue: ValueQueue) -> None:
@@ -153,6 +186,17 @@ class QueueSet:
                 self._send(self.wake_gathering)
             except BaseException:  # an interrupt
                 self.wakeup_pending = False
+                raise
+
+    def hasten(self) -> None:
+        """Wake the I/O thread if it lets values gather for long: much has gathered."""
+        if self.patient:
+            try:
+                self.hastened += 1
+                self.patient = False
+                self._send(self.wake_gathering)
+            except BaseException:  # an interrupt: the wakeup may not have been sent
+                self.patient = True
                 raise
 
     def wake_at_once(self) -> None:
@@ -183,16 +227,16 @@ class QueueSet:
                 taken.append(self.ready.pop())
         return taken
 
-    def close(self, queue: ValueSource) -> None:
+    def close(self, queue: ValueQueue) -> None:
         """Forget a queue and its values, and reserve no further bytes for it."""
-        if isinstance(queue, ValueQueue) and queue in self._queues:
+        if queue in self._queues:
             del self._queues[queue]
             queue.closed = True
             self.taken += queue.reserved_bytes()
 
     def pending_bytes(self) -> int:
-        """Return the pending bytes of all queues."""
-        return sum(queue.pending_bytes() for queue in list(self._queues))
+        """Return the pending bytes of all queues and their readers."""
+        return self.retained + sum(queue.pending_bytes() for queue in list(self._queues))
 
     def gathered(self) -> int:
         """Return the pending bytes of the queues with new values."""
@@ -200,7 +244,7 @@ class QueueSet:
 
     def free_bytes(self) -> int:
         """Return the bytes that no queue holds or has reserved."""
-        granted = self.granted - self.taken
+        granted = self.granted - self.taken + self.retained
         self.peak_bytes = max(self.peak_bytes, granted)
         return self.limit - granted
 
@@ -211,13 +255,12 @@ class ValueQueue:
     unobserved = False  # a client reads them
     # Byte counters with one writer each are exact without a lock: their difference is pending.
     __slots__ = (
-        "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken", "_taken_bytes", "closed", "dropped",
-        "inboxes",
-        "number", "values",
+        "_granted", "_held", "_items", "_queues", "_ready", "_room", "_taken", "_taken_bytes", "capacity", "closed",
+        "dropped", "inboxes", "number",
     )  # fmt: skip
 
     def __init__(self, queues: QueueSet, values: int) -> None:
-        self._queues, self._ready, self.values = queues, queues.ready, values
+        self._queues, self._ready, self.capacity = queues, queues.ready, values
         self.inboxes: tuple[Inbox, ...] = ()
         self.closed = False  # by the I/O thread, for good
         # The training thread's. A single value waits as a bare tuple in a list, which costs least to make and to leave
@@ -289,12 +332,14 @@ class ValueQueue:
 
     def _reserve(self, size: int, count: int = 1) -> int:
         """Reserve bytes; return those left after ``count`` values, below 0 without room."""
-        left, room, queues = self.values - len(self), self._room, self._queues
+        left, room, queues = self.capacity - len(self), self._room, self._queues
         free = queues.free_bytes() + room
         held = self.pending_bytes()
+        if held >= min(URGENT_BYTES, free // 4) or 4 * left < 3 * self.capacity:
+            queues.hasten()
         if left < count or free < size or (held and held + size > MAX_FREE_SHARE_PER_QUEUE * free):
             return -1
-        grant = max(size, min(RESERVATION_BYTES, free, left * MIN_VALUE_BYTES))
+        grant = max(size, min(RESERVATION_BYTES, free // 2, left * MIN_VALUE_BYTES // 2))  # half: see `hasten` above
         more, rest = grant - room, grant - size
         # From here on there is no call and no jump back, so no other thread and no interrupt comes between: what is
         # granted is in both sums, and nothing is granted once `QueueSet.close` has settled the account.

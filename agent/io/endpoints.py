@@ -99,7 +99,7 @@ def _path(wanted: str) -> Path:
             "Name a path, or leave the endpoint out."
         )
     if not text.startswith("/"):
-        raise BadEndpoint(f"{wanted!r} names no absolute path. Write 'ipc:///path', or leave the endpoint out.")
+        raise BadEndpoint(f"{wanted!r} is not an absolute path. Write 'ipc:///path', or leave the endpoint out.")
     return Path(text)
 
 
@@ -144,8 +144,9 @@ def place_for_sockets(wanted: Path) -> Path:
     except OSError as error:
         place = private_dir()
         log.warning(
-            "looptap: No socket can be made in %s (%s), as on some network file systems; this run listens in %s, which "
-            "only processes of this machine can reach. To be reached from elsewhere: Agent(..., listen='tcp://%s:*').",
+            "looptap: A socket cannot be created in %s (%s), as on some network file systems; this run listens in %s, "
+            "which only processes on this machine can reach. To make it reachable from other machines: "
+            "Agent(..., listen='tcp://%s:*').",
             wanted, error.strerror, place, socket.gethostname(),
         )  # fmt: skip
         return place
@@ -180,7 +181,7 @@ def _bind_path(server: zmq.Socket[bytes], path: Path) -> Bound:
         path.chmod(0o600)
     except zmq.ZMQError as error:
         path.unlink(missing_ok=True)
-        raise BadEndpoint(f"A socket cannot be made at {path}: {error}. Choose endpoint 'tcp'.") from None
+        raise BadEndpoint(f"A socket cannot be created at {path}: {error}. Choose endpoint 'tcp'.") from None
     about = path.lstat()
     return Bound((f"{IPC}{path}",), path, (about.st_dev, about.st_ino))
 
@@ -197,7 +198,7 @@ def _reserve(path: Path) -> None:
 
 def _what_is_at(path: Path) -> str:
     if not stat.S_ISSOCK(path.lstat().st_mode):
-        return "something that is no socket"
+        return "something that is not a socket"
     if _is_deserted(path):
         return f"a socket without a listener (remove it: rm {path})"
     return "a socket that another process listens to"
@@ -210,7 +211,7 @@ def _address(wanted: str) -> tuple[str, str]:
     match = _ADDRESS.fullmatch(wanted)
     if match is None:
         raise BadEndpoint(
-            f"{wanted!r} is no endpoint. Write 'tcp', 'tcp://host:port', 'ipc:///path' or 'everywhere:port'."
+            f"{wanted!r} is not an endpoint. Write 'tcp', 'tcp://host:port', 'ipc:///path' or 'everywhere:port'."
         )
     host, port = match["six"] or match["host"], match["port"]
     with contextlib.suppress(ValueError):  # a name
@@ -227,14 +228,14 @@ def _check_not_all(address: ipaddress.IPv4Address | ipaddress.IPv6Address, host:
 def _everywhere(wanted: str) -> str:
     port = wanted.removeprefix(EVERYWHERE)
     if port != "*" and not port.isdecimal():
-        raise BadEndpoint(f"'everywhere:{port}' names no port. Write 'everywhere:5555'.")
+        raise BadEndpoint(f"'everywhere:{port}' has no port. Write 'everywhere:5555'.")
     _check_port(port)
     return port
 
 
 def _check_port(port: str) -> None:
     if port != "*" and not (len(port) <= 5 and 0 < int(port) < 65536):
-        raise BadEndpoint(f"{port} is no port: ports are 1 to 65535, and '*' is any free one.")
+        raise BadEndpoint(f"{port} is not a port: ports are 1 to 65535, and '*' is any free one.")
 
 
 def _bind_tcp(server: zmq.Socket[bytes], host: str, port: str) -> Bound:
@@ -271,6 +272,6 @@ def _bind_address(server: zmq.Socket[bytes], address: str, port: str) -> str:
                 f"Another process listens at {endpoint}. Choose another port, or '*' for any free one."
             ) from None
         if error.errno in (errno.EADDRNOTAVAIL, zmq.EADDRNOTAVAIL, errno.ENODEV):
-            raise BadEndpoint(f"{address} is no address of this machine.") from None
+            raise BadEndpoint(f"{address} is not an address of this machine.") from None
         raise BadEndpoint(f"Nothing can listen at {endpoint}: {error}.") from None
     return server.getsockopt_string(zmq.LAST_ENDPOINT)

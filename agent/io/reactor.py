@@ -6,9 +6,10 @@ Guarantees
 - It holds the GIL for one small piece of work, and sleeps as long as that took before the next one.
 - Receiving and sending take turns: a flood of messages or values cannot block the other direction.
 
-When cold, it sleeps until a wakeup. Then it is warm: no wakeups are sent, it serves its sockets while values gather for
-the linger, and flushes, until a linger passes without values. Waking a sleeping thread costs the training thread up to
-100 µs, and each call here that releases the GIL may make the training thread wait to get it back.
+When cold, it sleeps until a wakeup. Then it is warm: it serves its sockets while values gather for the linger, and
+flushes, until a linger passes without values. Meanwhile no wakeups are sent, unless more gathers than is safe: waking a
+sleeping thread costs the training thread up to 100 µs, and each call here that releases the GIL may make the training
+thread wait to get it back.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ MAX_RECEIVE_SECONDS = 0.0005
 """Seconds after which receiving stops, even if frames are pending."""
 MAX_FLUSH_SECONDS = 0.0002
 """Seconds of flushing after which the GIL is given away, if there is more."""
+MAX_HOLD_SECONDS = 0.00025
+"""Seconds of other work after which the GIL is given away, at the next opportunity."""
+MAX_WAIT_SECONDS, HURRY_SECONDS = 0.001, 1.0
+"""Seconds until it is had back, beyond which it is not given away within a piece of work, for so many seconds."""
+LONG_LINGER_SECONDS = 0.02
+"""Seconds for which values gather; where it is longer, a wakeup ends it."""
 MIN_GAP_SECONDS = 0.0002
 """Minimum sleep between two pieces of work: less would not let another thread take the GIL."""
 TOUCH_INTERVAL_SECONDS = 6 * 3600.0
@@ -88,10 +95,13 @@ class Reactor:
     def __init__(self, link: ServedThread, handler: RequestHandler, zap_socket: zmq.Socket[bytes]) -> None:
         self._server, self._handler, self._authenticator = link, handler, zap_socket
         self._viewers_ignored_until: float | None = None  # when viewers are heard again; None while they are
+        handler.give_way = self._give_way
+        self._held_since, self._hurried_until = _spent(), 0.0
         self._register_sockets()
         self._due: float | None = None  # when to flush; None while cold
+        self._gathers_for_long = False
         self._wake_reasons = WakeReason.WAKEUP
-        self._retry = 0.0
+        self._retry = self._round_began = self._gathers_since = 0.0
         self._next_beat = time.monotonic() + link.limits.heartbeat
         self._next_mark = 0.0
         self._next_file_check = time.monotonic() + FILE_CHECK_INTERVAL_SECONDS
@@ -115,8 +125,12 @@ class Reactor:
             self._register_sockets()
         elif self._sockets is not self._server.sockets:
             self._register_sockets()
-        listens = self._due is None or self._wake_reasons is WakeReason.RETRY
+        if self._wake_reasons is WakeReason.BUSY:
+            self._gather(self._gathers_since)  # a reader may have become less patient
+        gathers_for_long = self._wake_reasons is WakeReason.BUSY and self._gathers_for_long
+        listens = self._due is None or self._wake_reasons is WakeReason.RETRY or gathers_for_long
         ready = dict((self._sleeping_poller if listens else self._busy_poller).poll(self.poll_timeout()))
+        self._held_since = _spent()
         if self._authenticator in ready:
             self._server.authenticator.answer()
         for socket in self._sockets:
@@ -126,14 +140,15 @@ class Reactor:
             self._server.urgent.clear()
             self._server.work_posted()
         now = time.monotonic()
-        if listens and self._server.wakeup.fd in ready:
-            self._enter_busy_poll(now)
-        elif self._due is not None and now >= self._due:
-            self._flush()
         if now >= self._next_beat:
             self._next_beat = now + self._server.limits.heartbeat
-            self._handler.on_heartbeat_timer()
+            if not self._handler.on_heartbeat_timer() and self._wake_reasons is WakeReason.BUSY:
+                self._gather(now)
             self._next_mark = 0.0
+        if listens and self._server.wakeup.fd in ready:
+            self._on_wakeup(now)
+        elif self._due is not None and now >= self._due:
+            self._flush()
         if now >= self._next_mark:
             self._next_mark = self._handler.mark_scalars(now)
         if now >= self._server.alarm:
@@ -154,22 +169,42 @@ class Reactor:
         times = [t for t in (self._due, self._next_beat, self._next_mark, self._viewers_ignored_until) if t is not None]
         return max(0, int((min([*times, self._server.alarm, self._next_file_check]) - time.monotonic()) * 1000 + 0.999))
 
+    def _give_way(self) -> None:
+        """Let another thread have the GIL, if this one has held it for long.
+
+        A loop that never releases it by itself keeps it for 5 ms each time: then values come first, for a while.
+        """
+        if _spent() - self._held_since > MAX_HOLD_SECONDS and (began := time.monotonic()) > self._hurried_until:
+            time.sleep(MIN_GAP_SECONDS)
+            now = time.monotonic()
+            if now - began > MAX_WAIT_SECONDS:
+                self._hurried_until = now + HURRY_SECONDS
+            self._held_since = _spent()
+
     # ------------------------------------------------------------ values
 
-    def _enter_busy_poll(self, now: float) -> None:
+    def _on_wakeup(self, now: float) -> None:
         self._server.wakes += 1
         self._server.wakeup.clear()
-        self._due, self._wake_reasons = now + self._handler.linger(), WakeReason.WAKEUP
+        if self._wake_reasons is not WakeReason.BUSY:  # else the linger has become shorter
+            self._due, self._wake_reasons = now + self._handler.linger(), WakeReason.WAKEUP
+
+    def _gather(self, since: float) -> None:
+        """Let values gather, ``since`` a flush."""
+        self._gathers_since, self._wake_reasons = since, WakeReason.BUSY
+        seconds = self._handler.linger(steady=True)
+        self._due, self._gathers_for_long = since + seconds, seconds > LONG_LINGER_SECONDS
 
     def _flush(self) -> None:
         """Flush a piece, and decide when to flush again."""
         full, out = self._server.full, self._server.frames_out
-        began = now = time.monotonic()
+        began, linger = time.monotonic(), self._handler.linger()
         worked = time.thread_time()
-        more = True
-        while more and now < began + MAX_FLUSH_SECONDS:
-            more = self._handler.flush()
-            now = time.monotonic()
+        fresh = self._wake_reasons is not WakeReason.MORE or began >= self._round_began + linger
+        if fresh:
+            self._round_began = began
+        more = self._handler.flush(MAX_FLUSH_SECONDS, fresh)
+        now = time.monotonic()
         sent = self._server.frames_out > out
         if more and sent:
             worked = time.thread_time() - worked
@@ -182,10 +217,10 @@ class Reactor:
             self._due, self._wake_reasons = now + self._retry, WakeReason.RETRY
         else:
             self._retry = 0.0
-            warm = sent or not self._handler.is_idle()
-            self._due, self._wake_reasons = (
-                (now + self._handler.linger(), WakeReason.BUSY) if warm else (None, WakeReason.WAKEUP)
-            )
+            if sent or not self._handler.is_idle():
+                self._gather(now)
+            else:
+                self._due, self._wake_reasons = None, WakeReason.WAKEUP
 
     # ------------------------------------------------------------ messages
 

@@ -277,8 +277,9 @@ class ServerThread:
         if not self._republish_failure_logged:
             self._republish_failure_logged = True
             log.warning(
-                "looptap: %s has vanished and cannot be made again (%s). Clients that are attached stay so; new ones "
-                "will not find this run until the directory is there. A better place: export LOOPTAP_DIR=…", path, error
+                "looptap: %s has disappeared and cannot be recreated (%s). Attached clients stay attached; new ones "
+                "will not find this run until the directory exists. For a safer place: export LOOPTAP_DIR=…",
+                path, error,
             )  # fmt: skip
 
 

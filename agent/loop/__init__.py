@@ -2,6 +2,8 @@
 
 The path of an event, from `Agent.emit` to a value in a queue
 1. `emit` looks the event's name up in a dict, and increments a count if nothing waits for events of this type.
+   Where `tap` is compiled, C code does that, and what the shortcut of step 3 does; whatever else there is to do, it
+   leaves to the Python function.
 2. Else `EventSource.deliver` takes the lock of all types, ends the groups that the event encloses, and compares the
    `EvaluationPlan` with the present queries. Queries are replaced as a whole tuple, so that one `is` shows whether any
    was attached or detached. The plan splits them: *deferred* ones are arithmetic on a few numbers, *immediate* ones are
@@ -9,15 +11,16 @@ The path of an event, from `Agent.emit` to a value in a queue
 3. For the deferred ones the loop thread copies their numbers into the flat list of the plan, in one step. Some twenty
    events later the I/O thread evaluates them together, or the loop thread itself if they pile up: a query that runs
    after a training step finds cold caches and costs ten times as much, and a batch pays that once. The batch is columns
-   (`EventBatch`): a query that only names observables hands them on as they are. Where keeping its numbers is all that
-   an event entails, `EventSource.shortcut` is set, and steps 2 and 4 are left out.
+   (`EventBatch`): a query that only names observables hands them on as they are, and arithmetic, conditions and
+   reductions are evaluated on them where that gives exactly what each event would (`BatchEvaluation`). Where keeping
+   its numbers is all that an event entails, `EventSource.shortcut` is set, and steps 2 and 4 are left out.
 4. For the immediate ones it makes the `Event`, runs the pending commands, then each query: charged to its
    `CostMeter`, inside a `StateGuard` unless its code is known to be harmless. Their values go to `ValueQueue`s.
 5. What a command leaves for afterwards (a pause, an exception for the host) is raised as `DeferredActions` out of the
    lock, since other threads may emit meanwhile; `Agent.emit` runs it.
 
 Why in this order
-- The number is incremented first, and the event recorded as delivered (`_last_deferred`, `query.seen`) before it is
+- The number is incremented first, and the event recorded as delivered (`last_deferred`, `query.seen`) before it is
   evaluated, never after. Ctrl-C may come between any two instructions: then an event may be lost, which is counted, but
   never counts twice. `EventSource._finish` completes an interrupted event.
 - A number is incremented in a slot without a lock: CPython switches threads only at calls and backward jumps, of which
@@ -33,8 +36,8 @@ What is spelled out twice for speed, and the row of docs/benchmarks.md that pays
   training step".
 - `event_of`: the fields of an `Event`, in place of its constructor:
   "lambda e: (e.step, e.loss): an event, 50,000 in a row".
-- `AttachedQuery._reduce`: `evaluate` without what is settled for a batch:
+- `BatchEvaluation._reduce`: `evaluate` without what is settled for a batch:
   "mean(e.loss for e in events): an event, 50,000 in a row".
-- `AttachedQuery._put_at_once`: a batch of numbers in one `put_all`, in place of `evaluate` for each:
+- `BatchEvaluation._put_at_once`: a batch of numbers in one `put_all`, in place of `evaluate` for each:
   "step, loss: an event, 50,000 in a row".
 """

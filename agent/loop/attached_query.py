@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item, bytes_each
+from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item
 from looptap.agent.handoff.value_queue import ValueSink
-from looptap.agent.loop.columns.event_batch import MISSED, EventBatch, EventOccurrence
+from looptap.agent.loop.batch_evaluation import BatchEvaluation
 from looptap.agent.loop.guard.state_guard import StateGuard
 from looptap.agent.loop.overhead_budget import CostMeter
-from looptap.agent.loop.query_status import QueryStatus
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import MACHINE, Event, missing_of
 from looptap.streams.flags import ERROR
 from looptap.streams.operators.flight_recorder import FlightRecorder
-from looptap.streams.operators.pipeline import Latest, Mapped, Output, Pipeline, needs_group
+from looptap.streams.operators.pipeline import Latest, Mapped, Output, Pipeline
+from looptap.streams.operators.reducing import needs_group
 from looptap.streams.operators.trust import Sight
 from looptap.streams.values.snapshots import snapshot
 
 
-class AttachedQuery(QueryStatus):
+class AttachedQuery(BatchEvaluation):
     """One query of one client on the events of one type.
 
     The training thread calls `evaluate` and `flush`; the I/O thread reads the counters and empties the sink.
@@ -37,28 +37,21 @@ class AttachedQuery(QueryStatus):
     ) -> None:  # fmt: skip
         super().__init__(pipeline, sink, meter, places)
         self.on, self.name, self.max_bytes, self.recorder = on, name or pipeline.text, max_bytes, recorder
-        self.grouped, self.every = needs_group(pipeline), pipeline.every
+        self.grouped = needs_group(pipeline)
         self.numbers, self.language = pipeline.numbers, pipeline.language
         """The observables it reads if it is arithmetic, else None; the names of the language that it uses."""
         if recorder is not None:
             condition = recorder.condition
+            self.inputs = tuple(sorted(condition.numbers or ()))
             self.language |= condition.language
             if self.numbers is not None:
                 self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
-        self.deferred: bool | None = None
-        """True if it is evaluated after its events; None before its first."""
-        self.seen = 0
-        """The number of the last event that was evaluated, or counted as lost."""
-        self.closed = 0
-        """The number of the last group whose end closed its window."""
-        self._flush_requested = False
-        self._outputs: Sequence[Output] | None = None  # of an evaluation, until all is done that belongs to it
-        short = isinstance(pipeline, Mapped) and pipeline.trusted and recorder is None
         self._pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
+        self.observed = frozenset[str]().union(*(p.observed for p in self._pipelines))
         self.awaits = MACHINE & frozenset().union(*(p.mentions for p in self._pipelines))
         self._inputs_seen = None if recorder is None else Sight.of_whole(recorder.condition.reads)
         self._exposed: Mapping[str, Any] = {}  # of the newest event
-        self._mapped = pipeline if short and isinstance(pipeline, Mapped) else None
+        self._mapped = pipeline if isinstance(pipeline, Mapped) and pipeline.trusted else None
 
     def evaluate(self, event: Event, number: int, now: float, began: int) -> None:
         """Evaluate the query at this event. Raises nothing but KeyboardInterrupt.
@@ -85,7 +78,7 @@ class AttachedQuery(QueryStatus):
                         return
                     self._try_again(now)
                 if not self.events:
-                    if self.awaits and self._too_early(event):
+                    if (self.awaits or self.observed or self.hooks is not None) and self._too_early(event):
                         return
                     self.started = now
                     if self.pipeline.expects:
@@ -102,7 +95,8 @@ class AttachedQuery(QueryStatus):
                 if self._flush_requested:
                     self.flush(number, now)
                 if self._mapped is not None:
-                    self._feed = self._mapped.feed()
+                    self._feed = self._mapped.feed() if self.recorder is None else None
+                    self._form = self._mapped.column_form()
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
@@ -127,7 +121,7 @@ class AttachedQuery(QueryStatus):
             self._empty += 1
             self._in_a_row = 0
 
-    def _interrupted(self, put: int, event: Event, number: int, now: float) -> None:
+    def _interrupted(self, put: int, event: Event | None, number: int, now: float) -> None:
         """Correct the counts after Ctrl-C in `evaluate`, which had put ``put`` values."""
         if self.suspended or self.state != "live":
             return
@@ -142,7 +136,7 @@ class AttachedQuery(QueryStatus):
         else:  # which may end a window
             self._inside(StateGuard(self._pipelines, self._exposed), number, lambda: self._recover(event, number, now))
 
-    def _recover(self, event: Event, number: int, now: float) -> None:
+    def _recover(self, event: Event | None, number: int, now: float) -> None:
         self._put(self.pipeline.recover(now), event, number, now)
 
     def miss(self, number: int, now: float) -> None:
@@ -178,91 +172,6 @@ class AttachedQuery(QueryStatus):
         if not self.warning and (warning := guard.changed(number)):
             self.warning = warning
             self._notify()
-
-    def evaluate_batch(self, events: EventBatch) -> None:
-        """Evaluate the query at the events it has not seen, and end their windows."""
-        if self._feed is not None and self._put_at_once(self._feed, events):
-            return
-        batch: Sequence[EventOccurrence] = events.occurrences
-        if batch[0][1] <= self.seen:  # Ctrl-C had come
-            batch = [one for one in batch if (one[1] > self.seen if one[0] is not None else one[3] != self.closed)]
-        if self.every != 1:
-            batch = [one for one in batch if one[0] is None or not one[1] % self.every]
-        begun = self.events > 0 and self.state == "live" and not (self.suspended or self._flush_requested)
-        evaluate = self._reduce if begun and self.deferred and not self.pipeline.mapped else self.evaluate
-        rest = iter(batch)
-        while True:
-            try:
-                for event, number, now, began in rest:
-                    if event is None:
-                        if self.grouped and self.events:
-                            self.flush(number, now, began)
-                    elif event is MISSED:
-                        self.miss(number, now)
-                    else:
-                        evaluate(event, number, now, began)
-                return
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                self._failed(error)
-                evaluate = self.evaluate
-
-    def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
-        """Do what `evaluate` does, for a reduction in mid-batch. Raises its errors."""
-        self.seen = number
-        self.events += 1
-        sink = self.sink
-        before = sink.number
-        try:
-            outputs = self.pipeline.push(event, number, now)
-            if outputs:
-                self._outputs = outputs
-                self._put(outputs, event, number, now)
-                self._outputs = None
-        except KeyboardInterrupt:
-            self._interrupted(sink.number - before, event, number, now)
-            raise
-
-    def _put_at_once(self, feed: Callable[[Any], Any], batch: EventBatch) -> bool:
-        """Put the values of a batch as one block; False if that is not possible."""
-        found = batch.events
-        if found is None:  # Ctrl-C has come
-            return False
-        found = found.every(self.every)
-        if len(found) < 2:
-            return not len(found)
-        if found.numbers[0] <= self.seen:  # Ctrl-C had come
-            return False
-        bare = self.pipeline.bare
-        values = self._fed(feed, found) if bare is None else found.table(bare.names, bare.single)
-        if not (size := bytes_each(values)):
-            return False
-        sink, before = self.sink, self.sink.number
-        try:
-            sink.put_all(found.event_numbers, found.event_times, values, size)
-        finally:  # all of them, unless Ctrl-C came
-            if done := sink.number - before:
-                self.seen = found.numbers[done - 1]
-            self.events += done
-        self._in_a_row = 0
-        return True
-
-    def _fed(self, feed: Callable[[Any], Any], batch: EventBatch) -> list[Any]:
-        """Return the values of the batch up to an error, which is the last of them."""
-        values: list[Any] = []
-        happened = batch.occurrences
-        try:
-            values.extend(map(feed, [one[0] for one in happened]))
-        except Exception as error:  # one by one, the others get through
-            values.append(error)
-        except KeyboardInterrupt:
-            if len(values) < len(happened):  # it was evaluating this one, which may never end
-                for event, number, now, began in happened[: len(values)]:
-                    self.evaluate(event, number, now, began)
-                self.miss(*happened[len(values)][1:3])
-            raise
-        return values
 
     def log(self, value: Any, now: float, call: int) -> None:
         """Append the value of the host's ``call``-th call.

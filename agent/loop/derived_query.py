@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from looptap.agent.handoff.value_batch import FlaggedValue, Item
 from looptap.agent.handoff.value_queue import Inbox, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
 from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS
 from looptap.agent.loop.guard.state_guard import StateGuard
 from looptap.agent.loop.overhead_budget import MEASURE_NEXT, CostMeter
@@ -48,7 +49,7 @@ class DerivedQuery(AttachedQuery):
         max_bytes: int, meter: CostMeter, exposed: dict[str, Any],
     ) -> None:  # fmt: skip
         super().__init__(pipeline, sink, on=source.on, name=name, max_bytes=max_bytes, meter=meter)
-        self.awaits = frozenset()  # values have no readings of the machine
+        self.awaits = self.observed = frozenset()  # values have no readings of the machine, and no observables
         self.source, self.of = source, of
         self.depth: int = getattr(source, "depth", 0) + 1
         """The number of queries between it and the events."""
@@ -94,7 +95,10 @@ class DerivedQuery(AttachedQuery):
         if not isinstance(self.pipeline.window, Group) or self.pipeline.mapped or self.follows_groups:
             return ""
         why = "are logged" if not self.source.on else "are a group each"
-        return f"the values of {self.of!r} {why}: its window closes at the end of the run; window=10 is sooner"
+        return (
+            f"the values of {self.of!r} {why}: its window closes at the end of the run; use window=10 "
+            "for earlier values"
+        )
 
     def replay(self, items: Sequence[Item]) -> None:
         """Evaluate the query at values of the history, while it is held."""
@@ -115,10 +119,10 @@ class DerivedQuery(AttachedQuery):
             self._last_group = group
             self._ends.append((number, now, group))
 
-    def catch_up(self, later: bool) -> None:
+    def catch_up(self, later: bool, give_way: Callable[[], None] = lambda: None) -> None:
         """Evaluate the query at new values. Raises nothing but KeyboardInterrupt.
 
-        ``later``: after their events, on either thread.
+        ``later``: after their events, on either thread. Calls ``give_way`` between values, now and then.
         """
         items, ends = self.inbox.items, self._ends
         if self.held:
@@ -129,15 +133,19 @@ class DerivedQuery(AttachedQuery):
             return
         self.deferred = later
         if later:
-            self._may_wait = self.cheap_later(self._empty_inbox, len(items)) and self._may_wait
+            self._may_wait = self.cheap_later(self._empty_inbox, len(items), give_way) and self._may_wait
         else:
-            self._empty_inbox()
+            self._empty_inbox(give_way)
         if self.derived:
-            evaluate_derived(self, later=later)
+            evaluate_derived(self, later=later, give_way=give_way)
 
-    def _empty_inbox(self) -> None:
+    def _empty_inbox(self, give_way: Callable[[], None]) -> None:
         items, ends = self.inbox.items, self._ends
+        due = self.reached + EVENTS_AT_A_TIME
         while items or ends:
+            if self.reached >= due:
+                due = self.reached + EVENTS_AT_A_TIME
+                give_way()
             if ends and (not items or items[0][1] > ends[0][0]):
                 self._end_group(*ends[0])
                 ends.popleft()
@@ -262,13 +270,15 @@ class DerivedQuery(AttachedQuery):
             self.pipeline.begin(partial=True)
 
 
-def evaluate_derived(source: AttachedQuery, *, later: bool = False) -> bool:
+def evaluate_derived(
+    source: AttachedQuery, *, later: bool = False, give_way: Callable[[], None] = lambda: None
+) -> bool:
     """Evaluate the queries over the values of ``source``; False if one may not wait.
 
-    ``later``: the source was evaluated after its events.
+    ``later``: the source was evaluated after its events. Calls ``give_way`` between values, now and then.
     """
     for query in source.derived:
-        query.catch_up(later)
+        query.catch_up(later, give_way)
     return all([query.may_wait() for query in source.derived])
 
 

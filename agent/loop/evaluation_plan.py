@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
@@ -13,19 +13,20 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBatch
 from looptap.agent.loop.derived_query import end_derived_group, evaluate_derived
 from looptap.agent.loop.overhead_budget import MEASURE_NEXT
+from looptap.agent.loop.tap.choice import PlanState, know_tensors, new_rows
 from looptap.streams.events import Event, EventOrigin
 from looptap.streams.language.copyable import row_maker
 
 
-class EvaluationPlan:
+class EvaluationPlan(PlanState):
     """The split of one type's queries into those evaluated at once and those later.
 
     ``rows`` are the events that wait for the later ones: see `Evaluable` and `EventBatch`.
     """
 
     __slots__ = (
-        "deferred", "immediate", "limit", "names", "origin", "padding", "queries", "replaced", "row_of", "rows",
-        "stale", "started", "width",
+        "deferred", "hooks", "immediate", "origin", "padding", "queries", "reads", "replaced", "row_of", "started",
+        "width",
     )  # fmt: skip
 
     def __init__(
@@ -38,10 +39,14 @@ class EvaluationPlan:
         self.origin, self.queries, self.deferred = origin, queries, later
         put_off = frozenset(later)
         self.immediate = tuple(q for q in queries if q not in put_off)
-        self.names = tuple(frozenset().union(*(q.numbers or () for q in later)))
-        self.padding = (None,) * len(self.names)
-        self.width = HEADER_COUNT + len(self.names)
-        self.rows: list[Any] = []
+        self.hooks = tuple(q.hooks for q in self.immediate if q.hooks is not None)
+        self.reads = frozenset[str]().union(*(q.observed for q in self.immediate))
+        """The names that the immediate queries probably read, for events whose observables have to be found."""
+        names = tuple(frozenset().union(*(q.numbers or () for q in later)))
+        self.padding = (None,) * len(names)
+        self.width = HEADER_COUNT + len(names)
+        know_tensors()
+        self.keep(names, new_rows(self.width))
         self.limit = 0
         self.row_of = row_maker(self.names, observables)
         """A function of an event's observables, number, time and group that returns its row, or raises an error."""
@@ -55,18 +60,30 @@ class EvaluationPlan:
         except Exception:
             return number, now, MISSED, *self.padding
 
-    def evaluate(self, rows: list[Any]) -> None:
-        """Evaluate the ``later`` queries at those of the events that they have not seen."""
+    @property
+    def room(self) -> int:
+        """The events whose values may be evaluated together: half of what a sink holds."""
+        rooms = [query.sink.capacity for query in self.deferred]
+        rooms += [derived.sink.capacity for query in self.deferred for derived in query.derived]
+        return min(rooms, default=2) // 2
+
+    def evaluate(self, rows: Any, give_way: Callable[[], None]) -> None:
+        """Evaluate the ``later`` queries at those of the events that they have not seen.
+
+        Calls ``give_way`` between two of them, and between events that one takes one by one.
+        """
         batch = EventBatch.of_rows(self.origin, self.names, rows)
         for query in self.deferred:
-            if not query.cheap_later(partial(query.evaluate_batch, batch), len(batch)):
+            give_way()
+            if not query.cheap_later(partial(query.evaluate_batch, batch), len(batch), give_way):
                 query.deferred = False  # it is for the budget to judge, event by event
                 self.stale = True
             if query.derived:
                 for end in batch.ends:
                     end_derived_group(query, *end)
-                if not evaluate_derived(query, later=True):
+                if not evaluate_derived(query, later=True, give_way=give_way):
                     self.stale = True
+        give_way()
 
     def fail(self, reason: str) -> None:
         """Fail the ``later`` queries, which ends their evaluation. Loop thread."""
@@ -77,9 +94,9 @@ class EvaluationPlan:
 
 
 def evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, queues: QueueSet
+    plan: EvaluationPlan, event: Event, number: int, now: float, began: int, step: float, queues: QueueSet
 ) -> float:
-    """Evaluate each query at the event; return the seconds that all took.
+    """Evaluate each immediate query at the event; return the seconds that all took.
 
     ``step`` is the time of a step of the loop.
 
@@ -88,8 +105,10 @@ def evaluate(
     """
     queues.defers = True
     try:
-        return _evaluate(queries, event, number, now, began, step, queues)
+        return _evaluate(plan.immediate, event, number, now, began, step, queues)
     finally:
+        for hooks in plan.hooks:
+            hooks.release()
         queues.defers = False
         if queues.deferred:
             queues.settle()

@@ -8,7 +8,6 @@ changed in place.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -21,12 +20,13 @@ from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
 from looptap.agent.loop.evaluation_plan import EvaluationPlan, end_group, evaluate
-from looptap.agent.loop.graph_capture import captures
 from looptap.agent.loop.guard.state_guard import copy_of
 from looptap.agent.loop.plain_numbers import take_look
-from looptap.streams.events import Event, EventOrigin, LazyEvent, event_of
+from looptap.agent.loop.tap.choice import SourceState, new_lock
+from looptap.streams.events import Event, EventOrigin, FoundObservables, LazyEvent, event_of
 from looptap.streams.language.copyable import copied_numbers
 from looptap.streams.operators.pipeline import Latest
+from looptap.streams.preserving.graph_capture import captures
 
 EventCommand = Callable[[Event], "Callable[[], None] | None"]
 """A function that runs at an event; it may return an action for after the event."""
@@ -47,85 +47,86 @@ class DeferredActions(Exception):
             action()
 
 
-class EventSource:
+class EventSource(SourceState):
     """One type of events."""
 
     __slots__ = (
-        "_evaluators", "_group_ends", "_last_deferred", "_last_deferred_group", "_last_time", "_lock", "_plan",
-        "_query_seconds", "_queues", "capturing", "clock", "commands", "evaluator", "group_start", "groups_ended",
-        "has_work", "inner_groups", "latest_slots", "look_next", "looks", "number", "origin", "queries", "shortcut",
+        "_evaluators", "_group_ends", "_inner", "_last_deferred_group", "_plan", "_query_seconds", "_queues",
+        "commands", "evaluator", "latest_slots", "look_next", "looks", "origin",
     )  # fmt: skip
 
     def __init__(
-        self,
-        origin: EventOrigin,
-        lock: threading.RLock,
-        evaluators: tuple[DeferredEvaluator, DeferredEvaluator],
-        queues: QueueSet,
-        clock: Callable[[], float],
-        closes: tuple[EventSource, ...] = (),
+        self, origin: EventOrigin, lock: Any, evaluators: tuple[DeferredEvaluator, DeferredEvaluator],
+        queues: QueueSet, clock: Callable[[], float], closes: tuple[EventSource, ...] = (),
         looks: ScalarLooks | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.clock, self.looks = clock, looks
         self.look_next = looks is not None  # whether the history of scalars has the next event; the first ones always
-        self.origin, self._lock, self.inner_groups = origin, lock, closes
-        self._evaluators = evaluators  # of queries whose values a client waits for, and of those without a reader
-        self._queues = queues
-        self.evaluator = evaluators[0]
-        # Of the newest event. `number += 1` on a slot is exact from any thread: between its three instructions the
-        # interpreter neither calls nor jumps back, and only there does it hand the GIL to another thread.
-        self.number = 0
-        self.group_start = 0  # the number of the last event before the open group
-        self.groups_ended = 0  # how many have ended
-        self.queries: tuple[AttachedQuery, ...] = ()
+        self.origin, self.lock, self.inner_groups = origin, lock, closes
+        self._inner = closes[0] if len(closes) == 1 else None
+        # The evaluators of queries whose values a client waits for, and of those without a reader.
+        self._evaluators, self._queues, self.evaluator = evaluators, queues, evaluators[0]
+        self.number = self.group_start = self.groups_ended = 0
+        self.queries, self.commands = (), deque[EventCommand]()
         self.latest_slots: tuple[Latest, ...] = ()
-        self.commands: deque[EventCommand] = deque()
-        self._plan = EvaluationPlan(origin)
-        self.shortcut: EvaluationPlan | None = None
-        """The plan, if keeping an event's numbers is all that there is to do."""
-        self._last_time = 0.0
-        self._query_seconds = 0.0  # what the queries took at the last event
+        self._plan, self.shortcut = EvaluationPlan(origin), None
+        self.last_time = self._query_seconds = 0.0  # what the queries took at the last event
         # Marks by which an event that Ctrl-C has cut short is finished: the last event and the last end of a group that
         # were deferred, and the event that last ended groups, with what their counts are to be then.
-        self._last_deferred = self._last_deferred_group = 0
+        self.last_deferred = self._last_deferred_group = 0
         self._group_ends: tuple[int, tuple[int, ...]] = 0, ()
         self.refresh()
 
     def refresh(self) -> None:
         """Update whether an event of this type has to do more than count."""
         self.capturing = captures()
-        self.has_work = self.look_next or self.evaluates
+        if self.look_next or self.queries or self.latest_slots or self.commands:  # without a call, as in `_look`
+            self.only_groups, self.has_work = False, True
+        else:
+            self.only_groups = self.has_work = self.inner_groups != ()
         self.shortcut = None  # last: the loop thread may have set it meanwhile
 
     @property
     def evaluates(self) -> bool:
-        """True if queries, commands or groups wait for events of this type."""
-        return bool(self.inner_groups or self.queries or self.latest_slots or self.commands)
+        """True if queries or commands wait for events of this type, or for its groups."""
+        inner = any([source.queries for source in self.inner_groups])
+        return bool(inner or self.queries or self.latest_slots or self.commands)
 
     def mark(self) -> None:
         """Let the next event copy its numbers for the history. I/O thread."""
         self.look_next = True
-        self.has_work = True
+        self.only_groups, self.has_work = False, True
         self.shortcut = None
 
     def _look(self, number: int, now: float, observables: dict[str, Any]) -> None:
         """Copy the numbers of this event, and let the next ones be idle again.
 
-        Between the test and the assignment of `has_work` there is no call, so no other thread attaches a query there.
+        Between the test and the assignment there is no call, so no other thread attaches a query there.
         """
         looks = self.looks
         self.look_next = again = looks is not None and looks.wants_next(number)
-        if not (again or self.inner_groups or self.queries or self.latest_slots or self.commands):
-            self.has_work = False
+        if not (again or self.queries or self.latest_slots or self.commands):
+            if self.inner_groups:
+                self.only_groups = True
+            else:
+                self.has_work = False
         if looks is not None:
             take_look(looks, self.origin, number, now, observables)
 
     def deliver(self, observables: dict[str, Any]) -> None:
         """Deliver one event. Raises only KeyboardInterrupt and `DeferredActions`."""
+        inner = self._inner
+        if self.only_groups and inner is not None and not inner.queries:
+            # Up to the end there is no call and no jump back: neither Ctrl-C nor another thread comes between.
+            self.number += 1
+            inner.group_start = inner.number
+            inner.groups_ended += 1
+            inner.last_time = 0.0
+            return
         if self.capturing is not None and self.capturing():
             self.number += 1  # inside a CUDA graph capture it only counts
             return
-        lock = self._lock
+        lock = self.lock
         try:  # `with` takes twice as long. An interrupt comes before the lock is taken, or after, never in between
             lock.acquire()
             self.number = number = self.number + 1
@@ -138,8 +139,8 @@ class EventSource:
                     except Exception:  # not there, no number, or a tensor that has no value now
                         plan = None
                     else:
-                        rows, self._last_time = plan.rows, now
-                        self._last_deferred = number  # first: Ctrl-C in between loses the event, none comes twice
+                        rows, self.last_time = plan.rows, now
+                        self.last_deferred = number  # first: Ctrl-C in between loses the event, none comes twice
                         rows += row
                         if len(rows) > plan.limit:
                             self.evaluator.notify(plan)
@@ -155,6 +156,17 @@ class EventSource:
             except RuntimeError:  # an interrupt came while another thread had it
                 pass
 
+    def announce(self, plan: EvaluationPlan) -> None:
+        """Announce what the tap has kept, as `deliver` does. Raises KeyboardInterrupt."""
+        with self.lock:
+            self.evaluator.notify(plan)
+
+    def miss(self) -> None:
+        """Count an event that Ctrl-C cut short while the tap read its numbers."""
+        with self.lock:
+            self.number += 1
+            self._finish(self.number)
+
     def _deliver(self, observables: dict[str, Any], number: int, now: float) -> None:
         """Do all that an event entails; note whether the next only has to be kept."""
         if self.inner_groups:
@@ -163,8 +175,8 @@ class EventSource:
             self._look(number, now, observables)
         if not (self.queries or self.commands or self.latest_slots):
             return
-        dt = now - self._last_time if self._last_time else 0.0
-        self._last_time = now
+        dt = now - self.last_time if self.last_time else 0.0
+        self.last_time = now
         plan = self._plan
         if plan.queries is not self.queries or plan.stale:
             plan = self._make_plan(observables)
@@ -176,7 +188,7 @@ class EventSource:
                 row = plan.row_or_missed(observables, number, now, self.group_start)
         if plan.deferred:
             rows = plan.rows
-            self._last_deferred = number
+            self.last_deferred = number
             rows += row
             if len(rows) > plan.limit:
                 self.evaluator.notify(plan)
@@ -190,11 +202,13 @@ class EventSource:
                 if not (self.inner_groups or self.look_next or plan.immediate) and plan.queries is self.queries:
                     self.shortcut = plan if plan.deferred else None
                 return
+        if type(observables) is FoundObservables:
+            observables.load(plan.reads)
         event = event_of(observables, self.origin, number, now, dt)
         try:
             actions = self._prepare(event) if self.commands or self.latest_slots else None
             self._query_seconds = evaluate(
-                plan.immediate, event, number, now, self.group_start, dt - self._query_seconds, self._queues
+                plan, event, number, now, self.group_start, dt - self._query_seconds, self._queues
             )
             if actions:
                 raise DeferredActions(actions)
@@ -208,16 +222,21 @@ class EventSource:
         now, plan = self.clock(), self._plan
         if self.inner_groups:
             self._end_inner(number, now)
-        if plan.deferred and self._last_deferred != number:
-            self._last_deferred = number
+        if plan.deferred and self.last_deferred != number:
+            self.last_deferred = number
             rows = plan.rows
             rows += (number, now, MISSED, *plan.padding)
             plan.limit = 0
             self.evaluator.queues.wake()
-        fresh = () if plan.queries is self.queries else tuple(q for q in self.queries if q not in plan.queries)
-        for query in (*plan.immediate, *fresh):
+        for query in self._not_deferred():
             if query.seen != number and not number % query.every:
                 query.miss(number, now)
+
+    def _not_deferred(self) -> tuple[AttachedQuery, ...]:
+        """Return the queries that are not deferred, with those that the plan lacks."""
+        plan = self._plan
+        fresh = () if plan.queries is self.queries else tuple(q for q in self.queries if q not in plan.queries)
+        return (*plan.immediate, *fresh)
 
     def _end_inner(self, number: int, now: float) -> None:
         """End the open groups of the enclosed types; a second call ends the rest."""
@@ -229,9 +248,8 @@ class EventSource:
     def _make_plan(self, observables: dict[str, Any]) -> EvaluationPlan:
         """Plan which queries are evaluated now, by the numbers that this event has."""
         self.evaluator.drain()
-        queries, given = self.queries, observables.keys()
-        there: dict[frozenset[str], bool] = {}  # many queries read the same names
-        for names in {q.numbers for q in queries if q.numbers is not None}:
+        queries, given, there = self.queries, observables.keys(), dict[frozenset[str], bool]()
+        for names in {q.numbers for q in queries if q.numbers is not None}:  # many queries read the same ones
             there[names] = copied_numbers(observables, names) is not None
         later = tuple(
             q for q in queries
@@ -273,7 +291,7 @@ class EventSource:
 
     def end_group(self, now: float) -> None:
         """End the open group and the windows that follow it."""
-        with self._lock:
+        with self.lock:
             groups = self.groups_ended + 1
             try:
                 self.end(groups, now)
@@ -293,9 +311,9 @@ class EventSource:
                 rows = plan.rows
                 rows += (self.number, now, end, *plan.padding)
             self.evaluator.notify(plan)
-        end_group(plan.immediate, self.number, now, groups)
+        end_group(self._not_deferred(), self.number, now, groups)
         if not self.queries:
-            self._last_time = 0.0
+            self.last_time = 0.0
 
 
 class EventSources:
@@ -305,8 +323,7 @@ class EventSources:
         self, groups: tuple[str, ...], exposed: dict[str, Any], rank: int, evaluator: DeferredEvaluator,
         clock: Callable[[], float] = monotonic, looks: ScalarLooks | None = None,
     ) -> None:  # fmt: skip
-        self.clock, self.looks = clock, looks
-        """The clock of events, in monotonic seconds."""
+        self.clock, self.looks = clock, looks  # the clock of events, in monotonic seconds
         self.exposed, self.rank, self.evaluator = exposed, rank, evaluator
         self.machine: dict[str, Any] = {}
         """Readings of the machine, by the names that queries have for them. Only the I/O thread changes it."""
@@ -314,7 +331,7 @@ class EventSources:
         self._queues = evaluator.queues
         self.unobserved = evaluator.for_unobserved_events()
         """The events of queries whose values no client waits for: no wakeup is sent for them."""
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         self.by_name: dict[str, EventSource] = {}
         for name in groups:
             self.by_name[name] = self._new(name, tuple(self.by_name.values()))
@@ -324,8 +341,7 @@ class EventSources:
 
         Raises ValueError beyond 1,000 types, TypeError for a name that is not a string.
         """
-        source = self.by_name.get(event)
-        if source is None:
+        if (source := self.by_name.get(event)) is None:
             if not isinstance(event, str):
                 raise TypeError(f"an event is named by text, not {event!r:.60}.")
             if len(self.by_name) >= MAX_EVENT_TYPES:
@@ -333,8 +349,12 @@ class EventSources:
             source = self.by_name.setdefault(event, self._new(event))
         return source
 
+    def types(self) -> list[tuple[str, EventSource]]:
+        """Return each event type once, with its name."""
+        return [(name, source) for name, source in list(self.by_name.items()) if source.origin.name == name]
+
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
-        origin = EventOrigin(event, self.exposed, self.rank, self.machine)
+        origin = EventOrigin(event, self.exposed, self.rank, self.machine, self.looks.names if self.looks else None)
         evaluators = self.evaluator, self.unobserved
         return EventSource(origin, self.lock, evaluators, self._queues, self.clock, closes, self.looks)
 
@@ -357,44 +377,23 @@ class EventSources:
     def exclude_pause(self, seconds: float) -> None:
         """Leave a pause of ``seconds`` out of the step time."""
         with self.lock:
-            for source in list(self.by_name.values()):
-                if source._last_time:
-                    source._last_time += seconds
+            for _, source in self.types():
+                source.last_time += seconds if source.last_time else 0.0
 
     def resume_from(self, events: dict[str, int], groups: dict[str, int]) -> None:
         """Continue these event numbers and groups; flag the windows that this cuts."""
         with self.lock:
             self.drain()
             now = self.clock()
-            for name in {*self.by_name, *events}:
+            for name in {*dict(self.types()), *events}:
                 source = self.open(name)
                 number, source.number = source.number, events.get(name, 0)
                 source.group_start = min(groups.get(name, source.number), source.number)
                 for query in source.queries:
                     query.seen = source.number
                     restart(query, number, now, partial=source.number > source.group_start)
-                source._last_time = 0.0
-                source._last_deferred, source._group_ends = 0, (0, ())
+                source.last_time, source.last_deferred, source._group_ends = 0.0, 0, (0, ())
 
     def counts(self) -> dict[str, int]:
         """Return the number of events so far, by type, without types that had none."""
-        return {name: source.number for name, source in list(self.by_name.items()) if source.number}
-
-
-class NullEventSources(EventSources):
-    """The event types of an inert agent: every name leads to one idle source."""
-
-    def __init__(self) -> None:
-        super().__init__((), {}, 0, DeferredEvaluator(QueueSet(0, _no_wakeup, _no_wakeup)))
-        self._only_source = super()._new("inert")
-
-    def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
-        return self._only_source
-
-    def counts(self) -> dict[str, int]:
-        """Return no counts."""
-        return {}
-
-
-def _no_wakeup() -> None:
-    """Do nothing: the wakeup of an inert agent."""
+        return {name: source.number for name, source in self.types() if source.number}

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import keyword
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from looptap.agent.handoff.scalar_looks import Look, ScalarLooks
-from looptap.streams.events import EventOrigin
+from looptap.streams.events import EventOrigin, held
 from looptap.streams.language.copyable import tensor_type
 from looptap.streams.preserving.torch_state import modes_observe
 from looptap.streams.values.device_transfer import copy_to_host
+from looptap.streams.values.modules.named_modules import is_module
 
 MAX_NAMES_COUNT = 256
 """Names of one event, and of what is exposed, that a look reads."""
@@ -40,6 +42,11 @@ def take_look(looks: ScalarLooks, origin: EventOrigin, number: int, now: float, 
         exposed = exposed_numbers(origin.exposed) if looks.wants_exposed(origin.name) else {}
         looks.pending.append(Look(origin.name, number, now, numbers, exposed))
         looks.left_out = max(looks.left_out, left_out)
+        if type(observables) is dict:
+            looks.note_names(origin.name, observables)
+        for name, value in [*observables.items()][:MAX_NAMES_COUNT]:
+            if is_module(value):
+                origin.models[name] = weakref.ref(value)
     except Exception:  # the history lacks this event
         return
 
@@ -70,6 +77,7 @@ def exposed_numbers(exposed: dict[str, Any]) -> dict[str, Any]:
     for name, value in [*exposed.items()][:MAX_NAMES_COUNT]:  # copied in one step, whatever other threads expose
         if not _is_name(name):
             continue
+        value = held(value)
         if (number := reader.number(value)) is not None:
             found[name] = number
         elif reader.optimizer is not None and issubclass(type(value), reader.optimizer):

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from looptap.agent.handoff.value_queue import ValueSink
+from looptap.agent.loop.hooks.query_hooks import QueryHooks
 from looptap.agent.loop.overhead_budget import (
     LONGEST_RETRY_SECONDS,
     MIN_EVALUATIONS,
@@ -15,8 +16,9 @@ from looptap.agent.loop.overhead_budget import (
     percent,
 )
 from looptap.agent.loop.thread_time import thread_usage
-from looptap.streams.errors import LooptapError
-from looptap.streams.events import Event
+from looptap.streams.columns.evaluation import ColumnForm
+from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.events import Event, MissingObservable
 from looptap.streams.expressions import format_error
 from looptap.streams.operators.pipeline import Latest, Pipeline
 from looptap.streams.text import last_line
@@ -30,6 +32,7 @@ COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
 class Dependent(Protocol):
     """A query over the values of another one, as that one sees it."""
 
+    sink: ValueSink
     reached: int
 
     def may_wait(self) -> bool:
@@ -38,7 +41,7 @@ class Dependent(Protocol):
     def end_group(self, number: int, now: float, group: int) -> None:
         """Note that the group of the event ``number`` has ended; twice does no harm."""
 
-    def catch_up(self, later: bool) -> None:
+    def catch_up(self, later: bool, give_way: Callable[[], None] = lambda: None) -> None:
         """Evaluate the query at new values."""
 
 
@@ -55,6 +58,8 @@ class QueryStatus:
         self.state, self.reason = "live", ""
         self.detached = False
         """True once no further event reaches it."""
+        self.hooks: QueryHooks | None = None
+        """Its hooks on modules: it is not evaluated before they are in."""
         self.errors = self.events = 0
         self.expensive_in_a_row = 0  # how often in a row, a little later, it cost more than what is never limited
         self.seconds = self.started = 0.0
@@ -76,8 +81,15 @@ class QueryStatus:
         """Seconds that its present evaluation has been running, if that is long."""
         self.awaits: frozenset[str] = frozenset()
         """The readings of the machine that it mentions: it is not evaluated before they are there."""
+        self.seen = 0
+        """The number of the last event that was evaluated, or counted as lost."""
+        self.closed = 0
+        """The number of the last group whose end closed its window."""
+        self.observed: frozenset[str] = frozenset()
+        """The names that it probably reads of an event."""
         self._in_a_row = 0
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
+        self._form: ColumnForm | None = None  # the same for many events
 
     def redirect(self, sink: ValueSink, shift: int) -> None:
         """Put values into ``sink`` from now on, whose numbers are ``shift`` higher.
@@ -88,15 +100,26 @@ class QueryStatus:
         for query in self.derived:
             query.reached += shift * bool(query.reached)
 
-    def cheap_later(self, evaluate: Callable[[], None], count: int) -> bool:
+    def cheap_later(
+        self, evaluate: Callable[[Callable[[], None]], None], count: int, give_way: Callable[[], None] = lambda: None
+    ) -> bool:
         """Evaluate ``count`` events after they happened; return False if too expensive.
 
-        That is where several such evaluations in a row cost more than what is never limited.
+        That is where several such evaluations in a row cost more than what is never limited. What ``evaluate`` calls to
+        give way is no part of the cost.
         """
+        away = 0.0
+
+        def rest() -> None:
+            nonlocal away
+            began = monotonic()
+            give_way()
+            away += monotonic() - began
+
         began_on, _ = thread_usage() if self.expensive_in_a_row else (0.0, 0)  # of a suspect alone
         started = monotonic()
-        evaluate()
-        cost = monotonic() - started
+        evaluate(rest)
+        cost = monotonic() - started - away
         if self.expensive_in_a_row and (on := thread_usage()[0]):
             cost = on - began_on  # what is evaluated here is arithmetic, which waits for nothing
         self.seconds += cost
@@ -138,6 +161,19 @@ class QueryStatus:
         empty = self._empty  # looked at first: the training thread raises it last
         return max(0, empty - self.pipeline.skipped)
 
+    def continue_from(self, other: QueryStatus) -> None:
+        """Continue the counters and the open window of ``other``, of the same code.
+
+        I/O thread, while nothing is evaluated.
+        """
+        self.seen, self.closed, self.events, self.errors = other.seen, other.closed, other.events, other.errors
+        self.seconds, self.started, self.traceback = other.seconds, other.started, other.traceback
+        self.warning, self.missing_names, self.withheld = other.warning, other.missing_names, other.withheld
+        self._empty, self._in_a_row = other._empty, other._in_a_row
+        self.suspended, self.retry_at = other.suspended, other.retry_at
+        self.pause_seconds, self._resumed = other.pause_seconds, other._resumed
+        self.pipeline.continue_from(other.pipeline)
+
     def warnings(self) -> list[str]:
         """Return the notes for readers of the stream."""
         problems = [f"latest({place.event!r}): {place.problem}" for place in self.latest_slots if place.problem]
@@ -156,35 +192,48 @@ class QueryStatus:
             left = max(0.0, self.retry_at - monotonic())
             return (
                 f"suspended: it takes more than {percent(verdict.allowed)} of the loop's time: {verdict}; it is tried "
-                f"again in {left:.0f} s; budget= or stream.grant() gives it more"
+                f"again in {left:.0f} s; budget= or stream.grant() gives it a larger share"
             )
         every = _ordinal(meter.every * meter.pace)
         return f"evaluated at every {every} event, to stay within {percent(meter.allowed())}: {verdict}"
 
     def _too_early(self, event: Event) -> bool:
-        """Return True before the first readings, and count the event as filtered."""
-        early = not self.awaits <= event.__looptap_names__()
+        """Return True before its first readings, and count the event as filtered."""
+        early = bool(self.awaits) and not self.awaits <= event.__looptap_names__()
+        early = early or not self.observed.isdisjoint(event.__looptap_coming__())
+        if self.hooks is not None and not early:
+            try:
+                early = not self.hooks.ready(event)
+            except QueryError as error:
+                self.fail(str(error))
+                return True
         self._empty += early
         return early
 
     def fail(self, reason: str) -> None:
         """Stop for good; the I/O thread detaches the query."""
-        self.state, self.reason, self._feed = "failed", reason, None
+        self.state, self.reason, self._feed, self._form = "failed", reason, None, None
         self._notify()
 
     def _notify(self) -> None:
         self.changes += 1
         self.sink.notify()
 
-    def _window_failed(self) -> None:
+    def _window_failed(self, error: Exception) -> None:
         """Report at once a window that will yield an error: its end may be far."""
         if not self.traceback:
             self.traceback = self.pipeline.failure or ""
-        self._notify()
+        if isinstance(error, MissingObservable) and error.typo:
+            self._failed(error)
+        else:
+            self._notify()
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, SystemExit):
             self.fail(f"it raised SystemExit({error.code!r})")
+        elif isinstance(error, MissingObservable) and error.typo:
+            self.record_error(str(error))
+            self.fail(str(error))
         elif isinstance(error, LooptapError):
             self.record_error(str(error))
         else:

@@ -70,7 +70,7 @@ class MachineMonitor:
 
     def _asked(self) -> set[str]:
         """Return the names that queries mention and that the job has not taken."""
-        queries = [query for source in list(self._sources.by_name.values()) for query in source.queries]
+        queries = [query for _, source in self._sources.types() for query in source.queries]
         return set().union(*(query.awaits for query in queries)) - self._sources.exposed.keys()
 
     def _read_host(self) -> None:

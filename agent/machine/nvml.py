@@ -39,7 +39,7 @@ class Nvml:
                 library.nvmlErrorString.restype = ctypes.c_char_p
             except OSError:
                 raise NoDevices(
-                    f"there is no NVIDIA driver ({LIBRARY} is not found). A container has it if it is started with "
+                    f"there is no NVIDIA driver ({LIBRARY} is not found). In a container, start it with "
                     "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
                 ) from None
         self._library = library
@@ -47,7 +47,7 @@ class Nvml:
         for problem in (library.nvmlInit_v2(), library.nvmlDeviceGetCount_v2(ctypes.byref(count))):
             if problem:
                 words = library.nvmlErrorString(problem).decode(errors="replace")
-                raise NoDevices(f"the NVIDIA driver answers: {words}")
+                raise NoDevices(f"the NVIDIA driver reports: {words}")
         self._handles: list[ctypes.c_void_p | None] = []
         for index in range(count.value):
             handle = ctypes.c_void_p()

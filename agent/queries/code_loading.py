@@ -23,7 +23,7 @@ def code_of(code: Code) -> str | Callable[..., Any]:
         except Exception as error:
             raise QueryError(
                 f"the function could not be unpickled in the job ({type(error).__name__}: {error}); "
-                "write the query as text, which needs nothing of the client's modules."
+                "write the query as text, which does not need the client's modules."
             ) from None
         if not callable(function):
             raise QueryError(f"a query is text or a function, not a {type(function).__name__}.")

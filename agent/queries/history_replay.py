@@ -39,12 +39,12 @@ class HistoryReplays:
             return ()
         held = len(buffer)
         if not wanted:
-            what = f"history=True begins with the values of its history, {held:,} so far"
+            what = f"history=True begins with the values in its history, {held:,} so far"
             return (f"begins with the next value of {query.of!r}; {what}",) if held else ()
         if not query.pipeline.trusted:
             raise QueryError(
-                "history=True needs a query that is known to be harmless, since its history is evaluated beside the "
-                "loop; write it as an expression, without functions of your own.",
+                "history=True needs a query that is known to be harmless, since its history is evaluated "
+                "outside the loop; write it as an expression without your own functions.",
                 query.pipeline.text,
             )
         query.held = True

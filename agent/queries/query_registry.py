@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,28 +15,34 @@ from typing import Any
 from looptap.agent.handoff.value_batch import Item
 from looptap.agent.handoff.value_queue import ValueQueue, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
+from looptap.agent.loop.calls.call_events import CallEvents
 from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery
 from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSources
 from looptap.agent.loop.overhead_budget import CostMeter, OverheadBudget
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.agent.queries.code_loading import code_of
+from looptap.agent.queries.event_notes import listed, notes_of_missing
+from looptap.agent.queries.hooked_query import hooked
+from looptap.agent.queries.observable_names import check_names
 from looptap.protocol import messages as m
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import QueryError
+from looptap.streams.events import BUILT_IN, MACHINE
 from looptap.streams.expressions import nearest
+from looptap.streams.language import builtins
 from looptap.streams.language.compiler import QuerySpec, compile_query
+from looptap.streams.language.observables_read import observables_read
 from looptap.streams.language.rank_windows import aligned, check
 from looptap.streams.operators.flight_recorder import FlightRecorder
-from looptap.streams.operators.pipeline import Pipeline, Reducing
+from looptap.streams.operators.pipeline import Pipeline
+from looptap.streams.operators.reducing import Reducing
 from looptap.streams.operators.windows import Group, Window
 from looptap.streams.panel_hint import PanelChart, panel_of
 from looptap.streams.values.sizing import Bounds
 
 LINE_INTERVAL_SECONDS = 0.5
 """Seconds between two lines on an object whose class declares a panel, which shows more."""
-MAX_LISTED_NAMES = 20
-"""Event types that a note lists."""
 
 
 class QueryRegistry:
@@ -48,6 +53,7 @@ class QueryRegistry:
         self._moving = threading.Lock()  # held while a tuple is replaced, never by the training thread in the loop
         self.chained: tuple[DerivedQuery, ...] = ()
         """The queries over the values of other queries, each after its source; replaced as a whole."""
+        self.calls = CallEvents()
         self._ending = False
 
     def compiled(
@@ -81,7 +87,9 @@ class QueryRegistry:
         for event in (on, *(place.event for place in pipeline.latest)) if on else ():
             self._open(event)
         meter = CostMeter(self._budget, math.inf, pipeline.every)
-        return AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest)
+        places = pipeline.latest
+        query = AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=places)
+        return hooked(query, pipeline, self._sources)
 
     def attached(self, attach: m.Attach, sink: ValueQueue) -> AttachedQuery:
         """Compile the query of ``attach``, not yet attached. Raises QueryError.
@@ -90,7 +98,7 @@ class QueryRegistry:
         """
         drawn, _ = self._panel(attach.code.text.strip())
         throttle = attach.throttle or (LINE_INTERVAL_SECONDS if drawn else 0.0)
-        pipeline = self.compiled(code_of(attach.code), attach.window, attach.every, throttle)
+        asked = pipeline = self.compiled(code_of(attach.code), attach.window, attach.every, throttle)
         recorder: FlightRecorder[Item] | None = None
         if attach.when is not None:
             if not pipeline.mapped:
@@ -101,20 +109,33 @@ class QueryRegistry:
         kind = AttachedQuery
         if attach.align:
             pipeline, kind = _aligned(pipeline, attach), PartialAggregateQuery if not pipeline.mapped else AttachedQuery
+        self._check_names(attach)
         meter = CostMeter(self._budget, grant_share(attach.budget), attach.every)
         places = (*pipeline.latest, *(recorder.condition.latest if recorder else ()))
         for event in (attach.on, *(place.event for place in places)):
             self._open(event)
-        return kind(
+        query = kind(
             pipeline,
             sink,
-            on=attach.on,
+            on=self._open(attach.on).origin.name,
             name=attach.name,
             max_bytes=min(attach.max_bytes, self._limits.outbound_message // 2),
             recorder=recorder,
             meter=meter,
             places=places,
         )
+        return hooked(query, asked, self._sources)
+
+    def _check_names(self, attach: m.Attach) -> None:
+        """Raise QueryError for an observable that the events of the query never have."""
+        sources = self._sources
+        carried = {} if sources.looks is None else sources.looks.names
+        known = {*builtins.names(), *sources.exposed, *sources.machine, *BUILT_IN, *MACHINE}
+        for code in filter(None, (attach.code, attach.when)):
+            if code.text:
+                read = observables_read(code.text, known)
+                count = sources.counts().get(attach.on, 0)
+                check_names(read, code.text, attach.on, count, carried, tuple(sources.exposed))
 
     def derived(
         self, source: AttachedQuery, of: str, code: str | Callable[..., Any], sink: ValueSink, *, name: str,
@@ -171,23 +192,19 @@ class QueryRegistry:
         """Return warnings about the events of ``query``, for the client that attaches it."""
         if isinstance(query, DerivedQuery):
             return [note] if (note := query.describe_groups()) else []
-        notes = []
         seen = list(self._sources.counts())
-        if query.on not in seen:
-            near = nearest(query.on, seen)
-            there = f"no {query.on!r} event so far, only {_listed(seen)}." if seen else "no event of any type so far."
-            notes.append(f"{there}{' ' * bool(near)}{near}")
-            if _emits_are_compiled(likely=bool(seen) and not near):
-                notes.append("an emit inside a function under torch.compile does nothing: call it around the function")
+        likely = query.on in self._groups and any(name in self._groups for name in seen)  # an outer group has ended
+        notes = [] if query.on in seen else notes_of_missing(query.on, seen, likely=likely)
         for event in dict.fromkeys(place.event for place in query.latest_slots if place.event not in seen):
             near = nearest(event, seen)
             notes.append(
                 f"latest({event!r}) is None until there is such an event; so far "
-                f"{f'only {_listed(seen)}' if seen else 'there was no event of any type'}.{' ' * bool(near)}{near}"
+                f"{f'only {listed(seen)}' if seen else 'there was no event of any type'}.{' ' * bool(near)}{near}"
             )
         if query.grouped and query.on not in self._groups[:-1]:
             notes.append(
-                f"no event ends a group of {query.on!r}: its window closes at the end of the run; window=10 is sooner"
+                f"no event ends a group of {query.on!r}: its window closes at the end of the run; use "
+                "window=10 for earlier values"
             )
         return notes
 
@@ -201,9 +218,11 @@ class QueryRegistry:
                 other = self._sources.open(place.event)
                 other.latest_slots = (*other.latest_slots, place)
                 other.refresh()
+                self.calls.follow(other)
             source = self._sources.open(query.on)
             source.queries = (*source.queries, query)
             source.refresh()
+            self.calls.follow(source)
 
     def _begin(self, query: DerivedQuery) -> None:
         source = query.source
@@ -303,7 +322,9 @@ class QueryRegistry:
             for event in {query.on for query in gone}:
                 source = self._sources.open(event)
                 source.queries = tuple(q for q in source.queries if q not in gone)
+                source.commands.extend(q.hooks.remove for q in gone if q.on == event and q.hooks and q.hooks.close())
                 source.refresh()
+                self.calls.follow(source)
         self._sources.drain()
         places = [place for query in gone for place in query.latest_slots]
         with self._moving:
@@ -311,12 +332,14 @@ class QueryRegistry:
                 other = self._sources.open(event)
                 other.latest_slots = tuple(p for p in other.latest_slots if not any(p is place for place in places))
                 other.refresh()
+                self.calls.follow(other)
 
     def at_next(self, on: str, command: EventCommand) -> None:
         """Run ``command`` at the next event of type ``on``."""
         source = self._open(on)
         source.commands.append(command)
         source.refresh()
+        self.calls.follow(source)
 
     def not_at_next(self, on: str, command: EventCommand) -> None:
         """Remove a command that waits for an event of type ``on``, if it does."""
@@ -324,13 +347,16 @@ class QueryRegistry:
         with contextlib.suppress(ValueError):
             source.commands.remove(command)
         source.refresh()
+        self.calls.follow(source)
 
     def _open(self, event: str) -> EventSource:
         """Return the source of an event that a client names. Raises QueryError."""
         try:
-            return self._sources.open(event)
+            source = self._sources.open(event)
         except ValueError as error:
             raise QueryError(str(error)) from None
+        self.calls.check(source)
+        return source
 
     def between_events(self, on: str, now: Callable[[int, float], None], later: Callable[[], None]) -> None:
         """Call ``now`` if no event is being emitted, else ``later``. Does not block.
@@ -347,26 +373,6 @@ class QueryRegistry:
             now(self._sources.open(on).number if on else 0, self._sources.clock())
         finally:
             lock.release()
-
-
-def _emits_are_compiled(likely: bool) -> bool:
-    """Return True if torch.compile has compiled a function that calls ``emit``.
-
-    Of a function that is compiled with the one that calls it there is no trace: then ``likely`` decides, if anything
-    was compiled.
-    """
-    try:
-        compiled = [reference() for reference in list(sys.modules["torch._dynamo.convert_frame"].input_codes.seen)]
-        graphs = sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"]
-    except (KeyError, AttributeError):  # Dynamo is not loaded, or another one
-        return False
-    return bool(likely and graphs) or any("emit" in code.co_names for code in compiled if code is not None)
-
-
-def _listed(names: list[str]) -> str:
-    """Format names as a sentence of bounded length."""
-    more = len(names) - MAX_LISTED_NAMES
-    return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:

@@ -63,6 +63,11 @@ class Configuration:
             diff_note=BEING_READ if self._given and not run.rank else "",
         )
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the host gave, flat."""
+        return dict(self._facts.settings)
+
     def start(self, store: Callable[[dict[str, Any]], object]) -> None:
         """Read commit and diff on a thread of its own, if the host gave settings.
 

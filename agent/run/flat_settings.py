@@ -51,7 +51,7 @@ def flat(config: Any) -> FlatSettings:
     try:
         parts = members(config, whole=True)
         if parts is None:
-            return FlatSettings({}, f"it is of type {type(config).__name__}, whose settings are not known")
+            return FlatSettings({}, f"its type is {type(config).__name__}, whose settings are not known")
         for name, value in islice(_walk(parts, "", 0), MAX_SETTINGS + 1):
             if len(found) == MAX_SETTINGS:
                 return FlatSettings(found, f"more than the first {MAX_SETTINGS:,}")

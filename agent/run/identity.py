@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import secrets
@@ -12,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from looptap.protocol.messages import RunInfo
+from looptap.streams.native.installed import installed_version
 
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMIX_NAMESPACE")
 """Variables that each process of one job has alike, unless a launcher started it by itself."""
@@ -32,7 +32,7 @@ def run_info(name: str) -> RunInfo:
         rank=rank,
         ranks=ranks,
         python=sys.version_info[:2],
-        looptap=_version(),
+        looptap=installed_version(),
         job=job_of(os.environ) if ranks > 1 else "",
         attempt=max(_environment_int(name, 0) for name in RESTARTS),
     )
@@ -69,16 +69,6 @@ def _environment_int(name: str, default: int) -> int:
         return default
 
 
-@functools.cache
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # takes as long to load as all of zmq
-
-    try:
-        return version("looptap")
-    except PackageNotFoundError:
-        return ""
-
-
 def checked_name(name: str) -> str:
     """Return the name of a run. Raises ValueError for an invalid one."""
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable() or "/" in name:
@@ -90,5 +80,5 @@ def checked_groups(groups: Collection[str]) -> tuple[str, ...]:
     """Return the event types whose groups nest. Raises ValueError for bad names."""
     names = tuple(groups) if not isinstance(groups, str) else ()
     if not all(isinstance(g, str) for g in names) or len(set(names)) != len(names) or isinstance(groups, str):
-        raise ValueError(f"groups={groups!r}: they are different names of events, the innermost first.")
+        raise ValueError(f"groups={groups!r}: they must be different event types, innermost first.")
     return names

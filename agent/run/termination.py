@@ -49,4 +49,4 @@ class OnSigterm:
 def require_main_thread() -> None:
     """Raise ValueError on any thread but the main one."""
     if threading.current_thread() is not threading.main_thread():
-        raise ValueError("sigterm=True: only the main thread can handle signals. Make the agent there.")
+        raise ValueError("sigterm=True: only the main thread can handle signals. Create the agent there.")

@@ -64,7 +64,7 @@ class ScalarHistory:
         self.collect(now)
         self._place_exposed()
         wanted = math.inf if now - self._began > ACTIVE_SECONDS else MIN_LOOK_INTERVAL_SECONDS
-        for name, source in list(self._sources.by_name.items()):
+        for name, source in self._sources.types():
             interval = self._interval(name)
             if source.look_next:
                 source.mark()  # another thread may have found that it had no work just before

@@ -134,7 +134,7 @@ class AccessGrants:
         """Return the share ``id``, which has streams of its own. Raises QueryError."""
         share = self._share(id)
         if not share.only:
-            raise QueryError(f"the share {id} shows all that is exported: it was made without streams of its own.")
+            raise QueryError(f"the share {id} shows all exported streams: it was created without streams of its own.")
         return share
 
     def show(self, declared: DeclaredStream, share: str, shown: bool) -> None:

@@ -21,7 +21,6 @@ from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.derived_query import DerivedQuery, evaluate_derived
 from looptap.agent.loop.event_sources import EventSources
-from looptap.agent.loop.graph_capture import captures
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.limits import Limits
@@ -31,6 +30,8 @@ from looptap.streams.errors import QueryError
 from looptap.streams.expressions import nearest
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import as_window
+from looptap.streams.preserving.graph_capture import captures
+from looptap.streams.text import public_line
 from looptap.streams.values.sizing import size_of
 
 DEFAULT_HISTORY_VALUES = 10_000
@@ -146,7 +147,7 @@ class DeclaredStreams:
         over = as_window(window)
         source = self.source_of(of) if of else None
         if source is not None and source.name == name:
-            raise QueryError(f"{name!r} cannot be made of its own values.")
+            raise QueryError(f"{name!r} cannot be computed from its own values.")
         attached: AttachedQuery
         if source is not None:
             buffer = self.history.open(history)
@@ -177,7 +178,7 @@ class DeclaredStreams:
             )
             self._add(declared)
         except ValueError as error:
-            raise QueryError(str(error), hint="Name it: run.export(stream, name='loss').") from None
+            raise QueryError(str(error), hint="run.export(stream, name='another') names it.") from None
         query.redirect(declared.buffer, after - query.sink.number)
         query.name = name
         return declared
@@ -199,17 +200,17 @@ class DeclaredStreams:
         if not isinstance(name, str):
             raise QueryError(f"of={name!r:.80} is the name of a declared stream.")
         if name == COMMANDS:
-            raise QueryError(f"{name!r} is the stream of all commands, which are no values of the loop.")
+            raise QueryError(f"{name!r} is the stream of all commands, which are not values of the loop.")
         return self.find(name)
 
     def seen(self, sees: Sight | None) -> list[DeclaredStream]:
         """Return the streams that a client may read: for a viewer those it ``sees``."""
         return [one for one in list(self.by_name.values()) if sees is None or sees(one)]
 
-    def log(self, values: dict[str, Any]) -> None:
+    def log(self, values: dict[str, Any], fields: str = "value") -> None:
         """Append one value to the stream of each name.
 
-        Raises ValueError for a bad name, LimitReached for too many.
+        A new stream has these ``fields``. Raises ValueError for a bad name, LimitReached for too many.
         """
         capturing = self._capturing
         if capturing is not None and capturing():
@@ -217,22 +218,24 @@ class DeclaredStreams:
         with self._sources.lock:
             self._logs += 1
             try:
-                self._log(values)
+                self._log(values, fields)
             except KeyboardInterrupt:
                 for name in values:
                     if (stream := self.by_name.get(name)) is not None and stream.logged:
                         stream.query.miss_log(self._logs)
                 raise
 
-    def _log(self, values: dict[str, Any]) -> None:
+    def _log(self, values: dict[str, Any], fields: str) -> None:
         started, now = monotonic(), self._sources.clock()
         for name, value in values.items():
-            stream = self.by_name.get(name) or self._logged(name, started)
+            stream = self.by_name.get(name) or self._logged(name, started, fields)
             if not stream.logged and stream.by:
-                stream = self._logged(name, started)
-            if not stream.logged:
-                raise ValueError(f"{name!r} is a stream of a query ({stream.query.pipeline.text!r}); log another.")
+                stream = self._logged(name, started, fields)
             query = stream.query
+            if not stream.logged:
+                raise ValueError(f"{name!r} is a stream of a query ({query.pipeline.text!r}); log another.")
+            if query.pipeline.text != fields:
+                raise ValueError(f"{name!r} is a stream of {query.pipeline.text!r}, not of {fields!r}; log another.")
             query.log(value, now, self._logs)
             ended = monotonic()
             query.seconds += ended - started
@@ -264,7 +267,10 @@ class DeclaredStreams:
         self._sources.unobserved.drain()
         if sees is None:
             return [stream.describe() for stream in self.seen(None)]
-        return [msgspec.structs.replace(stream.describe(), exported=True, shares=()) for stream in self.seen(sees)]
+        found = [stream.describe() for stream in self.seen(sees)]
+        return [
+            msgspec.structs.replace(one, exported=True, shares=(), reason=public_line(one.reason)) for one in found
+        ]
 
     def tidy(self) -> Sequence[DeclaredStream]:
         """Remove and return streams that failed, are unused, or gave up their name."""
@@ -300,11 +306,11 @@ class DeclaredStreams:
                 query.changes += 1
                 stream.buffer.notify()
 
-    def _logged(self, name: str, now: float) -> DeclaredStream:
+    def _logged(self, name: str, now: float, fields: str) -> DeclaredStream:
         self._check(name)
         self._capturing = captures()
         buffer = self.history.open(DEFAULT_HISTORY_VALUES)
-        pipeline = compile_query(QuerySpec("value"))  # in place of a query: the host hands the values over
+        pipeline = compile_query(QuerySpec(fields))  # in place of a query: the host hands the values over
         query = self._queries.declared(name, pipeline, "", buffer, DEFAULT_MAX_VALUE_BYTES)
         query.started = now
         stream = DeclaredStream(name, query, buffer, logged=True)

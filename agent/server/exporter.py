@@ -16,27 +16,78 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from looptap.agent.handoff.history import HandedOverCursor
-from looptap.agent.handoff.value_queue import QueueSet, ValueSink
+from looptap.agent.handoff.value_queue import QueueSet, ValueSink, ValueSource
 from looptap.agent.io.server_socket import SendResult
+from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.queries.query_registry import QueryRegistry
+from looptap.agent.queries.shared_queries import SharedQuery
 from looptap.agent.run.resume_lineage import RunHistory
+from looptap.agent.server.encoded_batches import EncodedBatches
+from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.subscription import ClientSession, Subscription
 from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.protocol.limits import Limits
+from looptap.streams.columns.value_columns import ValueColumns
+from looptap.streams.stream.attention import PROMPT_SECONDS
 
 TYPICAL_BATCH_VALUES, MAX_BATCH_VALUES, BATCH_BYTES_PER_VALUE = 512, 16_384, 512
 """Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop
 of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
 
-STATUS_VALUES, MESSAGE_VALUES = 32, 16
-"""Values that take as long to pack as the status of one stream, and as what is around the values of one stream."""
+STATUS_VALUES, MESSAGE_VALUES, COLUMN_VALUES = 32, 16, 16
+"""Values that take as long to pack as the status of one stream, and as what is around the values of one stream; and
+values in columns that take as long as one that is not."""
 MAX_IN_FLIGHT_BYTES = 1_048_576
 """Bytes that a client may have in flight, however many clients there are."""
+LOW_LATENCY_SECONDS = 0.001
+"""Seconds for which values gather with ``latency="low"``."""
+HURRY_SECONDS = 1.0
+"""Seconds for which fewer values gather after a flush that had to come early."""
 LARGE_VALUE_BYTES = 262_144
 """Bytes that are worth a message of their own."""
+
+
+class Pacing:
+    """The pace of flushes: values gather for as long as their readers can wait.
+
+    Each flush finds the I/O thread's code in no cache, so that a few large ones cost the job less than many small ones.
+    Where more gathers in that time than is safe (`QueueSet.hasten`), a flush comes at once, and for a second the next
+    ones come after half the time that this took.
+    """
+
+    def __init__(self, queues: QueueSet, exporter: ValueExporter, recorder: RunRecorder | None) -> None:
+        self._queues, self._exporter, self._recorder = queues, exporter, recorder
+        self._began = self._hurried_until = 0.0
+        self._most, self._hastened = PROMPT_SECONDS, 0
+
+    def linger(self, *, steady: bool = False) -> float:
+        """Return the seconds for which values gather; ``steady``: after a flush of some.
+
+        Large values are not waited for: they gain nothing from sharing a frame.
+        """
+        queues, seconds = self._queues, PROMPT_SECONDS
+        if queues.hastened != self._hastened:
+            return 0.0
+        if self._exporter.low_latency_streams or queues.gathered() > LARGE_VALUE_BYTES:
+            seconds = LOW_LATENCY_SECONDS
+        elif steady and not (self._recorder is not None and self._recorder.recording):
+            sessions = self._exporter.sessions.clients.values()
+            seconds = min([one.patience for one in sessions if one.streams], default=PROMPT_SECONDS)
+            if time.monotonic() < self._hurried_until:
+                seconds = min(seconds, self._most)
+        queues.patient = seconds > PROMPT_SECONDS
+        return seconds
+
+    def begin_flush(self) -> None:
+        """Note a flush, and whether more had gathered than is safe."""
+        before, self._began = self._began, time.monotonic()
+        self._queues.patient = False
+        if self._queues.hastened != self._hastened:
+            self._hastened = self._queues.hastened
+            self._most = max(PROMPT_SECONDS, (self._began - before) / 2)
+            self._hurried_until = self._began + HURRY_SECONDS
 
 
 class ValueExporter:
@@ -53,7 +104,7 @@ class ValueExporter:
         run_history: RunHistory,
     ) -> None:
         self._queries, self._queues, self.sessions, self._limits = queries, queues, sessions, limits
-        self._send, self._rank, self._run_history = send, rank, run_history
+        self._send, self._encoded = send, EncodedBatches(run_history, rank)
         self.streams: dict[Subscription, None] = {}
         """All streams, in the order of opening."""
         self.low_latency_streams = 0
@@ -62,6 +113,7 @@ class ValueExporter:
         self._ready_clients: OrderedDict[ClientSession, None] = (
             OrderedDict()
         )  # clients with streams on their list, next one first
+        self._turns: OrderedDict[ClientSession, None] = OrderedDict()  # those of them that have yet to get a frame
         self._awaiting_replies: dict[ClientSession, None] = {}  # clients with unsent replies
         self.sent_bytes = 0
         self.leaving = False
@@ -77,10 +129,18 @@ class ValueExporter:
         self._served.setdefault(stream.sink, {})[stream] = None
         self.mark(stream)
 
-    def hand_over(self, stream: Subscription, source: HandedOverCursor) -> None:
-        """Serve a stream from ``source``: its query belongs to the job from now on."""
+    def continue_with(
+        self,
+        stream: Subscription,
+        query: AttachedQuery,
+        source: ValueSource,
+        *,
+        declared: bool = False,
+        shared: SharedQuery | None = None,
+    ) -> None:
+        """Serve a stream from ``source``; ``declared``: its query belongs to the job."""
         self._unlink(stream)
-        stream.hand_over(source)
+        stream.continue_with(query, source, declared=declared, shared=shared)
         self._served.setdefault(stream.sink, {})[stream] = None
         self.mark(stream)
 
@@ -98,13 +158,12 @@ class ValueExporter:
             client.ready.pop(stream, None)
             if not client.ready:
                 self._ready_clients.pop(client, None)
-            if stream.reader is not None:
-                stream.reader.leave()
+            last = stream.source.leave()
+            if stream.declared:
                 self._queries.schedule_command(stream.query)
                 self._queues.changed = True  # it may have been the last reader
-            else:
+            elif last:
                 queries.append(stream.query)
-                self._queues.close(stream.source)
         self._queries.drop(*queries)
 
     def forget(self, client: ClientSession, streams: Sequence[Subscription]) -> None:
@@ -124,9 +183,10 @@ class ValueExporter:
             stream.client.ready[stream] = None
             self._ready_clients[stream.client] = None
 
-    def mark_all(self) -> None:
+    def mark_all(self, give_way: Callable[[], None] = lambda: None) -> None:
         """Mark the streams that have values or states to send."""
-        for stream in self.streams:
+        for stream in list(self.streams):
+            give_way()
             if stream.moved():
                 stream.touch()
             if stream.changed or stream.waits():
@@ -150,26 +210,42 @@ class ValueExporter:
         most = max(MAX_IN_FLIGHT_BYTES, self._limits.in_flight_bytes // max(self.sessions.operators, 1))
         return lambda client: MAX_IN_FLIGHT_BYTES if client.viewer else most
 
-    def flush(self) -> bool:
-        """Send one frame to the next client; True if more can be sent or waits."""
+    def flush(
+        self, seconds: float = 0.0, fresh: bool = True, give_way: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Send a frame to the next client, and for ``seconds`` to those after it.
+
+        All clients with news have a turn, then again those with more than a frame; unless ``fresh``, only what is left
+        of that. Calls ``give_way`` between streams. Returns True if more can be sent, or waits.
+        """
         now, window = time.monotonic(), self.window()
+        end, turns = now + seconds, self._turns
+        if fresh or not turns:
+            turns = self._turns = OrderedDict.fromkeys(self._ready_clients)
         held = any([not self._send_replies(client, now) for client in list(self._awaiting_replies)])
-        for _ in range(len(self._ready_clients)):
-            if not self._ready_clients:  # those that were left are gone
-                break
-            client = next(iter(self._ready_clients))
+        while turns:
+            client, _ = turns.popitem(last=False)
+            if client not in self._ready_clients:  # it has left
+                continue
             self._ready_clients.move_to_end(client)
             if client.is_stalled(now, window(client)):
                 held = held or (not client.disconnected and any(stream.waits() for stream in client.ready))
                 continue
-            sent, full = self._serve(client)
+            sent, full = self._serve(client, give_way)
             if not client.ready:
                 self._ready_clients.pop(client, None)
-            if sent:  # what has come meanwhile to a client that got all is in time with the next flush
-                others = (other for other in self._ready_clients if full or other is not client)
-                return any(not other.is_stalled(now, window(other)) for other in others)
-            held = held or now < client.full_until
+            if not sent:
+                held = held or now < client.full_until
+                continue
+            if full and client in self._ready_clients:  # what has come meanwhile is in time with the next flush
+                turns[client] = None
+            if time.monotonic() >= end:
+                return any(not other.is_stalled(now, window(other)) for other in turns)
         return held
+
+    def rest(self) -> None:
+        """Drop what was kept for clients that read the same: nothing is to be sent now."""
+        self._encoded.forget()
 
     def answer(self, client: ClientSession, frame: bytes) -> SendResult:
         """Send a reply, after earlier ones; keep it while the client has no room."""
@@ -197,7 +273,7 @@ class ValueExporter:
         now, window = time.monotonic(), self.window()
         return any(not client.is_stalled(now, window(client)) for client in self._ready_clients)
 
-    def _serve(self, client: ClientSession) -> tuple[bool, bool]:
+    def _serve(self, client: ClientSession, give_way: Callable[[], None]) -> tuple[bool, bool]:
         """Send a client changed states and one frame of values, streams in turn.
 
         Returns whether anything was sent, and whether more may be left for lack of room.
@@ -207,6 +283,7 @@ class ValueExporter:
         while client.ready and room > 0 and size < LARGE_VALUE_BYTES:
             stream, _ = client.ready.popitem(last=False)
             looked.append(stream)
+            give_way()
             if stream.query.state == "failed":
                 self._queries.drop(stream.query)
             if stream.changed:
@@ -216,15 +293,14 @@ class ValueExporter:
             count = max(room, min(len(stream.source) // 4, MAX_BATCH_VALUES))
             batch = stream.next(count, count * BATCH_BYTES_PER_VALUE)
             if batch is not None:
-                columns, values, flags = batch
-                flags = self._run_history.flagged(stream.query.on, columns, flags)
-                frames.append(stream.packed(columns, values, flags, self._rank))
-                taken.append((stream, columns))
-                room -= len(values) + MESSAGE_VALUES
+                frames.append(self._encoded.frame(stream, batch, alike=len(self._served[stream.sink]) > 1))
+                taken.append((stream, batch))
+                columns = isinstance(batch.values, ValueColumns)
+                room -= len(batch.numbers) // (COLUMN_VALUES if columns else 1) + MESSAGE_VALUES
                 size += len(frames[-1])
         if frames and self._send_values(client, frames):
-            for stream, columns in taken:
-                stream.take(columns)
+            for stream, batch in taken:
+                stream.take(batch)
         for stream in looked:
             if stream.changed or stream.waits():
                 self.mark(stream)

@@ -43,7 +43,7 @@ class LoopLiveness:
     def update(self) -> bool:
         """Record which event counts have moved; True if some type has work to do."""
         now, delivers = time.monotonic(), False
-        for name, source in list(self._sources.by_name.items()):
+        for name, source in self._sources.types():
             count = source.number
             if count != self._counts.get(name, 0):
                 self._counts[name], self._moved[name] = count, now
@@ -69,7 +69,10 @@ class LoopLiveness:
         for one in inside:
             one.subject.overdue = one.seconds
             if not any(map(one.same, before)):
-                log.warning("looptap: the loop waits for %s. It cannot be interrupted; looptap stacks shows it.", one)
+                log.warning(
+                    "looptap: the loop is waiting for %s. It cannot be interrupted; looptap stacks shows where it is.",
+                    one,
+                )
 
     def idle(self) -> float:
         """Update, and return the seconds since the last event, or since the start."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import time
 import weakref
 from array import array
@@ -20,7 +21,7 @@ from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.scalars.scalar_table import ScalarTable
 from looptap.agent.server.declared_streams import DeclaredStream
-from looptap.agent.server.subscription import finished
+from looptap.agent.server.encoded_batches import finished
 from looptap.protocol.errors import LinkError
 from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
@@ -29,6 +30,7 @@ from looptap.store.layout.run_path import store_path
 from looptap.store.layout.scalar_columns import ScalarRow, row_of
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.buffer import Batch
 
 CLOSE_TIMEOUT_SECONDS = 1.0
@@ -36,7 +38,7 @@ CLOSE_TIMEOUT_SECONDS = 1.0
 SCALARS_INTERVAL_SECONDS = 30.0
 """Seconds after which the history of scalars is written again, if it has changed; less in the first minute."""
 _FIRST_SCALARS_INTERVAL_SECONDS = 0.5  # doubles each time
-_MAX_BATCH_VALUES, _MAX_BATCH_BYTES = 1000, 4_000_000  # of one batch
+_MAX_BATCH_VALUES, _MAX_BATCH_BYTES = 2000, 4_000_000  # of one batch
 _ERROR_COUNT_INTERVAL_SECONDS = 1.0  # seconds between two counts of errors in the file
 _MAX_ERROR_CHARACTERS = 2000  # characters of an error there
 
@@ -48,6 +50,7 @@ class RunRecorder:
 
     def __init__(self, run: RunInfo, where: Any) -> None:
         self._rank = run.rank
+        self._place_is_chosen = bool(where or os.environ.get("LOOPTAP_STORE"))
         self.writer = Writer(store_path(run.id, where, run.rank), _facts(run))
         self._kept: dict[DeclaredStream, tuple[int, Cursor]] = {}
         self._by_sink: dict[ValueSink, DeclaredStream] = {}  # of those
@@ -58,7 +61,13 @@ class RunRecorder:
         self._scalars_interval, self._scalars_due = _FIRST_SCALARS_INTERVAL_SECONDS, -math.inf
         self._stored_scalars: dict[str, tuple[int, float]] = {}  # columns and newest time of each table
         self._left_out_scalars = 0
+        self._kept_facts: dict[str, Any] = {}
         self._before: weakref.WeakKeyDictionary[DeclaredStream, tuple[int, int]] = weakref.WeakKeyDictionary()
+
+    @property
+    def recording(self) -> bool:
+        """True if a stream is being recorded."""
+        return bool(self._kept)
 
     def start_recording(self, declared: DeclaredStream) -> None:
         """Record a declared stream, from its oldest value or where it was left off."""
@@ -94,6 +103,15 @@ class RunRecorder:
             self._before[declared] = number, reader.position
             reader.leave()
 
+    def record_command(self, command: QueuedCommand) -> None:
+        """Record a command; say so if that makes a file that the host has not asked for."""
+        if not (self._place_is_chosen or self.writer.has_file):
+            log.warning(
+                "looptap: the commands of clients are recorded in %s, the first is: %.100s. "
+                "To use another directory, set Agent(store=…) or LOOPTAP_STORE.", self.writer.path, command.what,
+            )  # fmt: skip
+        self.writer.command(command)
+
     def mark_sinks(self, sinks: Sequence[ValueSink]) -> None:
         """Mark the streams whose values come from these sinks for `hand_over`."""
         for sink in sinks:
@@ -113,9 +131,10 @@ class RunRecorder:
             while (columns := reader.peek(_MAX_BATCH_VALUES, _MAX_BATCH_BYTES)) is not None:
                 values, flags = finished(columns)
                 flags = run_history.flagged(on, columns, flags)
+                nbytes = values.nbytes if isinstance(values, ValueColumns) else columns.nbytes
                 batch = Batch(
-                    columns.numbers[0], array("q", columns.events), array("d", columns.times), list(values),
-                    time.time() - time.monotonic(), bytes(flags), self._rank, columns.nbytes,
+                    columns.numbers[0], array("q", columns.events), array("d", columns.times), values,
+                    time.time() - time.monotonic(), bytes(flags), self._rank, nbytes,
                 )  # fmt: skip
                 self.writer.append(number, batch)
                 reader.take(columns)
@@ -167,6 +186,12 @@ class RunRecorder:
         if left_out != self._left_out_scalars:
             self._left_out_scalars = left_out
             self.writer.describe(scalars_left_out=left_out)
+
+    def store_facts(self, facts: dict[str, Any]) -> None:
+        """Store what exposed objects keep for later runs, if it has changed."""
+        if self.writer.has_file and facts != self._kept_facts:
+            self._kept_facts = facts
+            self.writer.describe(kept=facts)
 
     def store_config(self, config: dict[str, Any]) -> None:
         """Put what the run was started with into its file, which begins with that."""

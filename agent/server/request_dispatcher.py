@@ -21,13 +21,14 @@ from looptap.agent.io.server_thread import ServerThread
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.machine.monitor import MachineMonitor
+from looptap.agent.queries.module_report import module_report
 from looptap.agent.queries.query_registry import QueryRegistry, grant_share
 from looptap.agent.run.configuration import Configuration
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.server.access_grants import AccessGrants
 from looptap.agent.server.declared_streams import DeclaredStreams
-from looptap.agent.server.exporter import LARGE_VALUE_BYTES, ValueExporter
+from looptap.agent.server.exporter import Pacing, ValueExporter
 from looptap.agent.server.heartbeat import Heartbeat
 from looptap.agent.server.liveness import LoopLiveness
 from looptap.agent.server.recording import RunRecorder, command_of
@@ -42,6 +43,7 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send, refusal
 from looptap.protocol.values.packing import pack
 from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.stream.attention import PROMPT_SECONDS, UNSEEN_SECONDS
 
 LAST_VALUES_TIMEOUT_SECONDS, LAST_STATUS_TIMEOUT_SECONDS = 1.0, 0.25
 """Seconds for the last values at the end of the run, and then for how each stream ended."""
@@ -75,6 +77,9 @@ class RequestDispatcher:
         self.end_reason = "the run ended"
         self.history = RunHistory()
         self.exporter = ValueExporter(self.queries, queues, self.sessions, limits, self._send, run.rank, self.history)
+        self.pacing = Pacing(queues, self.exporter, recorder)
+        self.linger = self.pacing.linger
+        self.give_way: Callable[[], None] = lambda: None
         self.liveness = LoopLiveness(sources, self._owner)
         self.machine = MachineMonitor(sources)
         self._finished_commands: deque[LoopCommand] = deque()
@@ -96,14 +101,6 @@ class RequestDispatcher:
         )  # fmt: skip
 
     # ------------------------------------------------------------ what the link calls
-
-    def linger(self) -> float:
-        """Return the seconds to wait for more values before a flush.
-
-        Large values are not waited for: they gain nothing from sharing a frame.
-        """
-        low_latency = self.exporter.low_latency_streams or self.queues.gathered() > LARGE_VALUE_BYTES
-        return 0.001 if low_latency else 0.02
 
     def receive(self, peer: bytes, role: str, frame: bytes) -> None:
         """Handle one frame of a client."""
@@ -142,10 +139,13 @@ class RequestDispatcher:
             self.exporter.forget(client, self.sessions.forget(peer))
         self._tidy()
 
-    def flush(self) -> bool:
-        """Send one message of pending values; True if more can be sent now."""
+    def flush(self, seconds: float = 0.0, fresh: bool = True) -> bool:
+        """Send pending values: see `RequestHandler.flush`."""
+        if not fresh:
+            return self.exporter.flush(seconds, fresh, self.give_way)
+        self.pacing.begin_flush()
         self.statistics.io_seconds = time.thread_time()
-        self.sources.evaluator.catch_up()
+        self.sources.evaluator.catch_up(self.give_way)
         replaying = self.subscriptions.replays.go_on()
         self.queues.peak_bytes = max(self.queues.peak_bytes, self.queues.gathered())
         while self._finished_commands:
@@ -155,7 +155,7 @@ class RequestDispatcher:
         if self.recorder is not None:
             self.recorder.mark_sinks(sinks)
             self.recorder.hand_over(self.history)
-        more = self.exporter.flush()
+        more = self.exporter.flush(seconds, True, self.give_way)
         if self.queues.changed:
             self._tidy()
         return more or replaying
@@ -165,9 +165,10 @@ class RequestDispatcher:
         self.queues.wakeup_pending = False
         waits = self.queues.ready or self.sources.evaluator.waits() or self._finished_commands
         self.queues.wakeup_pending = bool(waits or self.exporter.can_send())
+        self.exporter.rest()
         return not self.queues.wakeup_pending
 
-    def on_heartbeat_timer(self) -> None:
+    def on_heartbeat_timer(self) -> bool:
         """Check that the loop moves; send each client a heartbeat and its costs."""
         for peer in self.heartbeat.expired():
             self.on_disconnect(peer)
@@ -175,27 +176,32 @@ class RequestDispatcher:
         self.machine.update()
         self.queues.wakeup_pending = False  # an interrupt of the training thread may have left it set without a wakeup
         if not self.clients:  # no client waits for unobserved values
-            return
+            return False
         self.heartbeat.send()
+        self.give_way()
         for peer, client in list(self.clients.items()):
             if client.disconnected and self.sessions.is_expired(client):
                 self.on_disconnect(peer)
         self.sources.unobserved.drain()
-        self.exporter.mark_all()
-        if self.flush():
+        self.subscriptions.merge()
+        self.exporter.mark_all(self.give_way)
+        more = self.flush()
+        if more:
             self.queues.wake()
+        return more
 
     def mark_scalars(self, now: float) -> float:
         """Mark events for the history of scalars; return when to do so again."""
         due = self.scalars.mark(now)
         if self.recorder is not None:
             self.recorder.store_scalars(self.scalars)
+            self.recorder.store_facts(self.commands.job.observers.facts_to_keep())
         return due
 
     def _owner(self, query: object) -> str:
         """Return the name of a query's client; empty if the job declared it."""
         streams = list(self.exporter.streams)
-        return next((s.client.name for s in streams if s.query is query and s.reader is None), "")
+        return next((s.client.name for s in streams if s.query is query and not s.declared), "")
 
     def on_alarm(self) -> None:
         """End the expired shares."""
@@ -213,11 +219,11 @@ class RequestDispatcher:
         self.sources.drain()
         if self.recorder is not None:
             self.recorder.store_scalars(self.scalars, end=True)
+            self.recorder.store_facts(self.commands.job.observers.facts_to_keep())
         self.declared_streams.finish(self.end_reason)
         for stream in self.exporter.streams:
             if stream.state == "live":
-                stream.query.state, stream.query.reason = "ended", self.end_reason
-                stream.touch()
+                stream.end(self.end_reason)
         self.exporter.mark_all()
         if self.recorder is not None:
             self.recorder.mark_all()
@@ -258,7 +264,7 @@ class RequestDispatcher:
 
     def _mismatch(self, peer: bytes, version: tuple[int, int]) -> None:
         theirs, ours = (".".join(map(str, v)) for v in (version, m.VERSION))
-        reason = f"the client speaks protocol {theirs} and the agent {ours}; install the same looptap on both."
+        reason = f"the client uses protocol {theirs} and the agent {ours}; install the same version on both sides."
         self._reply(peer, m.Refused(reason, m.VERSION))
 
     def _handle(self, client: ClientSession, message: m.FromClient) -> None:
@@ -303,8 +309,7 @@ class RequestDispatcher:
                 if held and self.flush():
                     self.queues.wake()
             case m.GetStats():
-                machine = self.machine.report() if message.machine else None
-                self._done(client, message, self.statistics.stats(machine))
+                self._done(client, message, self.statistics.stats(self.machine.report() if message.machine else None))
             case m.GetStacks():
                 self._done(client, message, self.statistics.stacks())
             case m.GetControls():
@@ -317,6 +322,8 @@ class RequestDispatcher:
                 self._done(client, message, self.access_grants.describe(self.sessions))
             case m.GetScalars():
                 self._done(client, message, self.scalars.report())
+            case m.GetModules():
+                self._done(client, message, module_report(self.sources, message.pattern))
             case m.GetClock():
                 self._done(client, message, time.monotonic())
             case m.GetStreams():
@@ -324,8 +331,8 @@ class RequestDispatcher:
             case m.Leave():
                 client.token = ""  # it will not be back
                 self.on_disconnect(client.peer)
-            case _:  # a Beat needs no answer
-                pass
+            case m.Beat():
+                client.patience = min(max(PROMPT_SECONDS, message.patience), UNSEEN_SECONDS)
 
     def _config(self, client: ClientSession, message: m.GetConfig) -> None:
         if not client.viewer:
@@ -346,7 +353,7 @@ class RequestDispatcher:
             kept = command_of(command.record)
             self.declared_streams.command(kept)
             if self.recorder is not None:
-                self.recorder.writer.command(kept)
+                self.recorder.record_command(kept)
         requesters, command.requesters = command.requesters, []
         for requester in requesters:
             self._reply(requester.peer, command.reply(requester))
@@ -360,8 +367,7 @@ class RequestDispatcher:
 
     def stats(self) -> dict[str, Any]:
         """Return all counters: clients, queries with costs, queue peak, drops, events."""
-        counters: dict[str, Any] = msgspec.to_builtins(self.statistics.stats())
-        return counters
+        return dict(msgspec.to_builtins(self.statistics.stats()))
 
     def start_keeping(self, name: str) -> None:
         """Keep a declared stream in the file of the run."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from looptap.agent.control.pause import Pause
 from looptap.agent.handoff.value_queue import QueueSet
-from looptap.agent.loop import graph_capture
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.run.resume_lineage import RunHistory
@@ -18,6 +17,7 @@ from looptap.agent.server.sessions import SessionTable
 from looptap.agent.server.subscription import ClientSession
 from looptap.protocol import messages as m
 from looptap.protocol.statistics import AgentStats, MachineReport, StackReport
+from looptap.streams.preserving import graph_capture
 
 
 class StatisticsReporter:
@@ -71,15 +71,15 @@ class StatisticsReporter:
             inside=self._liveness.as_info(),
             clients=self._sessions.stats(),
             shares=len(self._grants.shares),
-            queries=[s.stats() for s in streams if s.reader is None],
+            queries=[s.stats() for s in streams if not s.declared],
             streams=declared.list(),
-            readers=[s.stats() for s in streams if s.reader is not None],
+            readers=[s.stats() for s in streams if s.declared],
             history_bytes=declared.history.held_bytes,
             history_peak=declared.history.peak_bytes,
             outbox_bytes=queues.pending_bytes(),
             outbox_peak=queues.peak_bytes,
             dropped=sum(s.source.dropped for s in streams),
-            withheld=sum(s.query.withheld for s in streams if s.reader is None),
+            withheld=sum({s.query: s.query.withheld for s in streams if not s.declared}.values()),
             refused_messages=self.refused_messages,
             events_in_cuda_graphs=graph_capture.captured,
             paused=self._pause.seconds(),

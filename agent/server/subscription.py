@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
-
-from looptap.agent.handoff.history import Cursor, HandedOverCursor
 from looptap.agent.handoff.value_batch import FlaggedValue, Item, ValueBatch
 from looptap.agent.handoff.value_queue import ValueSink, ValueSource
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.query_status import MAX_ERRORS_IN_A_ROW
-from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
+from looptap.agent.queries.shared_queries import SharedQuery
 from looptap.protocol import messages as m
-from looptap.protocol.codec import encode
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 from looptap.protocol.statistics import SubscriptionStats
-from looptap.protocol.values.packing import pack, pack_values
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, TRIGGER
+from looptap.streams.stream.attention import PROMPT_SECONDS
 from looptap.streams.text import last_line, public_line
 from looptap.streams.values.device_transfer import Pending
 
@@ -53,6 +49,8 @@ class ClientSession:
     streams: dict[int, Subscription] = field(default_factory=dict)
     ready: OrderedDict[Subscription, None] = field(default_factory=OrderedDict)
     """Streams with values or states to send, the next one first."""
+    patience: float = PROMPT_SECONDS
+    """The seconds for which its values may gather."""
     sent_bytes: int = 0
     got_bytes: int = 0
     unsent_replies: deque[bytes] = field(default_factory=deque)
@@ -102,11 +100,28 @@ def expired_sessions(clients: dict[bytes, ClientSession], limits: Limits, now: f
     ]
 
 
+class _Counts(NamedTuple):
+    """The counters of a query when a client joined it."""
+
+    events: int = 0
+    errors: int = 0
+    skipped: int = 0
+    withheld: int = 0
+    filtered: int = 0
+
+    @classmethod
+    def of(cls, query: AttachedQuery) -> _Counts:
+        return cls(query.events, query.errors, query.pipeline.skipped, query.withheld, query.filtered)
+
+    def minus(self, other: _Counts) -> _Counts:
+        return _Counts(*[mine - its for mine, its in zip(self, other, strict=True)])
+
+
 class Subscription:
     """One stream of one client: its query, and the values ready to be sent.
 
-    ``source`` has the values, numbered above ``base``: the queue of this client's own query, or its cursor in the
-    history of a declared stream.
+    ``source`` has the values: this client's part of those of a query, which others may share, or its cursor in the
+    history of a ``declared`` stream. ``ask`` is the request that attached the query.
     """
 
     def __init__(
@@ -115,24 +130,30 @@ class Subscription:
         client: ClientSession,
         query: AttachedQuery,
         source: ValueSource,
-        base: int = 0,
         *,
+        declared: bool = False,
         low_latency: bool = False,
+        ask: m.Attach | None = None,
     ) -> None:
-        self.number, self.client, self.query, self.source, self.base = number, client, query, source, base
-        self.low_latency = low_latency
+        self.number, self.client, self.query, self.source, self.declared = number, client, query, source, declared
+        self.low_latency, self.ask = low_latency, ask
+        self.name = ask.name if ask is not None else ""
         self.sink: ValueSink = query.sink
         """The output of its query."""
+        self.shared: SharedQuery | None = None
+        """Its query, if other clients may join it: known as long as it is referred to."""
         self.scalars = ""
         """The names whose history of scalars its client got first; empty for none."""
-        self.reader = source if isinstance(source, Cursor | HandedOverCursor) else None
         self._ended = ""  # why, if only this client's reading has
         self.reported_changes = 0
         """The number of state changes that were sent to the client."""
         self.ready: deque[Item] = deque()  # of a flight recorder: what it let go
         self.sent = 0
-        self._reached = base
+        self._before = source.number if not declared else 0  # what its own values are numbered above
+        self._reached = self._before
         self._released = 0
+        self._joined = _Counts() if declared else _Counts.of(query)
+        self._final: tuple[_Counts, str] | None = None  # counts and first error at its end, while others read on
         self._seen: tuple[object, ...] = ()
         self._recorder_errors_in_a_row = 0  # how often in a row the recorder's condition has failed
 
@@ -163,118 +184,110 @@ class Subscription:
         """The state of the query, unless only this client's reading has ended."""
         return "ended" if self._ended else self.query.state
 
-    def hand_over(self, source: HandedOverCursor) -> None:
-        """Continue with ``source``: the query belongs to the job from now on."""
-        self.source = self.reader = source
-        self.sink = self.query.sink
-        self.base = 0
+    def continue_with(
+        self, query: AttachedQuery, source: ValueSource, *, declared: bool, shared: SharedQuery | None
+    ) -> None:
+        """Continue with the values of ``query``; ``declared``: it belongs to the job."""
+        self._joined = _Counts.of(query).minus(self._counts())
+        self.query, self.source, self.sink, self.declared = query, source, query.sink, declared
+        self.shared = shared
+        self.touch()
+        if declared:
+            self._before, self._joined = 0, _Counts()
 
     def end(self, reason: str, *, at_once: bool = False) -> None:
         """End the stream for this client, after the newest value or the last sent."""
-        if self.reader is not None:
-            self.reader.stop(at_once=at_once)
-            self._ended = reason
-        elif self.query.state == "live":
-            self.query.state, self.query.reason = "ended", reason
+        if self.declared or self.query.state == "live":
+            self.source.stop(at_once=at_once)
+            if self.source.shared and not self.declared:  # what others make of the query is not this client's
+                self._final = self._counts(), self.query.traceback
+            self._ended, self.shared = reason, None
         self.touch()
 
-    def next(self, count: int, size: int) -> tuple[ValueBatch, Sequence[Any], bytearray] | None:
-        """Return the next values with their flags; they stay until `take`."""
+    def next(self, count: int, size: int) -> ValueBatch | None:
+        """Return the next values; they stay until `take`."""
         if self.query.recorder is None:
-            columns = self.source.peek(count, size)
-        else:
-            self._record(count, size)
-            columns = ValueBatch.of_items(list(islice(self.ready, count)))
-        if columns is None:
-            return None
-        values, flags = finished(columns)
-        if flags and self.client.viewer:  # not where in the job's code it failed, nor what else there is
-            values = [public_line(v) if f & ERROR else v for v, f in zip(values, flags, strict=True)]
-        return columns, values, flags
+            return self.source.peek(count, size)
+        left = count
+        while left > 0 and (taken := self._record(left, size)):
+            left = 0 if self.ready else left - taken
+        return ValueBatch.of_items(list(islice(self.ready, count)))
+
+    def first(self, columns: ValueBatch) -> int:
+        """Return the number of the first of the values that `next` returned."""
+        return columns.numbers[0] + (self.source.base if self.query.recorder is None else self._before)
 
     def take(self, columns: ValueBatch) -> None:
         """Remove values that were sent."""
         count = len(columns.numbers)
         self.sent += count
-        self._reached = self.base + columns.numbers[-1]
         if self.query.recorder is None:
             self.source.take(columns)
         else:
+            self._reached = self._before + columns.numbers[-1]
             for _ in range(count):
                 self.ready.popleft()
-
-    def packed(self, columns: ValueBatch, values: Sequence[Any], flags: bytearray, rank: int) -> bytes:
-        """Encode what `next` returned; values that cannot be encoded become errors."""
-        knows_columns = self.client.version >= m.COLUMNS_SINCE
-        try:
-            form, raw = pack_values(values, columns=knows_columns)
-        except LooptapError:
-            values, flags = list(values), flags or bytearray(len(values))
-            for i, value in enumerate(values):
-                try:
-                    pack(value)
-                except LooptapError as error:
-                    flags[i], values[i] = flags[i] | ERROR, str(error)
-            form, raw = pack_values(values, columns=knows_columns)
-        message = m.Values(
-            self.number, self.base + columns.numbers[0], array("q", columns.events).tobytes(),
-            array("d", columns.times).tobytes(), time.time() - time.monotonic(), form, msgspec.Raw(raw),
-            bytes(flags) if any(flags) else b"", rank,
-            array("q", [v.window for v in columns.values]).tobytes() if isinstance(self.query,
-            PartialAggregateQuery) else b"",
-        )  # fmt: skip
-        return encode(message)
 
     @property
     def last(self) -> int:
         """The number of the newest value."""
-        return self.base + (self._released if self.query.recorder is not None else self.source.number)
+        return self._before + self._released if self.query.recorder is not None else self.source.number
 
     @property
     def reached(self) -> int:
         """The number up to which every value was sent or dropped."""
-        if self.reader is not None:
-            return self.reader.reached
-        settled = self.sent + self.source.dropped  # looked at before the number, which the training thread raises first
-        number = self.source.number
-        return self.base + number if self.query.recorder is None and settled == number else self._reached
+        return self.source.reached if self.query.recorder is None else self._reached
+
+    def _counts(self) -> _Counts:
+        return _Counts.of(self.query).minus(self._joined)
 
     def status(self) -> m.Status:
         """Return the stream's state and counters."""
         query = self.query
         elapsed = time.monotonic() - query.started if query.started else 0.0
-        traceback, remarks = query.traceback, tuple(query.warnings())
+        counts, traceback = self._final or (self._counts(), query.traceback)
+        remarks = tuple(query.warnings())
+        reason = self._ended or query.reason
         if self.client.viewer:
-            traceback, remarks = public_line(traceback), ()
+            reason, traceback, remarks = public_line(reason), public_line(traceback), ()
         return m.Status(
-            self.number, self.state, self._ended or query.reason, self.last, self.source.dropped,
-            query.pipeline.skipped, query.errors, traceback, remarks,
+            self.number, self.state, reason, self.last, self.source.dropped,
+            counts.skipped, counts.errors, traceback, remarks,
             1e9 * query.seconds / query.events if query.events else 0.0,
-            query.seconds / elapsed if elapsed > 0 else 0.0, self.reached, query.withheld, query.filtered,
+            query.seconds / elapsed if elapsed > 0 else 0.0, self.reached,
+            counts.withheld, counts.filtered,
         )  # fmt: skip
 
     def stats(self) -> SubscriptionStats:
         """Return the state and counters, with the names of the query and its client."""
         s, query = self.status(), self.query
         return SubscriptionStats(
-            name=query.name, on=query.on, client=self.client.name, state=s.state, values=s.last - self.base,
+            name=self.name or query.name, on=query.on, client=self.client.name, state=s.state,
+            values=s.last - self._before,
             sent=self.sent, dropped=s.dropped, skipped=s.skipped, errors=s.errors, withheld=s.withheld,
-            filtered=s.filtered, evaluated=query.events, nanoseconds_per_event=s.nanoseconds, share_of_time=s.share,
-            limitation=query.limitation(),
+            filtered=s.filtered, evaluated=self._counts().events,
+            nanoseconds_per_event=s.nanoseconds, share_of_time=s.share, limitation=query.limitation(),
         )  # fmt: skip
 
-    def _record(self, count: int, size: int) -> None:
-        """Feed the flight recorder with new values."""
+    def _record(self, count: int, size: int) -> int:
+        """Feed the flight recorder with new values; return how many there were."""
         recorder = self.query.recorder
         assert recorder is not None
         columns = self.source.peek(count, size)
         if columns is None:
-            return
+            return 0
         self.source.take(columns)
-        for event, when, marked in zip(columns.events, columns.times, columns.values, strict=True):
+        values: Sequence[Any] = columns.values
+        if isinstance(values, ValueColumns):
+            recorded = _Recorded(values, self.query, columns.nbytes // len(values))
+            if recorder.pass_by(recorded, partial(_last_items, recorded, columns), recorded.size):
+                self._recorder_errors_in_a_row = 0
+                return len(values)
+            values = recorded.values(len(values))
+        for event, when, marked in zip(columns.events, columns.times, values, strict=True):
             size = marked.nbytes
             kept = {n: v.resolve() if type(v) is Pending else v for n, v in marked.condition_inputs.items()}
-            shown = FlaggedValue(*_finished(marked))
+            shown = FlaggedValue(*finished_value(marked))
             try:
                 released = recorder.push((0, event, when, shown, size), size, kept, event, when)
                 self._recorder_errors_in_a_row = 0
@@ -294,24 +307,42 @@ class Subscription:
                 self._released += 1
                 shown.flags |= TRIGGER if fired else 0
                 self.ready.append((self._released, event, when, shown, size))
+        return len(values)
 
 
-_UNFINISHED = frozenset({FlaggedValue, Pending})
+class _Recorded:
+    """A flight recorder's values, and what its condition reads, in columns."""
+
+    def __init__(self, block: ValueColumns, query: AttachedQuery, size: int) -> None:
+        self._names, self.size, count = query.inputs, size, len(block.columns) - len(query.inputs)
+        self._values = ValueColumns(block.columns[:count], query.yields_rows)
+        self._inputs = dict(zip(self._names, block.columns[count:], strict=True))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def column(self, name: str) -> Any:
+        """Return the numbers of one observable."""
+        return self._inputs[name]
+
+    def values(self, count: int) -> list[FlaggedValue]:
+        """Return the last values one by one, with their inputs."""
+        start = len(self) - count
+        rows = zip(*[column[start:].tolist() for column in self._inputs.values()], strict=True)
+        inputs = [dict(zip(self._names, row, strict=True)) for row in rows] or [{}] * count
+        values = self._values[start:].tolist()
+        return [FlaggedValue(*both, nbytes=self.size) for both in zip(values, [0] * count, inputs, strict=True)]
 
 
-def finished(columns: ValueBatch) -> tuple[Sequence[Any], bytearray]:
-    """Return values and their flags, if any; waits for copies from a device."""
-    if isinstance(columns.values, ValueColumns):
-        return columns.values, bytearray()
-    values, flags = list(columns.values), bytearray()
-    if not _UNFINISHED.isdisjoint(map(type, values)):
-        flags = bytearray(len(values))
-        for i, value in enumerate(values):
-            values[i], flags[i] = _finished(value)
-    return values, flags
+def _last_items(recorded: _Recorded, block: ValueBatch, count: int) -> list[Item]:
+    """Return the last records of a block, as they are held."""
+    start = len(recorded) - count
+    values = [FlaggedValue(one.value, 0) for one in recorded.values(count)]
+    parts = block.events[start:], block.times[start:], values
+    return [(0, event, when, value, recorded.size) for event, when, value in zip(*parts, strict=True)]
 
 
-def _finished(value: Any) -> tuple[Any, int]:
+def finished_value(value: Any) -> tuple[Any, int]:
     """Return a value and its flags; waits for its copy from a device."""
     flags = 0
     if type(value) is FlaggedValue:

@@ -6,15 +6,19 @@ with its state, its numbers and its budget, between two events.
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
-from looptap.agent.handoff.history import Cursor, HandedOverCursor
+from looptap.agent.handoff.fan_out import ChainedSource, FanOut
+from looptap.agent.handoff.history import Cursor
 from looptap.agent.handoff.value_queue import QueueSet, ValueQueue
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.code_loading import code_of
 from looptap.agent.queries.history_replay import HistoryReplays
 from looptap.agent.queries.query_registry import QueryRegistry
+from looptap.agent.queries.shared_queries import SharedQueries, SharedQuery
 from looptap.agent.run.resume_lineage import RunHistory
 from looptap.agent.scalars.scalar_history import ScalarHistory
 from looptap.agent.server.access_grants import AccessGrants
@@ -28,6 +32,7 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.replies import AttachPoint, DeclaredSource, KeptScalars, StreamInfo, SubscriptionInfo
 from looptap.streams.errors import QueryError
 
+BUSY = "the loop is inside an event that takes long; nothing was changed, try again."
 PAUSE_TIMEOUT_SECONDS = 0.1
 """Seconds to wait for the end of an event: what answers clients waits for the loop no longer than that."""
 
@@ -51,6 +56,7 @@ class SubscriptionManager:
         self._queries, self._declared, self._exporter, self._sources = queries, declared, exporter, sources
         self._queues, self._limits, self._recorder, self._run_history = queues, limits, recorder, run_history
         self._grants, self._scalars, self.replays = grants, scalars, HistoryReplays(queries)
+        self._shared = SharedQueries(sources.exposed)
 
     def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> SubscriptionInfo:
         """Start a stream; return its description. Raises LimitReached, QueryError."""
@@ -71,7 +77,7 @@ class SubscriptionManager:
         if ask.named and (declared := self._declared.named(ask.code.text)) is not None:
             return self._read(client, ask, declared)
         if ask.named and not ask.on:
-            raise QueryError(f"the job declares no stream {ask.code.text!r:.120} so far.")
+            raise QueryError(f"the job has not declared a stream {ask.code.text!r:.120} yet.")
         wants = ask.history and ask.when is None and not ask.align
         kept = self._scalars.kept(ask.code.text, ask.on, fixed=not ask.named) if wants else None
         if kept is None:
@@ -82,13 +88,16 @@ class SubscriptionManager:
 
     def _attach(self, client: ClientSession, attach: m.Attach) -> SubscriptionInfo:
         if attach.on in self._declared.by_name and attach.on not in self._sources.by_name:
-            what = f"there is no event {attach.on!r:.120}, but a declared stream of this name."
+            what = f"there is no event type {attach.on!r:.120}, but there is a declared stream of this name."
             raise QueryError(what, hint=f"of={attach.on!r:.120}")
         base = self._exporter.sessions.base(client, attach)
-        queue = ValueQueue(self._queues, self._limits.outbox_values)
-        query = self._queries.attached(attach, queue)
-        self._queues.open(queue)
-        self._exporter.add(Subscription(attach.stream, client, query, queue, base, low_latency=attach.latency == "low"))
+        known = self._shared.find(attach)
+        if known is not None and (event := self._join(client, attach, known, base)) is not None:
+            return msgspec.structs.replace(
+                self._queries.describe(known.query), point=AttachPoint(event=event, base=base)
+            )
+        query, fan_out = self._own(attach)
+        self._subscribe(client, attach, query, fan_out, base, self._shared.add(attach, query, fan_out))
         info, source = self._queries.describe(query), self._sources.open(attach.on)
         event = source.number
         self._queries.install(query)
@@ -102,7 +111,7 @@ class SubscriptionManager:
         if given := next((which for which, value in refused if value), ""):
             raise QueryError(f"{given} asks for events of the loop, and of= for the values of a stream.")
         declared = None if ask.of_stream else self._declared.source_of(ask.of)
-        source = self.stream(client, ask.of_stream).query if declared is None else declared.query
+        source = self._source_of(self.stream(client, ask.of_stream)) if declared is None else declared.query
         queue = ValueQueue(self._queues, self._limits.outbox_values)
         query = self._queries.derived(
             source, ask.of or source.name, code_of(ask.code), queue, name=ask.name, window=ask.window, every=ask.every,
@@ -112,19 +121,78 @@ class SubscriptionManager:
         notes = self.replays.hold(query, buffer, wanted=ask.history)
         self._queues.open(queue)
         base = self._exporter.sessions.base(client, ask)
-        self._exporter.add(Subscription(ask.stream, client, query, queue, base, low_latency=ask.latency == "low"))
+        self._subscribe(client, ask, query, FanOut(self._queues, queue), base, None)
         self._queries.install(query)
         if buffer is not None and query.held:
             self.replays.start(query, buffer)
         info = self._queries.describe(query)
         return msgspec.structs.replace(info, notes=(*info.notes, *notes))
 
+    def _source_of(self, stream: Subscription) -> AttachedQuery:
+        """Return the query of a stream, to which another one is about to be attached."""
+        return stream.query if stream.declared else self._parted(stream)
+
+    def _own(self, attach: m.Attach) -> tuple[AttachedQuery, FanOut]:
+        """Compile a query, not yet attached, and make its queue. Raises QueryError."""
+        queue = ValueQueue(self._queues, self._limits.outbox_values)
+        query = self._queries.attached(attach, queue)
+        self._queues.open(queue)
+        return query, FanOut(self._queues, queue)
+
+    def _join(self, client: ClientSession, attach: m.Attach, known: SharedQuery, base: int) -> int | None:
+        """Share a query with its clients; return the newest event, None if impossible.
+
+        Nothing is evaluated meanwhile, and what came before has been: the client gets the values of later events.
+        """
+        self._sources.drain()
+        with self._sources.paused(PAUSE_TIMEOUT_SECONDS) as still:
+            if not still:
+                return None
+            self._sources.drain()
+            source = self._sources.open(attach.on)
+            if not known.joinable(group_begins=source.number == source.group_start):
+                return None
+            self._subscribe(client, attach, known.query, known.fan_out, base, known)
+            return source.number
+
+    def merge(self) -> None:
+        """Let clients share a query whose own one has come to agree with it."""
+        apart = []
+        for stream in self._exporter.streams:
+            if (own := stream.shared) is not None and (leader := self._shared.leader(own)) is not own:
+                apart.append((stream, own, leader))
+        likely = [(stream, own, leader) for stream, own, leader in apart if leader.query.events and own.query.events]
+        if not likely:
+            return
+        gone = []
+        self._sources.drain()
+        with self._sources.paused(PAUSE_TIMEOUT_SECONDS) as still:
+            if still:
+                self._sources.drain()
+                for stream, own, leader in likely:
+                    if len(own.fan_out.readers) == 1 and leader.agrees(own):
+                        source = ChainedSource(stream.source, leader.fan_out.open(stream.source.number))
+                        self._exporter.continue_with(stream, leader.query, source, shared=leader)
+                        gone.append(own.query)
+        self._queries.drop(*gone)
+
+    def _subscribe(
+        self, client: ClientSession, attach: m.Attach, query: AttachedQuery, fan_out: FanOut, base: int,
+        shared: SharedQuery | None,
+    ) -> None:  # fmt: skip
+        low_latency = attach.latency == "low"
+        stream = Subscription(attach.stream, client, query, fan_out.open(base), low_latency=low_latency, ask=attach)
+        stream.shared = shared
+        if shared is not None:
+            self._shared.leader(shared)
+        self._exporter.add(stream)
+
     def _read(self, client: ClientSession, ask: m.Attach | m.Read, declared: DeclaredStream) -> SubscriptionInfo:
         """Subscribe the client to a declared stream, after the number it has reached."""
         self._sources.unobserved.drain()
         reader, query, pipeline = Cursor(declared.buffer, ask.above), declared.query, declared.query.pipeline
         low_latency = ask.latency == "low" and not client.viewer
-        self._exporter.add(Subscription(ask.stream, client, query, reader, low_latency=low_latency))
+        self._exporter.add(Subscription(ask.stream, client, query, reader, declared=True, low_latency=low_latency))
         self._queries.schedule_command(query)
         quiet = declared.logged or client.viewer
         text = "" if declared.logged else pipeline.text
@@ -160,14 +228,17 @@ class SubscriptionManager:
 
     def detach(self, stream: Subscription, reason: str) -> None:
         """End a stream of a client, after the values it has yielded so far."""
+        if not stream.declared and not stream.query.pipeline.mapped:
+            with contextlib.suppress(LimitReached):  # inside a long event it has to go without the open window
+                self._parted(stream)
         query = stream.query
-        if stream.reader is None:
+        if stream.declared or stream.source.shared:
+            self._sources.drain()
+        else:
             self._queries.drop(query)
             if query.events and query.state == "live" and not query.pipeline.mapped:
                 end = query.flush_partial if query.pipeline.trusted else query.lose_window
                 self._queries.between_events(query.on, end, lambda: None)
-        else:
-            self._sources.unobserved.drain()
         stream.end(reason)
         self._exporter.mark(stream)
 
@@ -179,21 +250,47 @@ class SubscriptionManager:
         return stream
 
     def own(self, client: ClientSession, number: int) -> AttachedQuery:
-        """Return the unshared query of a client's stream. Raises QueryError."""
+        """Return the query of a client's stream, for this client alone from now on.
+
+        Raises QueryError, LimitReached.
+        """
         stream = self.stream(client, number)
-        if stream.reader is not None:
+        if stream.declared:
             raise QueryError(
                 f"{stream.query.name!r} is declared by the job, or was handed over to it, for all; attach a query of "
                 "your own."
             )
-        return stream.query
+        return self._parted(stream)
+
+    def _parted(self, stream: Subscription) -> AttachedQuery:
+        """Give a client that shares its query one of its own, which continues from here.
+
+        Raises LimitReached.
+        """
+        stream.shared = None
+        if not stream.source.shared:
+            return stream.query
+        assert stream.ask is not None
+        query, fan_out = self._own(stream.ask)
+        queue = fan_out.queue
+        self._sources.drain()
+        with self._sources.paused(PAUSE_TIMEOUT_SECONDS) as still:
+            if not still:
+                self._queues.close(queue)
+                raise LimitReached(BUSY)
+            self._sources.drain()
+            query.continue_from(stream.query)
+            source = ChainedSource(stream.source, fan_out.open(stream.source.number))
+            self._exporter.continue_with(stream, query, source)
+            self._queries.install(query)
+        return query
 
     # ------------------------------------------------------------ what stands in the job
 
     def declare(self, client: ClientSession, ask: m.DeclareStream) -> StreamInfo:
         """Start or stop exporting or keeping a stream; return it. Raises LooptapError."""
         if ask.keep and self._recorder is None:
-            raise QueryError("this agent keeps nothing: it has no store.")
+            raise QueryError("this agent cannot keep streams: it has no store.")
         if ask.share:
             self._grants.limited(ask.share)
         declared = self._declared_of(client, ask)
@@ -232,20 +329,18 @@ class SubscriptionManager:
 
     def _hand_over(self, stream: Subscription, name: str) -> DeclaredStream:
         """Turn a client's query into a declared stream; no value changes its number."""
-        query, queue = stream.query, stream.source
+        query = self._parted(stream)
         if query.recorder is not None:
-            raise QueryError("a flight recorder (when=) cannot be exported or kept: it is its client's alone.")
+            raise QueryError("a flight recorder (when=) cannot be exported or kept: it belongs to its client.")
         if query.state != "live":
             raise QueryError(f"{query.name!r:.120} has {query.state}: {query.reason}")
-        assert isinstance(queue, ValueQueue)
         with self._sources.paused(PAUSE_TIMEOUT_SECONDS) as still:
             if not still:
-                raise LimitReached("the loop is inside an event that takes long; nothing has changed, ask again.")
-            after = stream.base + queue.number
+                raise LimitReached(BUSY)
+            after = stream.source.number
             declared = self._declared.adopt(name or query.name, query, after, stream.client.name)
             declared.scalars = stream.scalars
-        self._exporter.hand_over(
-            stream, HandedOverCursor(self._queues, queue, stream.base, Cursor(declared.buffer, after))
-        )
+        source = ChainedSource(stream.source, Cursor(declared.buffer, after))
+        self._exporter.continue_with(stream, query, source, declared=True)
         self._queries.schedule_command(query)
         return declared

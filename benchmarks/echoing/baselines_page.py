@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 HEAD = """# Echoing beside its rivals
 
-Made by `make bench-echo PART=latency`, `PART=processor` and `PART=auto`, each alone. The digits and the CNN are those
-of [echoing-benchmarks.md](echoing-benchmarks.md); all rows of a table have the same wall time, from the first batch on,
-and take turns, seed by seed. Accuracy is that of the mean of the weights over the last steps, on distorted digits that
-were not trained on; medians, with the range of the seeds."""
+`make bench-echo PART=latency`, `PART=processor` and `PART=auto`, each run alone, write this page. The digits and the
+CNN are those of [echoing-benchmarks.md](echoing-benchmarks.md). All rows of a table have the same wall time, counted
+from the first batch, and take turns, seed by seed. Accuracy is that of the averaged weights of the last steps, on
+distorted digits that were not trained on. Figures are medians with the range over the seeds."""
 TITLES = {
     "latency": "A reader that waits: files from a slow server",
     "processor": "A reader that computes: large JPEG files, in memory",
@@ -55,7 +55,7 @@ def _verdict(found: dict[str, Any]) -> list[str]:
         kind = "waits" if part == "latency" else "computes"
         lines.append(
             f"- Where the reader {kind}, after {seconds:g} s: `auto` with 2 workers {echo:.1%}; "
-            + (f"better without an echo: {said}." if said else "nothing without an echo is better.")
+            + (f"better without echoing: {said}." if said else "nothing without echoing is better.")
         )
     return lines
 
@@ -72,16 +72,16 @@ def _table(part: str, title: str, found: dict[str, Any]) -> list[str]:
         ]  # fmt: skip
         made.append(f"| {' | '.join(cells)} |")
     what = (
-        f"Each answer takes {found['wait'] * 1e3:.2f} ms; with two workers a fresh batch took "
-        f"{found['up'] * 1e3:.0f} ms and the loop {found['down'] * 1e3:.1f} ms at the start "
+        f"Each answer of the server takes {found['wait'] * 1e3:.2f} ms. At the start, with two workers, a fresh batch "
+        f"took {found['up'] * 1e3:.0f} ms and a step of the loop {found['down'] * 1e3:.1f} ms "
         f"(R = {found['up'] / found['down']:.1f})."
         if part == "latency"
-        else f"Decoding 64 of them takes {found['up'] * 1e3:.0f} ms of a processor."
+        else f"Decoding 64 of them takes {found['up'] * 1e3:.0f} ms of processor time."
     )
     return [
-        f"\n## {title}\n", f"{what} {found['seconds']:g} s a run, {len(next(iter(rows.values())))} seeds. Decoded data "
-        "is cached in memory that all workers share, as it is read; a quarter stands for a data set four times as "
-        f"large as the memory it may use. Load of the machine at the end: {found['load']:.1f}.\n", *made,
+        f"\n## {title}\n", f"{what} {found['seconds']:g} s per run, {len(next(iter(rows.values())))} seeds. Decoded "
+        "data is cached as it is read, in memory that all workers share. Caching a quarter of it stands for a data set "
+        f"four times as large as the memory for it. Load of the machine at the end: {found['load']:.1f}.\n", *made,
     ]  # fmt: skip
 
 
@@ -98,14 +98,14 @@ def _auto(found: dict[str, Any]) -> list[str]:
     steps = {name: median(one["steps"] for one in some) for name, some in found["filling"].items()}
     return [
         "\n## Is `auto` steady?\n",
-        "A reader that waits equally long for each item, 400 batches after the first 200:\n",
+        "A reader that waits the same time for each item; 400 batches, after the first 200:\n",
         *made,
-        f"\nA cache that is filled as the data is read was full after {filling['1.0']:.1f} s without an echo "
+        f"\nA cache that fills as the data is read was full after {filling['1.0']:.1f} s without echoing "
         f"({steps['1.0']:.0f} steps) and after {filling['auto']:.1f} s with `auto` ({steps['auto']:.0f} steps).",
-        "\nA reader that becomes three times as slow, and as fast as before again:\n",
+        "\nA reader that becomes three times as slow, then as fast as before:\n",
         "| reader | factor at the end (median of 100 batches) | within 20 % of it after |", "| --- | ---: | ---: |",
         *_changes([factor for _, factor, _ in found["changes"]]),
-        f"\nThe load of the machine, beside these processes, was {found['load']:.1f} at the end.",
+        f"\nApart from these processes, the load of the machine was {found['load']:.1f} at the end.",
         "\n![The factor, without and with load, and where R changes](echoing-auto.png)",
     ]  # fmt: skip
 

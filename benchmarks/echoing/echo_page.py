@@ -52,14 +52,14 @@ def times(timed: Timed, latency: float) -> list[str]:
     up, down = (median(getattr(one, name) for one in timed["1"]) for name in ("up", "down"))
     busy = median(one.down for one in timed["8"])
     head = ["e", "seconds to target", "sooner", "fresh examples", "steps", "ms a step", "steps a second",
-            "foretold at e = 1", "at the next lower e", "reached"]  # fmt: skip
+            "predicted at e = 1", "at the next lower e", "reached"]  # fmt: skip
     return [
         f"\n## Time to {DIGITS.target:.0%}, from a slow server\n",
         *_table(head, made),
-        f"\nR was to be {RATIO:g}: each answer of the server takes {latency * 1e3:.2f} ms, two are under way at once. "
-        f"In the runs with e = 1 the loop saw R = {up / down:.2f} ({up * 1e3:.1f} ms a fresh batch, "
-        f"{down * 1e3:.1f} ms a step; {busy * 1e3:.1f} ms at e = 8, where the loop never rests). "
-        "The reader, the server and the loop share the processors, in all rows.",
+        f"\nThe intended R was {RATIO:g}: each answer of the server takes {latency * 1e3:.2f} ms, two at a "
+        f"time. In the runs with e = 1 the loop saw R = {up / down:.2f} ({up * 1e3:.1f} ms per fresh batch, "
+        f"{down * 1e3:.1f} ms per step; {busy * 1e3:.1f} ms at e = 8, where the loop never waits). "
+        "In all rows, the reader, the server and the loop share the processors.",
         "\n![Accuracy over time, speed-up by factor, fresh examples by factor](echoing-speedup.png)",
     ]
 
@@ -71,7 +71,7 @@ def fed(fast: Fast) -> list[str]:
          spread([one[name][0] * 1e3 for one in fast], ".2f")] for name in ("bare", "1", "auto")
     ]  # fmt: skip
     return [
-        "\n## Where data is there in time\n",
+        "\n## Where the data arrives in time\n",
         f"The same files without the server, R = {median(one['1'][1] for one in fast):.2f}: echoing saves nothing.\n",
         *_table(["", "ms a step"], made),
     ]
@@ -111,8 +111,8 @@ def equal(finals: Found) -> list[str]:
     made = [[f"{e:g}", spread([value * 100 for value in final_of(finals, e)], ".1f")] for e in (1.0, 2.0, 5.0)]
     return [
         f"\n## Test accuracy after {FINAL:,} fresh examples\n",
-        "The rate falls to zero as the fresh data is used up, so each run is finished; an echoed one took e times as "
-        "many steps.\n",
+        "The learning rate falls to zero as the fresh data is used up, so each run is complete. With echoing it takes "
+        "e times as many steps.\n",
         *_table(["e", "accuracy, %"], made),
     ]
 
@@ -124,8 +124,8 @@ def cost(costs: Costs) -> list[str]:
          f"{(ours - plain) / 64 * 1e6:.1f}"]
         for (mode, workers), (off, plain, ours) in costs.items()
     ]  # fmt: skip
-    return ["\n## What the stage costs at e = 1\n", "Steps of the small CNN with a bare loader and with an echoed "
-            "one in turn, data in memory, medians: a few microseconds an example, whatever the step takes.\n",
+    return ["\n## What the stage costs at e = 1\n", "Steps of the small CNN, in turn with a bare loader and with "
+            "an echoed one, data in memory, medians: a few microseconds per example, however long a step takes.\n",
             *_table(["", "bare, ms a step", "echoed, ms", "", "µs an example"], made)]  # fmt: skip
 
 
@@ -133,8 +133,8 @@ def tuned(found: Found) -> list[str]:
     """Return lines on the learning rates."""
     lines = [
         "\n## Learning rates\n",
-        f"Chosen without echo on the development seeds {', '.join(map(str, DEVELOPMENT))}, by the mean of the fresh "
-        "examples to the target, and used for all rows of that task and batch size.\n",
+        f"Chosen without echoing on the development seeds {', '.join(map(str, DEVELOPMENT))}, for the fewest fresh "
+        "examples to the target (mean), and used for all rows of that task and batch size.\n",
     ]  # fmt: skip
     made = []
     for (task, size), rates in RATES.items():
@@ -167,23 +167,25 @@ def head(seeds: Sequence[int]) -> str:
     """Return how it was measured."""
     return f"""# What echoing saves
 
-Made by `make bench-echo`. Everything is measured in one run: the factors take turns seed by seed, {len(seeds)} seeds
-({min(FEW, len(seeds))} beside a bare loader, and in tables whose last column says so), figures are medians with the
-range of the seeds, ratios are those of medians (their range: the same seed with and without).
+`make bench-echo` writes this page. All figures come from one run, in which the factors take turns, seed by seed, on
+{len(seeds)} seeds ({min(FEW, len(seeds))} for the comparison with a bare loader, and where the last column of a table
+says so). Figures are medians with the range over the seeds. Ratios are ratios of medians; their range pairs the runs of
+each seed with and without echoing.
 
-**Digits**: 1,500 of scikit-learn's digits as PNG files of 24 × 24, distorted at random (turned, sheared, scaled,
-moved, a hole, noise), and a CNN of three convolutions; B = 64, SGD with momentum 0.9. The target is {DIGITS.target:.0%}
-on the other 297, distorted twice each. In the timed runs a local HTTP server hands out the files, each after a latency;
-two worker processes fetch one file at a time and decode it. **Language**: sequences of 16 tokens of an invented
-language, none seen twice, and a transformer of two layers with Adam; the target is a loss of {-LANGUAGE.target:g} on
-unseen ones.
+- **Digits**: 1,500 of scikit-learn's digits as PNG files of 24 × 24 pixels, distorted at random (rotated, sheared,
+  scaled, shifted, a hole, noise), and a CNN with three convolutions; B = 64, SGD with momentum 0.9. The target is
+  {DIGITS.target:.0%} on the other 297, each distorted twice. In the timed runs a local HTTP server delivers the files,
+  each after a delay; two worker processes fetch one file at a time and decode it.
+- **Language**: sequences of 16 tokens of an artificial language, none seen twice, and a transformer with two layers and
+  Adam. The target is a loss of {-LANGUAGE.target:g} on unseen sequences.
 
-The target is reached when two evaluations in a row are there, one every {DIGITS.every} steps ({LANGUAGE.every} for the
-language); it is the mean of the weights over the last steps that is evaluated. Nothing is evaluated on the clock: a
-timed run takes the steps that the same run took in memory (`auto` more than it can need), its weights are kept
-at each of these steps, and judged when it has ended. The data comes as one long stream, its epochs shuffled one after
-the other."""
+The target is reached when two evaluations in a row reach it. There is one every {DIGITS.every} steps ({LANGUAGE.every}
+for the language), of the averaged weights of the last steps. Nothing is evaluated during timed runs: such a run takes
+as many steps as the same run took in memory (`auto` more than it can need), keeps its weights at each of these steps,
+and is evaluated when it has ended. The data is one long stream of shuffled epochs."""
 
 
-_FRESH = """In memory, nothing throttled: each example that is read counts once, those that wait in the buffer included.
-"times fewer" is against the same seeds without echo. `batch` is batch echoing as in the paper, echoes back to back."""
+_FRESH = """\
+Data in memory, nothing slowed down. Each example that is read counts once, also if it still waits in the buffer.
+"times fewer" compares with the same seeds without echoing. `batch` is batch echoing as in the paper: the copies of a
+batch follow one another."""

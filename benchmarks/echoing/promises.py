@@ -55,7 +55,7 @@ def _fed(fast: Fast) -> Promise:
     plain, auto = (median(one[name][0] for one in fast) for name in ("1", "auto"))
     ratio = median(one["1"][1] for one in fast)
     off = auto / plain - 1.0
-    return Promise(f"`auto` never slower than e = 1 where R < 1 (here R = {ratio:.2f}; 2 % is the noise allowed for)",
+    return Promise(f"`auto` never slower than e = 1 where R < 1 (here R = {ratio:.2f}; 2 % are allowed for noise)",
                    f"e = 1: {plain * 1e3:.2f} ms a step", f"{auto * 1e3:.2f} ms, {off:+.1%}",
                    off <= 0.02 and ratio < 1.0)  # fmt: skip
 
@@ -78,9 +78,9 @@ def _foretold(timed: Timed, below: bool) -> Promise:
     off = {
         e: expected(timed, e, before(e) if below else 1.0) / speed_up(timed, named(e), pace)[0] - 1.0 for e in FIXED[1:]
     }
-    when = "at the next lower factor" if below else "at e = 1, where the loop rests before each batch"
+    when = "at the next lower factor" if below else "at e = 1, where the loop waits before each batch"
     worst = max(off, key=lambda factor: abs(off[factor]))
-    return Promise(f"speed-up, in steps a second, predicted {when}: within 10 %", "measured",
+    return Promise(f"speed-up, in steps per second, predicted {when}: within 10 %", "measured",
                    f"at worst {off[worst]:+.1%}, at e = {worst:g}", abs(off[worst]) <= 0.1)  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def _cost(costs: Costs) -> Promise:
     worst = max(with_worker, key=lambda mode: with_worker[mode][0])
     off, plain, ours = with_worker[worst]
     return Promise("the stage at e = 1 costs a loop that never waits ≤ 3 %", f"bare: {plain * 1e3:.2f} ms a step",
-                   f"{ours * 1e3:.2f} ms, {off:+.1%} ({worst}, the dearest)", off <= 0.03)  # fmt: skip
+                   f"{ours * 1e3:.2f} ms, {off:+.1%} ({worst}, the most expensive)", off <= 0.03)  # fmt: skip
 
 
 def times(ratio: float, low: float, high: float) -> str:

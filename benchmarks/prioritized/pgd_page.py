@@ -97,20 +97,22 @@ def _head(results: PrioritizedResults, works: Sequence[Work]) -> list[str]:
     return [
         f"""# What prioritized gradient descent saves
 
-Made by `make bench-prioritized`. How many gradients of single examples a method computes up to an accuracy or a loss of
-uniform sampling. All are counted, those of initial passes included; scoring from stored losses costs none.
+`make bench-prioritized` writes this page. It counts how many gradients of single examples each method computes until it
+reaches an accuracy or a loss of uniform sampling. All gradients count, including those of initial passes; scoring from
+stored losses computes none.
 
-- Tasks, grid of rates and judgement are those of [the selection's benchmark](selection-benchmarks.md). Targets are the
-  accuracies, and the training losses, that uniform sampling has after one and two thirds of its budget. Rates are tuned
-  for each method on seeds of their own; the figures are of {len(seeds)} other seeds, paired with uniform sampling
-  (in each row at least {fewest} of them): the median, and in brackets the 95 % interval of the mean. Momentum is 0.9.
-- A rate "at an edge" is the best of those tried, with none tried beyond it.
-- A target that is not reached within the budget of uniform sampling counts as reached at its end, so such a figure,
-  marked ≥, is a lower bound.
-- `PGD-A` and `PGD-S` are `published` with both variants, k = r = 1 %, the guard against divergence off;
+- Tasks, learning-rate grid and evaluation are those of [the selection benchmark](selection-benchmarks.md). Targets are
+  the accuracies and training losses that uniform sampling has after one third and two thirds of its budget. Rates are
+  tuned separately for each method, on seeds of their own. The figures come from {len(seeds)} other seeds, paired with
+  uniform sampling (at least {fewest} of them in each row): the median, with the 95 % interval of the mean in
+  parentheses. Momentum is 0.9.
+- A rate "at an edge" is the best of those tried, and no rate beyond it was tried.
+- A target that is not reached within the budget of uniform sampling counts as reached at its end. Such a figure is a
+  lower bound and is marked ≥.
+- `PGD-A` and `PGD-S` are the two variants of `published`, with k = r = 1 % and the guard against divergence off;
   `loss, unbiased` is `loss`. The default is `norm` with its switch on.
-- The CNN was trained here on another processor than for the selection's page, and rounding makes these trainings
-  differ from the first epoch on: `norm` saves 17 and 26 % here, 20 and 40 % there, with the same seeds.
+- The CNN was trained on another processor than for the selection page. Rounding makes these trainings differ from the
+  first epoch on: with the same seeds, `norm` saves 17 and 26 % here, and 20 and 40 % there.
 """
     ]
 
@@ -173,8 +175,9 @@ def _figure_1(paper: Paper) -> list[str]:
             for age in AGES if (found := paper.priorities.get(str(age)))]  # fmt: skip
     return ["\n## The paper's figures\n", "![Priorities, rates, and sweeps of k and r](prioritized-paper.png)",
             "\n### Fig. 1: few examples have most of the priority\n",
-            "Exact priorities of all 9,600 easy-heavy images along the gradient of the whole data, for the MLP after "
-            "epochs of uniform sampling: the top's share of all positive priority, and the share below 0.\n",
+            "Exact priorities of all 9,600 easy-heavy images along the gradient of the whole data set, for the MLP "
+            "after some epochs of uniform sampling: the top examples' share of all positive priority, and the share of "
+            "examples with a negative one.\n",
             *_table(["epochs", "top 1 %", "top 5 %", "top 10 %", "negative"], made)]  # fmt: skip
 
 
@@ -198,26 +201,26 @@ def _figure_5(paper: Paper) -> list[str]:
                      _gradients(median(needed_by_seed)), f"{reached} of {len(needed_by_seed)}"])  # fmt: skip
     return ["\n### Fig. 5: against SGD\n",
             f"Logistic regression on the paper's synthetic data, {POINTS:,} points in {DIMENSIONS:,} dimensions, "
-            f"{BUDGET} gradients for each point, batches of 200, k = r = 1 %, no momentum. Gradients for each point up "
-            f"to a loss of {loose:.3f}, half of the way to that of SGD with its best rate at a third of the budget, "
-            "and how much faster PGD-A is than SGD with that rate: all counted; without the two initial passes; "
-            "without them, and with the doubled step of the authors' code.\n",
+            f"{BUDGET} gradients per point, batches of 200, k = r = 1 %, no momentum. The columns are the gradients "
+            f"per point to a loss of {loose:.3f}, halfway to the loss of SGD with its best rate after a third of the "
+            "budget, and how much faster PGD-A is than SGD with that rate: with all gradients counted; without the two "
+            "initial passes; and without them, with the doubled step of the authors' code.\n",
             *_table(["rate", "SGD", "PGD-A", "PGD-S", "PGD-A faster", "uncounted", "uncounted, doubled"], made),
-            f"\nEach with its best rate, on {len(paper.final_seeds)} other seeds; gradients for each point up to a "
-            f"loss of {target:.3f}:\n",
+            f"\nEach method with its best rate, on {len(paper.final_seeds)} other seeds; gradients per point to a loss "
+            f"of {target:.3f}:\n",
             *_table(["", "rate", "loss at the end", "from, to", "gradients to the loss", "reached"], rows)]  # fmt: skip
 
 
 def _figures_6_to_9(paper: Paper) -> list[str]:
     lines = ["\n### Fig. 6 to 9: k, r, and PGD-A against PGD-S\n",
              f"The same data, with the best rate of PGD-A at k = r = 1 % ({paper.best(PGD_A):g}). Means over "
-             f"{len(paper.grid_seeds)} seeds: the least loss on the way → that at the end, bold where it is 20 % more. "
-             f"It starts at ln 2 = {math.log(2):.3f}. The guard is off."]  # fmt: skip
+             f"{len(paper.grid_seeds)} seeds: the lowest loss of the run → the final loss, bold if it is 20 % above. "
+             f"The loss starts at ln 2 = {math.log(2):.3f}. The guard is off."]  # fmt: skip
     for method in (PGD_A, PGD_S):
         made = [[f"k = {k:.1%}", *(_cell(paper, method, k, r) for r in paper.shares)] for k in paper.shares]
         lines += [f"\n{_name(method)}\n", *_table(["", *(f"r = {r:.1%}" for r in paper.shares)], made)]
     better = [[f"{k:.1%}", *(_better(paper, k, r) for r in paper.shares)] for k in paper.shares]
-    lines += ["\nFig. 9: which of the two has the lower loss at the end\n",
+    lines += ["\nFig. 9: the variant with the lower final loss\n",
               *_table(["k", *(f"r = {r:.1%}" for r in paper.shares)], better)]  # fmt: skip
     return lines
 
@@ -236,10 +239,10 @@ def _figure_8b(paper: Paper) -> list[str]:
             made.append([_name(method), f"{k:.0%}", f"{rate:.3g}", f"{least:.3f} → {mean(ends):.3f}",
                          f"{min(ends):.3f} to {max(ends):.3f}"])  # fmt: skip
     return ["\n### Fig. 8b: a CNN\n",
-            f"The small CNN on the easy-heavy images, {CNN_BUDGET} gradients for each, all counted, r = 1 %, no "
-            "momentum, each with its best rate; batches of (k + r) N for both. Means over "
-            f"{len(paper.grid_seeds)} seeds: the least loss on the way → that at the end, and its range. Rates from "
-            f"{min(paper.cnn_rates):.3g} to {max(paper.cnn_rates):g} were tried.\n",
+            f"The small CNN on the easy-heavy images: {CNN_BUDGET} gradients per image, all counted, r = 1 %, no "
+            "momentum, each method with its best rate, batches of (k + r) N for both. Means over "
+            f"{len(paper.grid_seeds)} seeds: the lowest loss of the run → the final loss, and the range of the latter. "
+            f"Rates from {min(paper.cnn_rates):.3g} to {max(paper.cnn_rates):g} were tried.\n",
             *_table(["", "k", "rate", "loss", "from, to"], made)]  # fmt: skip
 
 

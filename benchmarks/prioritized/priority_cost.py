@@ -194,9 +194,10 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the costs and errors of rows from the JSON file as lines of Markdown."""
     names = ["a plain step", *ROUNDS, "fused, 2 threads"]
     lines = [
-        "What a step takes with the exact priorities of its batch of 64, in plain steps: `fused` and `ghost` in its "
-        "own backward pass, the others in a pass of their own. `fused`, which `published` and `repaired` take, changes "
-        "gradients by rounding, `ghost` not in the last bit. Processor time, one thread.",
+        "The time of a step that computes the exact priorities of its batch of 64, as a multiple of a plain step. "
+        "`fused` and `ghost` compute them in the step's own backward pass, the others in a separate pass. `fused`, "
+        "which `published` and `repaired` use, changes gradients by rounding; `ghost` leaves them the same to the last "
+        "bit. Processor time, one thread.",
         "", f"| | {' | '.join(names)} | promised |", "|---|" + "---:|" * (len(names) + 1),
     ]  # fmt: skip
     figures = [row["figures"] for row in rows]
@@ -207,8 +208,9 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         held = "holds" if costs["fused", 1]["steps"] <= PROMISED[name] else "**does not hold**"
         lines.append(f"| {name} | {' | '.join(cells)} | ≤ {PROMISED[name]}: {held} |")
     lines += [
-        "", "Against `vmap(grad)`, relative error; of a finite difference, rank correlation:", "",
-        "| | fused | ghost | jvp | finite_difference | gradient norms |", "|---|---:|---:|---:|---:|---:|",
+        "", "Relative error against `vmap(grad)`; for the finite difference, the rank correlation:", "",
+        "| | error: fused | error: ghost | error: jvp | correlation: finite_difference | error: gradient norms |",
+        "|---|---:|---:|---:|---:|---:|",
     ]  # fmt: skip
     for name in CASES:
         found = {one["path"]: one for one in figures if one["model"] == name and "error" in one}

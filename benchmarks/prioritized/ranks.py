@@ -5,7 +5,7 @@ python benchmarks/prioritized/ranks.py [--json docs/prioritized-ranks.json] [--s
 
 Takes about ten minutes on two quiet cores. One rank with a global batch of 64, and two with 32 each, train a CNN on the
 easy-heavy images to the same loss, in turn, one thread a rank, by gloo under torchrun: a small one, then a large one,
-for which the promises are judged, since who takes several ranks has long steps. `ASSUMPTIONS` are those of the model,
+for which the promises are judged, since jobs on several ranks have long steps. `ASSUMPTIONS` are those of the model,
 which is compared with what 2 and 4 ranks take here.
 """
 
@@ -35,18 +35,19 @@ FIRM_SHARE, STRETCH_SHARE = 0.05, 0.01
 MODEL_TOLERANCE_SHARE = 0.1
 """How far the model may be from what is measured here."""
 ASSUMPTIONS = (
-    "Each rank has a core, and computes as fast as a rank here does while its neighbour computes, too. That is "
-    "measured with all of a rank's work, DDP's copies and the method included, on ranks that begin each step at once "
-    "and do not communicate.",
-    "A step waits for the slowest rank: times of ranks are independent, and spread as those measured.",
-    "Gradients are reduced in a ring: 2 (W - 1) messages of 1/W of the bytes each, with a latency and a bandwidth "
-    "fitted to all-reduces of 2 ranks over loopback; between machines give --latency and --bandwidth.",
-    "In a step that takes a constant factor longer: gradients are not in the cache, threads have to be woken beside "
-    "ranks that compute, and a part is hidden behind the backward pass. The factor is what steps of 2 ranks wait after "
-    "their last gradient, less the wait for the slower rank, over an all-reduce by itself.",
-    "Nothing of the method depends on the number of ranks: each has its own shard.",
-    "4 ranks share the 2 cores here. So what they take to compute, to the end of the slowest, and to reduce by "
-    "itself, is measured with 4 at once; the factor is that of 2 ranks.",
+    "Each rank has a core, and computes as fast as a rank here computes beside a busy neighbour. This is measured with "
+    "all of a rank's work, including DDP's copies and the method, on ranks that start each step together and do not "
+    "communicate.",
+    "A step waits for the slowest rank. The times of the ranks are independent, and spread like the measured ones.",
+    "Gradients are reduced in a ring: 2 (W - 1) messages, each with 1/W of the bytes. Latency and bandwidth are fitted "
+    "to all-reduces of 2 ranks over loopback; for several machines pass --latency and --bandwidth.",
+    "Within a step, a reduction takes longer by a constant factor: gradients are not in the cache, threads must be "
+    "woken beside ranks that compute, and part of it is hidden behind the backward pass. The factor is the time that "
+    "steps of 2 ranks wait after their last gradient, minus the wait for the slower rank, divided by the time of an "
+    "all-reduce alone.",
+    "The cost of the method does not depend on the number of ranks, because each has its own shard.",
+    "Here, 4 ranks share 2 cores. Their times to compute, to wait for the slowest, and to reduce alone are therefore "
+    "measured with 4 at once; the factor is that of 2 ranks.",
 )
 
 
@@ -149,8 +150,8 @@ def _by_step(run: dict[str, Any]) -> float:
 def table(every: dict[str, Any]) -> list[str]:
     """Return the results as lines of Markdown."""
     lines = [
-        f"Two ranks with 32 examples each against one with 64, on {every['cores']} cores, one thread a rank, "
-        f"{every['seeds']} seeds. The promises are judged with the large CNN.",
+        f"Two ranks with 32 examples each, compared with one rank with 64, on {every['cores']} cores, one thread per "
+        f"rank, {every['seeds']} seeds. The promises apply to the large CNN.",
         "", "| promise | small CNN | large CNN | firm | stretch |", "|---|---|---|---|---|",
     ]  # fmt: skip
     small, large = (every["sizes"][name] for name in CHANNELS)
@@ -171,19 +172,20 @@ def table(every: dict[str, Any]) -> list[str]:
     lines += [
         row("a step of one rank", lambda one: f"{1e3 * one['one_step']:.0f} ms"),
         row("2 ranks against 1, time to loss, median and range", lambda one: spread(one["time_to_loss"]), faster),
-        row("the same, by step", lambda one: spread(one["step_time"])),
-        row("the same of plain DDP, by step: the ceiling", lambda one: spread(one["plain_step_time"])),
-        row("of which the method has", lambda one: f"{median(one, 'step_time') / median(one, 'plain_step_time'):.0%}"),
-        row("a step with DDP's hook and ḡ, beside one of plain DDP",
+        row("the same, time per step", lambda one: spread(one["step_time"])),
+        row("the same for plain DDP, time per step: the upper limit", lambda one: spread(one["plain_step_time"])),
+        row("share of that limit which the method reaches",
+            lambda one: f"{median(one, 'step_time') / median(one, 'plain_step_time'):.0%}"),
+        row("a step with DDP's hook and ḡ, compared with one of plain DDP",
             lambda one: f"{100 * one['communication']['time_share']:+.1f} %", added),
-        row("of the time, what the method communicates by itself",
+        row("share of the time in which the method itself communicates",
             lambda one: f"{100 * one['communication']['own_share']:.2f} %"),
-        row("bytes reduced in a step", lambda one: f"{one['communication']['bytes_a_step'] / 1e6:.1f} MB"),
-        row("of a step of DDP, waits for the reduction",
+        row("bytes reduced per step", lambda one: f"{one['communication']['bytes_a_step'] / 1e6:.1f} MB"),
+        row("time of a DDP step spent waiting for the reduction",
             lambda one: f"{1e3 * one['communication']['exposed']:.1f} ms of "
             f"{1e3 * one['communication']['method_step']:.1f} ms"),
-        "", f"Where a step of two ranks goes: {_split(small)}; {_split(large)}.",
-        "", "A model of up to 64 ranks with 32 examples each, of the large CNN:",
+        "", f"Where the time of a step of two ranks goes. Small CNN: {_split(small)}. Large CNN: {_split(large)}.",
+        "", "A model of up to 64 ranks with 32 examples each, for the large CNN:",
         "", "| ranks | step | computing | waiting for the slowest | reducing | examples a second, of one rank |",
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
@@ -191,7 +193,7 @@ def table(every: dict[str, Any]) -> list[str]:
         times = " | ".join(f"{1e3 * one.get(name, 0.0):.1f}" for name in ("computing", "waiting", "reducing"))
         lines.append(f"| {ranks} | {1e3 * one['step']:.1f} ms | {times} | {one['throughput']:.1f} × |")
     lines += [
-        "", "Compared with what is measured here:", "",
+        "", "The model compared with measurements:", "",
         "| ranks | CNN | computing, to the slowest | reducing | predicted | measured | |", "|" + "---|" * 7,
     ]  # fmt: skip
     for name in CHANNELS:
@@ -203,8 +205,8 @@ def table(every: dict[str, Any]) -> list[str]:
     held = "holds" if far <= MODEL_TOLERANCE_SHARE else "does not hold"
     factors = " and ".join(f"{size['in_step_factor']:.1f}" for size in (small, large))
     lines += [
-        "", f"The model {held}: it is at most {far:.0%} off ({MODEL_TOLERANCE_SHARE:.0%} allowed). In a step, a "
-        f"reduction takes {factors} times what it takes by itself.",
+        "", f"The model {held}: it is off by at most {far:.0%} ({MODEL_TOLERANCE_SHARE:.0%} allowed). Within a step, a "
+        f"reduction takes {factors} times as long as alone (small and large CNN).",
     ]  # fmt: skip
     return [*lines, "", "Assumptions:", "", *(f"- {text}" for text in ASSUMPTIONS)]
 
@@ -217,11 +219,11 @@ def _split(one: dict[str, Any]) -> str:
     """Return the parts of a step of two ranks as text."""
     own, seen = one["model"]["1"]["step"], one["checks"]["2"]
     parts = [
-        f"half of what one rank takes is {500 * one['one_step']:.1f} ms",
-        f"half of the examples take {1e3 * own:.1f} ms",
-        f"while the other rank computes, too, {1e3 * seen['computing']:.1f} ms",
-        f"with waits for the slower rank and the reduction {1e3 * seen['step']:.1f} ms",
-        f"and {1e3 * seen['measured']:.1f} ms are measured",
+        f"half of the step of one rank is {500 * one['one_step']:.1f} ms",
+        f"a step with half of the examples takes {1e3 * own:.1f} ms",
+        f"beside a busy second rank {1e3 * seen['computing']:.1f} ms",
+        f"with the waits for the slower rank and the reduction {1e3 * seen['step']:.1f} ms",
+        f"measured are {1e3 * seen['measured']:.1f} ms",
     ]
     return ", ".join(parts)
 

@@ -15,11 +15,11 @@ from simulated import KINDS, LOADS, Run, make, stretches
 
 from looptap.training.progress.clock_ledger import Ledger
 from looptap.training.progress.estimate import Estimator
-from looptap.training.progress.forecast.earlier_runs import earlier_of
+from looptap.training.progress.forecast.earlier_runs import newest_of
 from looptap.training.progress.forecast.stopping_rules import Never
 from looptap.training.progress.plan import TrainingPlan, insertion
 
-ESTIMATORS = ("linear", "former", "paper", "ours", "ours, history", "stop known")
+ESTIMATORS = ("linear", "former", "paper", "ours", "stop known")
 CURVES = Path(__file__).with_name("curves.json")
 PROCESSORS_COST = 40_000  # C of the paper, for one CPU and one GPU
 
@@ -81,7 +81,7 @@ def _verdict(case: Case, name: str) -> Verdict:
     if name == "paper":
         first, subset = insertion(run.point, 128, run.validation, 128, PROCESSORS_COST)
         ahead = [round(0.8**j * first) for j in range(run.last)]
-    earlier = earlier_of([np.array(c) for c in case.earlier]) if name == "ours, history" else []
+    earlier = newest_of([np.array(c) for c in case.earlier]) if name == "ours, history" else []
 
     def made(ledger: Ledger) -> Estimator:
         plan = TrainingPlan(run.point, run.point * run.last, run.validation, subset, ahead)

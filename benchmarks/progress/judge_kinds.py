@@ -30,8 +30,8 @@ How often the truth was below the low end, the median and the high end of the ba
 
 ![Shown and true remaining time of 20 runs](progress-unpicked.png)
 
-The first 20 of the kept runs in an order that was shuffled with a fixed seed, as shown by ours with its band and by
-the paper's method, and as it was. Nothing was picked."""
+The first 20 of the kept runs, in an order shuffled with a fixed seed: the true remaining time, ours with its band, and
+the paper's method. The runs were not selected in any other way."""
 
 
 def judged(found: Sequence[KindCase], *, known: dict[str, list[object]] | None = None, jobs: int = 2) -> list[Row]:

@@ -38,6 +38,8 @@ class KindCase(NamedTuple):
 
     curve: KindCurve
     rule: Patience
+    earlier: tuple[list[float], ...] = ()
+    """What earlier runs of the job have validated."""
 
     @property
     def stop(self) -> int:
@@ -98,6 +100,12 @@ def cases(curves: Sequence[KindCurve]) -> list[KindCase]:
             delta = curve.min_delta if (first + curve.seed // 2 + place) % 2 else 0.0
             found.append(KindCase(curve, Patience(some[turn % len(some)], delta)))
     return found
+
+
+def with_earlier(case: KindCase, curves: Sequence[KindCurve]) -> KindCase:
+    """Return ``case`` with the runs of other seeds, until its rule has stopped each."""
+    others = [KindCase(one, case.rule) for one in curves if one.kind == case.curve.kind and one.seed != case.curve.seed]
+    return case._replace(earlier=tuple(list(one.curve.values[: one.stop]) for one in others))
 
 
 def methods(case: KindCase) -> tuple[str, ...]:

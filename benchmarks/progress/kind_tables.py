@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from kind_cases import BACK_SHARE, JUMP_SHARE, MARKS, PHASES, RIVALS, KindVerdict
@@ -21,6 +21,17 @@ _BELOW_PAPER, _WORSE_KIND = 0.70, 1.10  # times the error of the paper's
 _BAND, _BAND_OF_KIND = (0.75, 0.85), 0.65
 _UNEVEN = 0.05  # by how much the shares of misses below and above the band may differ
 _BEYOND_TQDM = 0.05  # of the run
+
+
+class OfCurve(Protocol):
+    """What was found on a recorded run."""
+
+    @property
+    def curve(self) -> tuple[str, int]:
+        """The recorded run."""
+
+
+AnyRow = TypeVar("AnyRow", bound=OfCurve)
 
 
 class Row(NamedTuple):
@@ -62,7 +73,7 @@ class Share(NamedTuple):
         return f"{self.value:.0%} ({self.low:.0%} to {self.high:.0%})"
 
 
-def share(rows: Sequence[Row], above: Callable[[Row], float], below: Callable[[Row], float]) -> Share:
+def share(rows: Sequence[AnyRow], above: Callable[[AnyRow], float], below: Callable[[AnyRow], float]) -> Share:
     """Return the quotient of the sums of ``above`` and ``below`` over ``rows``."""
     sums: dict[tuple[str, int], np.ndarray] = defaultdict(lambda: np.zeros(2))
     for row in rows:
@@ -95,9 +106,9 @@ def missed(rows: Sequence[Row], side: str) -> float:
     return found.value
 
 
-def grouped(rows: Sequence[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+def grouped(rows: Sequence[AnyRow], key: Callable[[AnyRow], Any]) -> dict[Any, list[AnyRow]]:
     """Return the rows by a key, in the order of keys."""
-    found: dict[Any, list[Row]] = defaultdict(list)
+    found: dict[Any, list[AnyRow]] = defaultdict(list)
     for row in rows:
         found[key(row)].append(row)
     return dict(sorted(found.items()))
@@ -136,16 +147,16 @@ def promises(rows: Sequence[Row]) -> list[str]:
     named = share(rows, lambda row: row.verdicts[OURS].named, lambda row: 1.0)
     found = [
         ("mean error at least 30 % below the paper's", f"{ratio} of it", ratio.value <= _BELOW_PAPER),
-        ("no kind more than 10 % worse than the paper's beyond chance", "; ".join(worse) or "none", not worse),
-        ("the band of 80 % holds the truth in 75 to 85 %", band.percent, _BAND[0] <= band.value <= _BAND[1]),
-        ("and in at least 65 % in each kind beyond chance", "; ".join(narrow) or "none below", not narrow),
-        ("it misses low and high about equally often (within 5 points)",
+        ("no kind more than 10 % worse than with the paper's, beyond chance", "; ".join(worse) or "none", not worse),
+        ("the 80 % band holds the truth 75 to 85 % of the time", band.percent, _BAND[0] <= band.value <= _BAND[1]),
+        ("and at least 65 % of the time in each kind, beyond chance", "; ".join(narrow) or "none below", not narrow),
+        ("it misses below and above about equally often (within 5 points)",
          f"truth below {low:.0%}, above {high:.0%}", abs(low - high) <= _UNEVEN),
         *_never(rows),
-        (f"the end moves by over {JUMP_SHARE:.0%} of the run at most once without a reason",
+        (f"the predicted end moves by over {JUMP_SHARE:.0%} of the run at most once without a reason",
          f"{jumps.value:.1f} times a run, {named.value:.1f} with one; more than once in {jumpy.percent} of runs",
          jumpy.value == 0),
-        (f"progress never runs back by over {BACK_SHARE:.0%}", f"it does in {back.percent} of runs", back.value == 0),
+        (f"progress never goes back by over {BACK_SHARE:.0%}", f"it does in {back.percent} of runs", back.value == 0),
         *_harm(rows),
     ]  # fmt: skip
     return [
@@ -160,7 +171,7 @@ def _never(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
         return []
     beyond = share(silent, lambda row: (row.error(OURS) - row.error("linear")) / 2, lambda row: 1.0)
     result = f"mean error {beyond.value:+.1%} of the run ({beyond.low:+.1%} to {beyond.high:+.1%}), {len(silent)} runs"
-    promise = "where the rule never fires, no worse than tqdm beyond 5 % of the run"
+    promise = "where the rule never fires, worse than tqdm by at most 5 % of the run"
     return [(promise, result, beyond.value <= _BEYOND_TQDM)]
 
 
@@ -174,7 +185,7 @@ def _harm(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
         if to_paper(some, WITH_RATES, OURS).low > 1.0
     ]  # fmt: skip
     result = f"{ratio} of the error without" + "".join(f"; {one}" for one in worse)
-    return [("telling the schedule does not hurt, overall or with any schedule beyond chance", result,
+    return [("knowing the schedule does not hurt, overall or with any schedule, beyond chance", result,
              ratio.value <= 1.0 and not worse)]  # fmt: skip
 
 
@@ -224,7 +235,7 @@ def _phases(rows: Sequence[Row]) -> list[str]:
 def _marks(rows: Sequence[Row]) -> list[str]:
     methods = (*RIVALS, OURS, "stop known")
     lines = [
-        "\nThe error of the forecast at a moment, as a share of the run (mean, and median):\n",
+        "\nThe error of the estimate at some moments, as a share of the run (mean, median):\n",
         f"| after | {' | '.join(methods)} |", "| --- |" + " ---: |" * len(methods),
     ]  # fmt: skip
     for index, mark in enumerate(MARKS):
@@ -241,7 +252,7 @@ def _rates(rows: Sequence[Row]) -> list[str]:
     if not known:
         return []
     lines = [
-        "\nWith the learning rates given (`rates=`), where they are known ahead and change:\n",
+        "\nWith the learning rates given (`rates=`), for schedules that are known in advance and change the rate:\n",
         "| schedule | runs | ours | ours, rates | with / without |", "| --- | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip
     for name, some in (*grouped(known, lambda row: row.schedule).items(), ("**all**", known)):

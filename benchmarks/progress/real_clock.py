@@ -58,9 +58,9 @@ def jobs(short: bool = False) -> list[str]:
         found[name].append(_job(dict(_JOBS[name]), seed))
     lines = [
         "\n## Real jobs on a real clock\n",
-        "A CNN trained to early stopping, its data augmented while it runs; from about halfway on another process "
-        f"competes for the processors. Each job ran {len(seeds)} times, from other seeds, in turn with the others: "
-        "medians, and in parentheses the least and the most.\n",
+        "A CNN is trained until early stopping, with data augmentation; from about halfway on, another process "
+        f"competes for the processors. The jobs take turns, and each ran {len(seeds)} times, with different seeds: "
+        "medians, with the range in parentheses.\n",
         f"| job | stops after | seconds | {' | '.join(columns)} |",
         f"| --- {'| ---: ' * (2 + len(columns))}|",
     ]
@@ -70,8 +70,8 @@ def jobs(short: bool = False) -> list[str]:
         cells = [_spread(stops, 0), _spread(seconds, 0), *(_spread(each, 2) for each in errors)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines.append(
-        "\n*ours, stop known* is what ours would have said had it known where the run stops; what ours errs beyond it "
-        "is the forecast of the stop, which is one draw a run."
+        "\n*ours, stop known* is our estimate given where the run stops. The rest of the error of *ours* comes from "
+        "predicting the stop, which is a single draw per run."
     )
     return lines
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import figures
 import judge_kinds
+import kind_history
 import kind_tables
 import numpy as np
 from cases import ESTIMATORS, RULE, Case, mean, recorded, simulated, stop_of, verdicts
@@ -39,26 +40,29 @@ SEEDS = range(200, 226)  # 26 seeds of five kinds: 130 runs; smaller seeds were 
 OURS = "ours"
 _WORSE = 1.05  # times the paper's error
 _RESAMPLED = 300
-_PARTS = ("kinds", "curves", "costs", "jobs")
+_SHORT_SEEDS, _SHORT_EVERY = 4, 11  # with --short: how many seeds of synthetic runs, and every which of recorded ones
+_PARTS = ("kinds", "history", "curves", "costs", "jobs")
 KEPT_TITLE = ("Many kinds of training, kept runs", "They were judged once, after the last choice.")
 DEVELOPMENT_TITLE = ("Many kinds of training, development runs", "The method was chosen on these.")
-_ORDER = (KEPT_TITLE[0], DEVELOPMENT_TITLE[0], "Synthetic runs", "Recorded curves", "Without early", "What it costs",
-          "Real jobs")  # fmt: skip
+_ORDER = (KEPT_TITLE[0], DEVELOPMENT_TITLE[0], kind_history.TITLE, "Synthetic runs", "Recorded curves",
+          "Without early", "What it costs", "Real jobs")  # fmt: skip
 
 
 def main() -> None:
     """Measure all parts or some, and write the page."""
     arguments = argparse.ArgumentParser(description="Measure how good the estimates are.")
     arguments.add_argument("--part", choices=_PARTS, nargs="*", default=list(_PARTS))
-    arguments.add_argument("--short", action="store_true", help="fewer real jobs")
+    arguments.add_argument("--short", action="store_true", help="fewer curves and real jobs")
     options = arguments.parse_args()
     kept = judge_kinds.kept_rows()
     lines = kind_tables.section(kept, *KEPT_TITLE) + [judge_kinds.FIGURES] * bool(kept)
     if "kinds" in options.part:
         lines += kind_tables.section(judge_kinds.judged(cases(read(DEVELOPMENT_FILE))), *DEVELOPMENT_TITLE)
         print("\n".join(lines))
+    if "history" in options.part:
+        lines += kind_history.section()
     if "curves" in options.part:
-        lines += _curves() + _exact()
+        lines += _curves(short=options.short) + _exact()
         figures.draw(DOCS / "progress-estimates.png")
     if "costs" in options.part:
         lines += overheads()
@@ -76,11 +80,12 @@ def _sections(page: str) -> dict[str, str]:
     return {part.partition("\n")[0][3:].partition(":")[0]: part for part in found}
 
 
-def _curves() -> list[str]:
+def _curves(*, short: bool) -> list[str]:
     """Measure synthetic runs and recorded curves; return their lines."""
+    made, held_out = (SEEDS[:_SHORT_SEEDS], HELD_OUT[::_SHORT_EVERY]) if short else (SEEDS, HELD_OUT)
     parts = {
-        "Synthetic runs": _measured(list(simulated(SEEDS)), "synthetic runs"),
-        "Recorded curves": _measured(list(recorded(HELD_OUT)), "recorded curves"),
+        "Synthetic runs": _measured(list(simulated(made)), "synthetic runs"),
+        "Recorded curves": _measured(list(recorded(held_out)), "recorded curves"),
     }
     rows = [{"part": title, "group": case.group, "load": case.load, "seed": case.run.seed,
              **{name: [round(number, 4) for number in verdict] for name, verdict in found_of.items()}}
@@ -118,20 +123,20 @@ def _part(title: str, found: Found) -> list[str]:
     stops = [RULE.stops(case.run.errors) for case, _ in found]
     lines.append(
         f"\nEarly stopping ended {mean([stop > 0 for stop in stops]):.0%} of the runs, after "
-        f"{mean([stop_of(case.run) / case.run.last for case, _ in found]):.0%} of the largest number of epochs."
+        f"{mean([stop_of(case.run) / case.run.last for case, _ in found]):.0%} of the maximum number of epochs."
     )
     if "ours, history" in names:
         known = [v for case, v in found if case.earlier]
         before, after = (mean([v[name].first for v in known]) for name in (OURS, "ours, history"))
         lines.append(
-            f"\nWith history ({len(known)} of the runs have some) the estimates of the first tenth of a run are "
-            f"{after:.2f} of its length off in place of {before:.2f}, and the band held the truth in "
+            f"\nWith earlier runs ({len(known)} of the runs have some), the estimates in the first tenth of a run are "
+            f"off by {after:.2f} of its length instead of {before:.2f}, and the band held the truth "
             f"{mean([v['ours, history'].covered for v in known]):.0%} of the time."
         )
     lines.append(
-        f"\nThe paper's method is {1 - paper / former:.0%} below the former one, ours {1 - ours / former:.0%}. The "
-        f"80 % band of ours held the truth in {covered:.0%} of the time. Against the paper's method ours is worst in "
-        f"the group “{worst}”: {_ratio(groups[worst]):.2f} of its error."
+        f"\nThe paper's method has an error {1 - paper / former:.0%} below that of the former one, ours "
+        f"{1 - ours / former:.0%}. Our 80 % band held the truth {covered:.0%} of the time. Compared with the paper's "
+        f"method, ours is worst in the group “{worst}”, with {_ratio(groups[worst]):.2f} times its error."
     )
     return lines + _combinations(found)
 
@@ -151,11 +156,11 @@ def _combinations(found: Found) -> list[str]:
     least, most = min(sizes), max(sizes)
     lines = [
         f"\nOf the {len(cells)} combinations of curve, schedule and load, of {least}{f' to {most}' * (most > least)} "
-        f"runs each, ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were of one sort, "
+        f"runs each, ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were alike, "
         f"chance would make it {mean(chance):.1f}."
     ]
     if worse:
-        lines[0] += " Where the parentheses reach below 1, it may well be chance."
+        lines[0] += " Where the interval reaches below 1, it may well be chance."
         lines += ["", _row(["more than 5 % worse", "runs", "ours / paper"]), _row(["---", "---:", "---:"])]
         lines += [_row([name, str(len(cells[name])), _within(cells[name])]) for name in sorted(worse)]
     return lines
@@ -198,26 +203,33 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-_RULE_TEXT = """The rule is that of the paper, with patience 9 and min_delta 0.0082; intervals are of 90 %, over runs.
-All choices, the width of the band included, were made on other seeds."""
+_RULE_TEXT = """\
+The stopping rule is that of the paper, with patience 9 and min_delta 0.0082. Intervals are 90 %, over runs.
+All choices, including the width of the band, were made on other seeds."""
 _HEAD = """# Progress: how good the estimates are
 
-Made by `make bench-progress`. The average prediction error is the area between the predicted and the true remaining
-time over the whole run, divided by the area below the true one (Dong & Luo 2024, V.B): 0 is perfect, a constant
-forecast of nothing has 1. *linear* is what tqdm does, with the largest number of epochs; *former* and *paper* are the
-published methods as reconstructed; *best of* is the best of these three for each run, known afterwards; *ours, rates*
-is given the learning rates ahead, *ours, history* the curves of earlier runs of the same job; *stop known* knows where
-the run stops, and errs in the speed alone.
+`make bench-progress` writes this page. The average prediction error is the area between the predicted and the true
+remaining time over the whole run, divided by the area below the true one (Dong & Luo 2024, V.B): 0 is perfect, and a
+constant prediction of 0 has an error of 1.
 
-Runs of many kinds were recorded with small torch models, to their last epoch and with the processor time of each step,
-and are played to `Progress` by a clock that makes the whole recording half an hour long. Each has three rules of
-`Patience`, of 3 or 5, of 8, 10 or 15, and of 20, 30 or 40 validations, with and without a `min_delta`. Nothing is
-inserted, and all methods are looked at 150 times, at the same moments. *ours / paper* is the quotient of the mean
-errors; parentheses are 95 % intervals over as many curves drawn from these with replacement, where the three runs of
-a curve stay together. *below, above* is how often the truth was below and above the band, *jumps* how often the
-shown end moved by over 10 % of the run from one look to the next without a reason in `progress.reason` (a new best,
-another learning rate, another speed: that nothing improves explains any move, and does not count), and *back* the share
-of runs in which `progress.fraction` ran back by over 2 %."""
+- *linear*: what tqdm does, with the maximum number of epochs.
+- *former*, *paper*: the published methods, as reconstructed. *best of*: the best of these three for each run, which is
+  only known afterwards.
+- *ours*: looptap's estimate. *ours, rates*: the same, given the learning rates in advance.
+- *stop known*: given where the run stops, so that only the speed can be wrong.
+
+Runs of many kinds were recorded with small torch models, up to their last epoch and with the processor time of each
+step. They are played back to `Progress` with a clock that stretches the whole recording to half an hour. Each recording
+is judged with three rules of `Patience`: of 3 or 5, of 8, 10 or 15, and of 20, 30 or 40 validations, with and without a
+`min_delta`. No validations are inserted. All methods are read 150 times, at the same moments.
+
+- *ours / paper*: the ratio of the mean errors, with its 95 % interval over resampled curves. The three runs of a curve
+  stay together.
+- *in the band*: how often the truth lay within the 80 % band. *below, above*: how often it lay below and above.
+- *jumps*: how often the predicted end moved by over 10 % of the run from one reading to the next without a reason in
+  `progress.reason`: a new best, another learning rate, another speed. "Nothing improves" would explain any move, so it
+  does not count as a reason.
+- *back*: the share of runs in which `progress.fraction` went back by over 2 %."""
 
 
 if __name__ == "__main__":

@@ -12,22 +12,22 @@ from selection_runs import DEFAULT, PLAIN, TIMED, Curve
 from selection_stages import GRID_FACTOR, TIMES
 from selection_tasks import LENGTH, TASKS, UNSEEN, WINDOWS
 
-_DIGITS = ("1,200 of scikit-learn's 1,797 scans of handwritten digits, each copied several times to 12 × 12 pixels and "
-           "turned, scaled, sheared and moved, with noise: once, by a fixed seed, not in each epoch. The test images "
-           "are made in the same way of the other 597 scans")  # fmt: skip
+_DIGITS = ("1,200 of scikit-learn's 1,797 scans of handwritten digits. Each is copied several times to 12 × 12 "
+           "pixels, and the copies are rotated, scaled, sheared, shifted and given noise: once, from a fixed seed, not "
+           "again in each epoch. The test images are made in the same way from the other 597 scans")  # fmt: skip
 DATA = {
-    "easy-heavy": "9,600 images, four fifths of them hardly distorted, one fifth much; the test alike; an MLP of two "
-    "hidden layers of 128",
-    "imbalanced": "7,600 images, the most frequent class with 60 times as many as the rarest, geometrically between; "
-    "the test has all classes alike; the MLP",
-    "noisy": "9,600 images, 8 % of them with a label of another class, chosen by the seed of the run; the test has the "
-    "right labels; the MLP",
+    "easy-heavy": "9,600 images, four fifths of them slightly distorted and one fifth strongly, in the test set too; "
+    "an MLP with two hidden layers of 128",
+    "imbalanced": "7,600 images; the most frequent class has 60 times as many as the rarest, and the others lie "
+    "between them in a geometric series; the test set has all classes equally often; the MLP",
+    "noisy": "9,600 images, 8 % of them labelled as another class, chosen by the seed of the run; the test labels are "
+    "correct; the MLP",
     "balanced": "9,600 images; the MLP",
-    "cnn": "the balanced images, a CNN of two convolutions (16 and 32 channels), judged on 1,800 test images",
-    "characters": f"{WINDOWS:,} windows of {LENGTH} characters of Python's language reference, as its module "
-    f"`pydoc_data` has it, {UNSEEN} of the last tenth for the test; a transformer of two layers, 48 wide, with Adam, "
-    "B = 32; accuracy of the next character",
-    "wide-cnn": "3,600 easy-heavy images, the CNN with 72 and 144 channels, judged on 900 test images; on the clock "
+    "cnn": "the balanced images; a CNN with two convolutions (16 and 32 channels), evaluated on 1,800 test images",
+    "characters": f"{WINDOWS:,} windows of {LENGTH} characters from Python's language reference, as in its module "
+    f"`pydoc_data`; {UNSEEN} windows of the last tenth are the test set; a transformer with two layers, 48 wide, with "
+    "Adam, B = 32; the accuracy is that of the next character",
+    "wide-cnn": "3,600 easy-heavy images; the CNN with 72 and 144 channels, evaluated on 900 test images; timed runs "
     "only",
 }
 
@@ -40,62 +40,66 @@ def head(figures: Figures) -> list[str]:
     rows = [f"- **{task}**: {DATA[task]}; {TASKS[task].epochs} epochs." for task in figures.tuned]
     return [f"""# What selection saves
 
-Made by `make bench-assistant`. How many instances, and how many seconds, a method needs to the test accuracy of uniform
-sampling.
+`make bench-assistant` writes this page. It measures how many instances, and how many seconds, each method needs to
+reach the test accuracy of uniform sampling.
 
-- **Targets** were fixed beforehand: what uniform sampling reaches after one third and two thirds of its budget, on
-  seeds {first} to {last}. **Learning rates** were tuned on the same seeds, for each method, by the geometric mean of
-  its cost to both targets: on a grid of factor {GRID_FACTOR:.2f} that is extended until both neighbours of the
-  best rate are worse. **Figures** are those of {used} other seeds, paired with uniform sampling: the median, and in
-  brackets the 95 % interval of the mean (t, on logarithms of ratios). A target that is not reached in {longest:g}
-  budgets counts as if it had been reached there.
-- **Cost**: an instance that is trained on is 1, one that only goes forward is 1/3. The seconds of timed runs hold all
-  that a method does, and nothing of the evaluation. The oracle knows the present loss of each instance, renewed ten
-  times an epoch, for nothing. `rho` compares with a model that learned 1,000 of the instances in 8 epochs; this, and
-  its pass over all, is counted.
-- **Accuracy** is that of the mean of the weights over the last steps (decay 0.95), as the mean of {SMOOTHED}
-  evaluations in a row, {TASKS["easy-heavy"].evaluations} of which are in an epoch (in others fewer); between two it is
-  interpolated. The training loss is that of the same weights on a uniform sample.
-- Instances to equal accuracy do not depend on how busy the machine is. {_timing(figures)}
-- The rate is constant, B = 64, momentum 0.9, no plan is given, the switch is on; in timed runs, and only there, it acts
-  by itself.
-- **Chosen after a look at judged seeds**: the small CNN had 8 epochs at first (+6 % and −27 %), then 12; the
-  decaying rate had a floor of 0.2 and 22 epochs at first (−0.64 points on easy-heavy), then 12 epochs and a floor
-  chosen on seeds 100 to 102. Both were judged again on the same 8 seeds, so they are flattered.
-- **The switch** turned on from a net gain of 1.10 and off below 1.05 at first, and selected too late. 1.05 and 1.02
-  were chosen on seeds 100 to 102 of wide-cnn, by processor time to both targets: 0.90 and 0.74 times uniform sampling,
-  where it was 1.03 and 0.95.
-  It was tested every 50 steps, on scores of any age, which made the gain look too low where few steps are scored
-  (easy-heavy, half of the steps scored, fourth epoch, seed 100: 1.57, where selecting measured 2.07 and fresh scores
-  alone 1.87). It is tested every 25 steps now, on fresh scores. On seeds 100 to 103 of wide-cnn, with 17 ms a step and
-  0.25 ms for selection as given times, it then takes 0.92 and 0.84 times uniform sampling to the two targets (geometric
-  means; 0.93 and 0.92 if it is tested every 50 steps). Selecting in every step from the second epoch on takes 0.89 and
-  0.82, from the third 0.90 and 0.79: that is the most that any switch can gain there.
-  The gain was that of weights 1/P, and half of it was believed. It is that of the weights in use now, P^−0.5 without a
-  plan, and all of it is believed. On seeds 100 to 103, with 3 ms a step and 0.3 ms for selection as given times, the
-  instances that the small CNN needs to the two targets are then 0.89 and 0.79 times those of uniform sampling
-  (geometric means; 0.98 and 1.01 before), on in 36 to 68 % of the steps (2 to 3 % before); noisy data 1.00 and 0.97,
-  balanced images (MLP) 1.02 and 0.89. On characters (seed 100) it stays off: the gain is at most 1.01.
-  While it is off, scores of up to 16 steps are computed together now, so that most instances have one at the end of the
-  first epoch, where one in ten had. On seeds 100 to 103 the instances that the small CNN needs to the two targets are
-  then 0.92 and 0.75 times those of uniform sampling (geometric means; 0.98 and 0.76 with the switch of before, run
-  beside it). **Seconds below were measured with the switch of before.**
-- **AUC** compares ratings of about the same time. It compared those of a whole epoch before, as multiples of the mean
-  score, which falls while what was stored an epoch ago does not: in the second epoch it was up to 0.02 too low. The
-  columns of other methods than `norm`, and all of cnn, are from before.
-- **Tried, and not built**: an assistant inside `norm`, which rates the instances that were not seen yet once its AUC on
-  uniformly drawn ones is 0.7. On seeds 100 to 102, with pixels and the class, its AUC in the first epoch was 0.53 to
-  0.61 on easy-heavy, noisy and balanced images with the authors' rate, and 0.57 to 0.69 with ten times that: it was
-  never used. On imbalanced ones it was 0.61 to 0.73 and the instances to the two targets 1.00 and 1.01 times those
-  without it; with ten times the rate 0.82 to 0.86, and 0.97 and 1.04 times. On noisy data, the moving average of an
-  instance's scores (half of it the newest) in place of the newest: 1.02 and 1.00 times the instances, seeds 100 to 105.
-- **Two orders of draws**: by the present sampler a seed draws other batches than by that of before. `norm`,
-  `infobatch`, `loss` and the oracle were counted with the present one, with rates tuned on it for `norm` on
-  easy-heavy, imbalanced and noisy data, and so were all runs with a decaying rate. `autoassist`, `spl`, `screener`,
-  `selective-backprop` and `rho` are from before. On balanced images and the CNN only uniform sampling and `norm` were
-  judged, on characters no method was counted.
+- **Targets** were fixed beforehand: the accuracies that uniform sampling reaches after one third and two thirds of its
+  budget, on seeds {first} to {last}.
+- **Learning rates** were tuned on the same seeds, separately for each method, to the lowest geometric mean of its costs
+  to both targets. The grid has a factor of {GRID_FACTOR:.2f} and is extended until both neighbours of the best rate are
+  worse.
+- **Figures** come from {used} other seeds, paired with uniform sampling: the median, with the 95 % interval of the mean
+  in parentheses (t, on logarithms of ratios). A target that is not reached within {longest:g} budgets counts as
+  reached there.
+- **Cost**: training on an instance costs 1, a forward pass alone 1/3. The seconds of timed runs include everything a
+  method does, and no evaluation. The oracle knows the current loss of each instance, refreshed ten times an epoch, at
+  no cost. `rho` compares with a model trained on 1,000 of the instances for 8 epochs; that training, and its pass over
+  all instances, is counted.
+- **Accuracy** is that of the averaged weights of the last steps (decay 0.95), as the mean of {SMOOTHED} consecutive
+  evaluations, and is interpolated between them. There are {TASKS["easy-heavy"].evaluations} evaluations an epoch (fewer
+  for some tasks). The training loss is that of the same weights on a uniform sample.
+- The number of instances to equal accuracy does not depend on how busy the machine is. {_timing(figures)}
+- The learning rate is constant, B = 64, momentum 0.9, no plan is given, and the switch is on. It acts on its own in
+  timed runs only.
+- **Chosen after a look at judged seeds**: the small CNN first had 8 epochs (+6 % and −27 %), then 12. The decaying rate
+  first had a floor of 0.2 and 22 epochs (−0.64 points on easy-heavy), then 12 epochs and a floor chosen on seeds 100 to
+  102. Both were judged again on the same 8 seeds, so their figures are flattering.
+- **The switch** has changed four times. All seconds below are those of the current one.
+  1. It first turned on at a net gain of 1.10 and off below 1.05, and selected too late. The thresholds 1.05 and 1.02
+     were chosen on seeds 100 to 102 of wide-cnn, by processor time to both targets: 0.90 and 0.74 times that of uniform
+     sampling, down from 1.03 and 0.95.
+  2. It was tested every 50 steps, on scores of any age. Where few steps are scored, the gain looked too low
+     (easy-heavy, half of the steps scored, fourth epoch, seed 100: 1.57, where selection measured 2.07 and fresh scores
+     alone 1.87). It is now tested every 25 steps, on fresh scores. On seeds 100 to 103 of wide-cnn, with fixed times of
+     17 ms a step and 0.25 ms for selection, it then takes 0.92 and 0.84 times as long as uniform sampling to the two
+     targets (geometric means; 0.93 and 0.92 if tested every 50 steps). Selection in every step takes 0.89 and 0.82 from
+     the second epoch on, and 0.90 and 0.79 from the third: no switch can gain more there.
+  3. The gain was computed for weights 1/P, and only half of it was trusted. It is now computed for the weights in use,
+     P^−0.5 without a plan, and trusted in full. On seeds 100 to 103, with fixed times of 3 ms a step and 0.3 ms for
+     selection, the small CNN then needs 0.89 and 0.79 times the instances of uniform sampling to the two targets
+     (geometric means; 0.98 and 1.01 before). Selection is on in 36 to 68 % of its steps (2 to 3 % before). Noisy data
+     takes 1.00 and 0.97, balanced images (MLP) 1.02 and 0.89. On characters (seed 100) the switch stays off: the gain
+     is at most 1.01.
+  4. While it is off, the scores of up to 16 steps are now computed together, so that most instances have a score at the
+     end of the first epoch; it was one in ten. On seeds 100 to 103 the small CNN then needs 0.92 and 0.75 times the
+     instances of uniform sampling (geometric means; 0.98 and 0.76 with the previous switch, measured in turn with it).
+- **AUC** compares scores of about the same time. It used to compare those of a whole epoch, as multiples of the mean
+  score. That mean falls while a score stored an epoch ago does not, so the AUC of the second epoch was up to 0.02 too
+  low. The columns of methods other than `norm`, and all of cnn, still have the old AUC.
+- **Tried, not adopted**: an assistant inside `norm` that scores instances not seen yet, once its AUC on uniformly drawn
+  instances is 0.7. On seeds 100 to 102, with pixels and the class as features, its AUC in the first epoch was 0.53 to
+  0.61 on easy-heavy, noisy and balanced images with the authors' rate, and 0.57 to 0.69 with ten times that rate, so it
+  was never used. On imbalanced images the AUC was 0.61 to 0.73, and the instances to the two targets 1.00 and 1.01
+  times those without it; with ten times the rate 0.82 to 0.86, and 0.97 and 1.04 times. On noisy data, the moving
+  average of an instance's scores (half of it the newest) instead of the newest score took 1.02 and 1.00 times the
+  instances, on seeds 100 to 105.
+- **Two orders of draws**: with the current sampler, a seed draws other batches than with the previous one. `norm`,
+  `infobatch`, `loss` and the oracle were counted with the current sampler, and so were all runs with a decaying rate;
+  for `norm` on easy-heavy, imbalanced and noisy data, the rates were tuned with it too. `autoassist`, `spl`,
+  `screener`, `selective-backprop` and `rho` date from before. On balanced images and the CNN only uniform sampling and
+  `norm` were judged; on characters no method was counted.
 
-The images: {_DIGITS}. The seed of a run makes the model and the order of the data.
+The images: {_DIGITS}. The seed of a run determines the model and the order of the data.
 """, *rows]  # fmt: skip
 
 
@@ -145,9 +149,9 @@ def times(figures: Figures) -> list[str]:
         return []
     columns = ["task", "", "ms a step, uniform", "to the first target", "to the second", "selected in", "seeds"]
     return ["\n## Seconds to equal accuracy\n",
-            "Methods in turn, one process, one thread, nothing else running. `norm` has its switch and the rate tuned "
-            "for uniform sampling, which draws in the same order: both train alike while the switch is off. "
-            f"Of rows with steps under {SHORTEST_STEP_MS:g} ms nothing is promised.\n",
+            "The methods take turns, in one process with one thread. `norm` has its switch, and the rate tuned for "
+            "uniform sampling, which draws in the same order: while the switch is off, both train identically. "
+            f"There is no promise for rows with steps under {SHORTEST_STEP_MS:g} ms.\n",
             *_table(columns, made), "\n![Accuracy and training loss over seconds](selection-time.png)"]  # fmt: skip
 
 
@@ -169,11 +173,11 @@ def paper(figures: Figures, methods: Sequence[str]) -> list[str]:
     if not made:
         return []
     return ["\n## The paper's columns\n",
-            "Table 2 of the paper has tokens an epoch 112.1M → 72.6M (base) and 70.8M (big), seconds 1115 → 973 and "
-            "1190 → 1016, BLEU 27.25 → 27.42 and 27.41 → 27.63: a third of the tokens saved is 13 to 15 % of the "
-            "time. Here an epoch is once through the data, `kept` a free choice of the floor; seconds are those of "
-            "timed runs in which the method acted. Accuracy is that after a third of the budget in instances, not at "
-            "the end of a run, which is where the second target is reached.\n",
+            "Table 2 of the paper reports tokens an epoch (112.1M → 72.6M for the base model, 70.8M for the big one), "
+            "seconds (1115 → 973 and 1190 → 1016) and BLEU (27.25 → 27.42 and 27.41 → 27.63): saving a third of the "
+            "tokens saves 13 to 15 % of the time. Here an epoch is one pass over the data, and `kept` follows from the "
+            "floor, which is a free choice. The seconds are those of timed runs in which the method acted. The "
+            "accuracy is that after a third of the budget in instances, not at the end of a run.\n",
             *_table(["task", "", "instances an epoch", "seconds an epoch", "accuracy"], made)]  # fmt: skip
 
 
@@ -190,8 +194,9 @@ def decaying(figures: Figures, less: Sequence[float]) -> list[str]:
     if not made:
         return []
     return ["\n## Accuracy on fewer instances, with a decaying rate\n",
-            "The rate falls linearly to 0 at the end of each run, from a peak tuned for itself. Points against uniform "
-            "sampling on the whole budget. The epochs are as many, and the floor is turned up to leave out as much.\n",
+            "The rate falls linearly to 0 at the end of each run, from a peak that is tuned separately. Figures are "
+            "percentage points of accuracy, compared with uniform sampling on the whole budget. The number of epochs "
+            "is the same; the floor is raised until that share of the instances is left out.\n",
             *_table(["", "uniform", *(f"`{DEFAULT}` on {1 - share:.0%} fewer" for share in less)], made)]  # fmt: skip
 
 
@@ -215,9 +220,9 @@ TASK_METHODS = (PLAIN, DEFAULT, "infobatch", "autoassist")
 def _timing(figures: Figures) -> str:
     """Return a sentence on the machine while the clock ran."""
     if (load := figures.results.load) is not None:
-        return f"The load of the machine was {load:g} when the clock was started; 0 is one that does nothing else."
+        return f"The load of the machine was {load:g} when the timed runs started; 0 means that it did nothing else."
     return (
-        "**Seconds are from before** the gain was that of the weights in use, all of it believed "
+        "**The seconds date from before** the gain was computed for the weights in use and trusted in full "
         "(`make bench-assistant PART=wall BENCH=--again` measures them again)."
     )
 

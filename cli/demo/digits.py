@@ -19,6 +19,7 @@ from looptap.cli.formats import size
 from looptap.client.estimates import banded, said
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
+from looptap.streams.durations import short_time
 from looptap.streams.errors import LooptapError
 from looptap.streams.text import cut
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
@@ -114,12 +115,12 @@ class Digits:
     def summary(self) -> Iterator[Any]:
         """Print the values and the cost of each stream."""
         title = "What was asked, and what it cost the job"
-        table = Table("query", "values", "lost", "ns per event", "of the step time", title=title)
+        table = Table("query", "values", "lost", "an event", "of the step time", title=title)
         for column in table.columns[1:]:
             column.justify = "right"
         for stream in self.streams:
             lost = stream.dropped + stream.error_count
-            cost = f"{stream.cost.nanoseconds:,.0f}", f"{stream.cost.share:.2%}"
+            cost = short_time(stream.cost.nanoseconds / 1e9), f"{stream.cost.share:.2%}"
             table.add_row(Text(cut(stream.name, self.console.width - 56)), f"{stream.arrived:,}", f"{lost:,}", *cost)
         table.add_section()
         values, lost = sum(s.arrived for s in self.streams), sum(s.dropped + s.error_count for s in self.streams)

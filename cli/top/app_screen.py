@@ -374,7 +374,7 @@ class Top(App[None]):
         def confirm(change: NewestChange) -> None:
             record = change.record
             self._confirmed(
-                f"Take back the last change?\n{printable(str(change))}",
+                f"Undo the last change?\n{printable(str(change))}",
                 f"undo {record.name}",
                 lambda: self.job.undo(record.name, expected=record.id),
             )

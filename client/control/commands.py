@@ -12,14 +12,15 @@ import msgspec
 
 from looptap.client.control.coming_declarations import await_declaration
 from looptap.client.control.controls import ControlInfo, Controls, Outcome, Records
+from looptap.client.control.pending import CommandPending, at, awaited, how_to_continue, not_answered
 from looptap.client.control.two_phase import agreed, judged, meant
 from looptap.client.control.undoing import NewestChange, newest_change
 from looptap.client.ranks.ranks import ALL, Ranks
 from looptap.client.session.session import Session
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.protocol import messages as m
-from looptap.protocol.errors import MessageError, NoAnswer
-from looptap.protocol.replies import CommandRecord, CommandReply, ControlReport
+from looptap.protocol.errors import NoAnswer
+from looptap.protocol.replies import CommandRecord, ControlReport
 from looptap.protocol.values.packing import pack
 from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
@@ -27,14 +28,6 @@ Which: TypeAlias = "str | int | Iterable[int]"
 """Ranks: "all", one, or several."""
 SEEN = "as you saw it"
 """A change is refused if another client has changed the control since you read it in `Run.controls`."""
-
-
-class CommandPending(NoAnswer, TimeoutError):
-    """A command got no answer in time and may still run; `outcome` takes its ``id``."""
-
-    def __init__(self, text: str, id: str) -> None:
-        super().__init__(text)
-        self.id = id
 
 
 class ControlClient:
@@ -88,15 +81,25 @@ class ControlClient:
     ) -> Outcome:
         """Set a control, or an exposed object's attribute by path, at a safe event.
 
-        A path is ``"model.dropout.p"``. The outcome has ``old``, ``new``, and the ``event``, ``number`` and ``time`` at
-        which it was done, on the training thread. ``on`` names the event, by default the first at which the control is
-        safe to change. ``schedule`` says what happens to a learning rate's schedule: ``"scale"`` continues it from the
-        new value, by the same factor to its end; ``"freeze"`` keeps the new value. With ``checkpoint`` the job saves
-        one before. A change is refused if another client has changed the control since you read it in `controls`, or
-        since the version ``expected``; None sets it regardless. Raises ControlError for an invalid name, type, value or
-        event, ControlConflict, RemoteError if it fails there, CommandPending after ``timeout`` seconds (while the loop
-        pauses, too): asking again with its ``id``, or `outcome`, never executes it twice. A change by more than a
-        factor of 10 has a ``warning``, and `undo` takes it back. A job without events is given 5 s to declare it.
+        The outcome has ``old``, ``new``, and the ``event``, ``number`` and ``time`` at which it was done, on the
+        training thread. A change by more than a factor of 10 has a ``warning``, and `undo` reverts it. A job without
+        events is given 5 s to declare the control.
+
+        Args:
+            name: Of the control, or the path of an attribute, such as ``"model.dropout.p"``.
+            value: The new value.
+            on: The event type; by default the first at which the control is safe to change.
+            schedule: What happens to a learning rate's schedule: ``"scale"`` continues it from the new value, by the
+                same factor to its end; ``"freeze"`` keeps the new value.
+            checkpoint: True saves a checkpoint first.
+            expected: The change is refused if another client has changed the control since this version; by default
+                since you read it in `controls`. None sets it regardless.
+            timeout: Seconds to wait for the outcome.
+            id: The id of an earlier attempt: it is never executed twice.
+            ranks: "all", a rank or a list.
+
+        Raises ControlError for an invalid name, type, value or event, ControlConflict, RemoteError if it fails there,
+        CommandPending after ``timeout`` seconds (while the loop pauses, too), with the ``id`` for `outcome`.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -113,7 +116,7 @@ class ControlClient:
                 version = self.controls.seen.get(name)
             case _:
                 version = expected
-        return self._command(
+        return self.command(
             "set", name, value, timeout=timeout, id=id, ranks=ranks, on=on, schedule=schedule, checkpoint=checkpoint,
             expected=version,
         )  # fmt: skip
@@ -123,25 +126,37 @@ class ControlClient:
     ) -> Outcome:
         """Take back the newest change of a control, by any client.
 
-        With ``name``, that of this control. It gets its former value, at an event, on the ranks where it was changed:
-        on all of them or on none. A schedule that was scaled is scaled back, a frozen one continues. This is a change
-        of its own, so a second `undo` takes the first back. ``expected`` is the id of the change that you mean, by
-        default that of the newest. Raises ControlError where no command has changed a control, or the job has changed
-        that control since; ControlConflict if another client has; and what `set` raises.
+        The control gets its former value, at an event, on the ranks where it was changed: on all of them or on none. A
+        schedule that was scaled is scaled back, a frozen one continues. This is a change of its own, so a second `undo`
+        reverts the first.
+
+        Args:
+            name: Take back the newest change of this control.
+            on: The event type.
+            expected: The id of the change that you mean; by default that of the newest.
+            timeout: Seconds to wait for the outcome.
+            id: The id of an earlier attempt.
+
+        Raises ControlError where no command has changed a control, or the job has changed that control since;
+        ControlConflict if another client has; and what `set` raises.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
         >>> run.undo()
         Traceback (most recent call last):
             ...
-        looptap.streams.errors.ControlError: no command has changed a control of this run: nothing to take back.
+        looptap.streams.errors.ControlError: no command has changed a control of this run: nothing to undo.
         """
         change = self.newest_change(name)
         meant = expected or change.record.id
-        return self._command("undo", change.record.name, meant, on=on, timeout=timeout, id=id, ranks=change.ranks)
+        return self.command("undo", change.record.name, meant, on=on, timeout=timeout, id=id, ranks=change.ranks)
 
     def newest_change(self, name: str = "") -> NewestChange:
-        """Return what `undo` would take back. Raises ControlError if there is nothing."""
+        """Return what `undo` would undo. Raises ControlError if there is nothing.
+
+        Args:
+            name: As in `undo`.
+        """
         return newest_change(self._session, self._ranks, name)
 
     def trigger(
@@ -150,17 +165,32 @@ class ControlClient:
     ) -> Outcome:  # fmt: skip
         """Run a function that the host declared, once, in the loop.
 
-        ``result`` of the outcome is what it returned. Raises ControlError for an unknown name, RemoteError if it fails
-        there, CommandPending after ``timeout`` s.
+        ``result`` of the outcome is what it returned.
+
+        Args:
+            name: The name of the trigger.
+            on: The event type; by default the first that the host allows.
+            checkpoint: True saves a checkpoint first.
+            timeout: Seconds to wait for the outcome.
+            id: The id of an earlier attempt.
+            ranks: "all", a rank or a list.
+
+        Raises ControlError for an unknown name, RemoteError if it fails there, CommandPending after ``timeout`` s.
         """
-        return self._command("trigger", name, on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
+        return self.command("trigger", name, on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 
     def checkpoint(self, *, on: str = "", timeout: float = 300.0, id: str | None = None, ranks: Which = ALL) -> Outcome:
         """Save a checkpoint of the job; ``result`` is what the host's function returned.
 
+        Args:
+            on: The event type; by default the first that the host allows.
+            timeout: Seconds to wait for the outcome.
+            id: The id of an earlier attempt.
+            ranks: "all", a rank or a list.
+
         Raises ControlError, RemoteError if it fails there, CommandPending after ``timeout`` seconds.
         """
-        return self._command("checkpoint", on=on, timeout=timeout, id=id, ranks=ranks)
+        return self.command("checkpoint", on=on, timeout=timeout, id=id, ranks=ranks)
 
     def stop(
         self, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None,
@@ -170,23 +200,42 @@ class ControlClient:
 
         From then on `Agent.stop_requested` is true; if the host wants it, `emit` raises ``on_stop``. A loop that checks
         neither continues; `note` of the outcome says so where it has never checked.
+
+        Args:
+            on: The event type; by default any.
+            checkpoint: True saves a checkpoint first.
+            timeout: Seconds to wait for the outcome.
+            id: The id of an earlier attempt.
+            ranks: "all", a rank or a list.
+
         Raises CommandPending after ``timeout`` seconds.
         """
-        return self._command("stop", on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
+        return self.command("stop", on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 
     def pause(
         self, seconds: float | None = None, *, on: str = "", timeout: float = 30.0, id: str | None = None
     ) -> Outcome:
         """Pause the loop inside `emit`, for ``seconds`` or until `resume`.
 
-        The default is the longest pause that the host allows. Returns once the loop pauses. Commands wait, too; streams
-        and heartbeats continue. Raises ControlError where the host allows none, or a shorter one only; CommandPending
+        Returns once the loop pauses. Commands wait, too; streams and heartbeats continue.
+
+        Args:
+            seconds: By default the longest pause that the host allows.
+            on: The event type; by default any.
+            timeout: Seconds to wait for the pause to begin.
+            id: The id of an earlier attempt.
+
+        Raises ControlError where the host allows none, or a shorter one only; CommandPending
         after ``timeout`` seconds.
         """
-        return self._command("pause", value=seconds, on=on, timeout=timeout, id=id)
+        return self.command("pause", value=seconds, on=on, timeout=timeout, id=id)
 
     def resume(self, *, timeout: float = 5.0) -> Outcome:
-        """End or cancel a pause; ``result`` is for how many seconds the loop was paused."""
+        """End or cancel a pause; ``result`` is for how many seconds the loop was paused.
+
+        Args:
+            timeout: Seconds to wait for the answer.
+        """
         return self._ask_all_ranks("resume", timeout, None)
 
     def call(
@@ -201,11 +250,18 @@ class ControlClient:
     ) -> Any:
         """Run ``function`` once in the loop, and return its result.
 
-        It runs on the training thread at the next event ``on``; with ``checkpoint`` the job saves a checkpoint before,
-        if its host has declared one: `looptap.Agent.checkpoint`. Raises RemoteError if it raises there, and
-        CommandPending after ``timeout`` seconds: it may still run then. Asking again with that error's ``id`` returns
-        the outcome and never runs the function twice. On a run of several ranks it runs on all at one event, and
-        returns a dict with the result of each; with ``ranks=0`` there alone: a collective would then hang the job.
+        It runs on the training thread. On a run of several ranks it runs on all at one event, and returns a dict with
+        the result of each.
+
+        Args:
+            function: A text of the query language, or a function of one event.
+            on: The event type at which it runs.
+            checkpoint: True saves a checkpoint first, if the host has declared one: `looptap.Agent.checkpoint`.
+            timeout: Seconds to wait for the result.
+            id: The id of an earlier attempt: returns its outcome, and never runs the function twice.
+            ranks: "all", a rank or a list. On some ranks only, a collective would hang the job.
+
+        Raises RemoteError if it raises there, and CommandPending after ``timeout`` seconds: it may still run then.
         """
         all_named("call(function", unnamed)
         id, code = id or os.urandom(16).hex(), code_of(function)
@@ -222,6 +278,10 @@ class ControlClient:
     def outcome(self, id: str, *, timeout: float = 5.0) -> Outcome:
         """Return an earlier command's outcome, or raise its error; never run it again.
 
+        Args:
+            id: The id of the command.
+            timeout: Seconds to wait for the answer.
+
         Raises CommandPending if it has not run yet, ControlError for an unknown id: a job remembers 1,000.
         """
         return self._ask_all_ranks("outcome", timeout, id)
@@ -231,8 +291,13 @@ class ControlClient:
 
         ``outcome`` of the result is "cancelled"; or, if it is too late, the command's own: "done", or "failed",
         "refused" and the like, with the ``error``. A client that waits for the command gets CommandCancelled; it stays
-        on record, with the client that cancelled it. Raises CommandPending if it has begun and does not end in time,
-        ControlError for an unknown id.
+        on record, with the client that cancelled it.
+
+        Args:
+            id: The id of the command.
+            timeout: Seconds to wait for the answer.
+
+        Raises CommandPending if it has begun and does not end in time, ControlError for an unknown id.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -245,10 +310,11 @@ class ControlClient:
         """
         return self._ask_all_ranks("cancel", timeout, id)
 
-    def _command(
+    def command(
         self, what: str, name: str = "", value: Any = None, *, timeout: float, id: str | None = None, on: str = "",
         ranks: Which = ALL, **how: Any,
     ) -> Outcome:  # fmt: skip
+        """Send the command ``what``, and wait for its outcome."""
         id = id or os.urandom(16).hex()
         self._session.vitals.asked(f"{what} {name}".strip())
         try:
@@ -281,13 +347,13 @@ class ControlClient:
         try:
             if len(sessions) == 1:
                 (session,) = sessions.values()
-                return _awaited(session, session.requests.send(message(session, 0)), timeout, on, id, what)
+                return awaited(session, session.requests.send(message(session, 0)), timeout, on, id, what)
             found = agreed(sessions, message, id, timeout)
         except KeyboardInterrupt as pressed:
-            pressed.add_note(f"The command ({what}) may still be done, at {_at(on)}. {_how_to_continue(id, what)}")
+            pressed.add_note(f"The command ({what}) may still be done, at {at(on)}. {how_to_continue(id, what)}")
             raise
         if all(type(reply) is NoAnswer for reply in found.values()):
-            raise _pending(self._session, timeout, on, id, what) from None
+            raise not_answered(self._session, timeout, on, id, what) from None
         return judged(found)
 
     def _ask_all_ranks(self, what: str, timeout: float, id: str | None) -> Outcome:
@@ -296,7 +362,7 @@ class ControlClient:
 
         def one(session: Session) -> CommandRecord:
             answer = session.requests.send(m.Command(session.requests.number(), id, what))
-            record = _awaited(session, answer, timeout, "", id, what)
+            record = awaited(session, answer, timeout, "", id, what)
             if what == "resume":
                 session.vitals.resumed()
             return record
@@ -313,44 +379,6 @@ class ControlClient:
         if pending and len(pending) == len(known):
             raise pending[0]
         return self._seen(judged(known or found))
-
-
-def _awaited(
-    session: Session, answer: Future[CommandReply], timeout: float, on: str, id: str, what: str
-) -> CommandRecord:
-    """Wait for the record of a command on one rank. Raises CommandPending."""
-    try:
-        reply = session.requests.wait(answer, timeout, "The command")
-    except NoAnswer as late:
-        if late.unsent:
-            raise
-        raise _pending(session, timeout, on, id, what) from None
-    if not isinstance(reply, CommandRecord):
-        raise MessageError("The agent waits for other ranks with a command for one.")
-    return reply
-
-
-def _pending(session: Session, timeout: float, on: str, id: str, what: str) -> CommandPending:
-    if what == "cancel":
-        return CommandPending(
-            f"The command was not called off within {timeout:g} s: it has begun, or its run does not answer. To "
-            f"ask for its outcome, run.outcome({id!r}): it never runs twice.",
-            id,
-        )
-    return CommandPending(
-        f"The command ({what}) was not answered within {timeout:g} s.{session.outlook(on)} It may still run, at "
-        f"{_at(on)}. {_how_to_continue(id, what)}",
-        id,
-    )
-
-
-def _at(on: str) -> str:
-    return f"the next {on!r} event" if on else "its next event"
-
-
-def _how_to_continue(id: str, what: str) -> str:
-    again = f"run.outcome({id!r})" if what != "code" else f"call again with id={id!r}"
-    return f"To ask for its outcome, {again}: it never runs twice. To call it off, run.cancel({id!r})."
 
 
 def _plain(value: Any) -> Any:

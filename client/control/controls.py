@@ -26,12 +26,16 @@ CHANGES = ("set", "undo")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a command: where it ran, and what it changed."""
+    """The outcome of a command: where it ran, and what it changed, ``old`` → ``new``."""
 
     id: str
+    """What `Run.outcome` takes."""
     what: str
+    """The kind of command, such as set, trigger or stop."""
     name: str = ""
+    """The control or trigger."""
     outcome: str = ""
+    """"done"; of commands that did not run: "refused", "failed", "cancelled", "pending", "in doubt"."""
     event: str = ""
     """The type of the event at which it ran."""
     number: int = 0
@@ -52,7 +56,11 @@ class Outcome:
     note: str = ""
     """A remark, such as that the loop has never checked for a requested stop."""
     warning: str = ""
-    """What was done and may be a slip, such as a change by a factor of 10,000; "" otherwise."""
+    """What was done and may be a slip, such as a change by a factor of 10,000, or did not last as the job itself has
+    set another value since (`Run.outcome` returns what is known by then); "" otherwise."""
+    stood: int | None = None
+    """Events after a change at which the control was read and still had the new value, of the first 20 or so. None: it
+    is not read again, as a schedule drives it, or it is no change of a control."""
     waited: float = 0.0
     """Seconds that the loop waited at the event for the other ranks."""
     ranks: dict[int, Outcome] = field(default_factory=dict)
@@ -78,7 +86,7 @@ class Outcome:
             id=record.id, what=record.what, name=record.name, outcome=record.outcome, event=record.event,
             number=record.number, time=record.time, old=record.old, new=record.new, version=record.version,
             result=record.result, saved=record.saved, error=record.error, note=record.note, warning=record.warning,
-            waited=record.waited,
+            waited=record.waited, stood=record.stood,
         )  # fmt: skip
 
     @classmethod
@@ -92,7 +100,7 @@ class Outcome:
 class Controls(Mapping[str, ControlInfo]):
     """The controls of the run ``run`` by name, requested at each access.
 
-    What was read is remembered: `Run.set` is refused if another client has changed it since.
+    The client remembers what it read: `Run.set` is refused if another client has changed the control since.
     """
 
     def __init__(self, report: Callable[[str], ControlReport], run: str) -> None:
@@ -174,7 +182,11 @@ class Records(list[dict[str, Any]]):
         return found
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them to ``path`` as YAML for ``looptap replay`` and ``Agent(replay=…)``."""
+        """Write them to ``path`` as YAML for ``looptap replay`` and ``Agent(replay=…)``.
+
+        Args:
+            path: The file.
+        """
         return command_file.save(path, self, self.run)
 
     def __repr__(self) -> str:

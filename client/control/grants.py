@@ -52,7 +52,11 @@ class Share:
         return self.reach_by("share(endpoint='tcp://{host}:*')")
 
     def reach_by(self, wider: str) -> str:
-        """Return `reach`; ``wider``, a call with ``{host}``, would give access to others."""
+        """Return `reach`, with the way to give access to others.
+
+        Args:
+            wider: A call or command that would, with ``{host}`` for the host.
+        """
         host = self._client.host
         hosts = {urlsplit(endpoint).hostname or "" for endpoint in self.endpoints}
         if all(endpoint.startswith(IPC) for endpoint in self.endpoints):
@@ -62,7 +66,11 @@ class Share:
         return f"From wherever {', '.join(sorted(host for host in hosts if not is_loopback(host)))} can be reached."
 
     def revoke(self, timeout: float = 5.0) -> None:
-        """End it at once and disconnect its viewers. Raises NoAnswer."""
+        """End it at once and disconnect its viewers. Raises NoAnswer.
+
+        Args:
+            timeout: Seconds to wait for the answer.
+        """
         self._client.revoke(self.id, timeout=timeout)
 
     def __repr__(self) -> str:
@@ -87,13 +95,19 @@ class SharingClient:
     ) -> StreamInfo:  # fmt: skip
         """Show a stream to viewers, or hide it (``exported=False``); describe it.
 
-        ``stream`` is the name of a declared stream, or a live stream of this run: its query then belongs to the job
-        and stands there under ``name`` (by default its own), with a history that begins now, or with that of the
-        numbers it consists of if it began with that itself (``history=False``: not). It continues when you leave, as
-        long as it is exported, kept or read, within the budget that it had. With ``share``, one that was made with
-        streams of its own, it is shown or hidden there alone; without, to the viewers of all shares that were made
-        without, or to no viewer any more. Raises QueryError for a flight recorder or a name that is
-        taken, LimitReached, NoAnswer.
+        The query of a live stream then belongs to the job, with a history that begins now, or with that of the numbers
+        it consists of if it began with that itself (``history=False``: not). It continues when you leave, as long as it
+        is exported, kept or read, within the budget that it had.
+
+        Args:
+            stream: The name of a declared stream, or a live stream of this run.
+            exported: False hides it.
+            name: What the job calls it from then on; by default its own name.
+            share: A share that was made with streams of its own: it is shown or hidden there alone. Without, it is
+                shown to the viewers of all shares that were made without, or to no viewer any more.
+            timeout: Seconds to wait for the answer.
+
+        Raises QueryError for a flight recorder or a name that is taken, LimitReached, NoAnswer.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -110,8 +124,16 @@ class SharingClient:
     def keep(self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0) -> StreamInfo:
         """Record a stream in the file of the run, or stop with ``kept=False``.
 
-        See docs/store.md. The history of a declared stream, named or read by ``stream``, is kept too; a live stream of
-        your own becomes one, as for `export`. Raises what that raises.
+        See docs/store.md. The history of a declared stream is kept too; a live stream of your own becomes one, as for
+        `export`.
+
+        Args:
+            stream: The name of a declared stream, or a live stream of this run.
+            kept: False stops; what is stored stays.
+            name: What the file calls it; by default its own name.
+            timeout: Seconds to wait for the answer.
+
+        Raises what `export` raises.
         """
         return self._declare(stream, name, timeout, keep=kept)
 
@@ -127,14 +149,19 @@ class SharingClient:
     ) -> Share:
         """Write a viewer's file, with which `looptap.attach` reads streams only.
 
-        These are ``streams``, live ones of this run or names of declared ones, exported to this share alone; None means
-        whatever `export` has let viewers see, now or later. With ``config`` they see the settings of the run, its
-        commit and versions (`Run.config`), and neither command line nor changes of the code.
-        It is valid for ``expires`` seconds, or until `Share.revoke`. ``endpoint`` is where viewers connect: None is a
-        private socket, for processes of your user on the machine of the job; ``"tcp"`` is loopback there, for its other
-        users and through ssh; ``"tcp://host:*"`` is the network. ``path`` is the file to write, or its directory, by
-        default the current one. Raises EndpointError, LimitReached, UnsafeFile for a directory that others can change,
-        NoAnswer.
+        Args:
+            streams: What it shows, and no other share: live streams of this run, or names of declared ones. None shows
+                whatever `export` has let viewers see, now or later.
+            config: True shows the settings of the run, its commit and versions (`Run.config`), and neither command line
+                nor changes of the code.
+            expires: Seconds for which it is valid, unless `Share.revoke` ends it before.
+            endpoint: Where viewers connect: None is a private socket, for processes of your user on the machine of the
+                job; ``"tcp"`` is loopback there, for its other users and through ssh; ``"tcp://host:*"`` is the
+                network.
+            path: The file to write, or its directory; by default the current one.
+            timeout: Seconds to wait for the answer.
+
+        Raises EndpointError, LimitReached, UnsafeFile for a directory that others can change, NoAnswer.
         """
         only = [streams] if isinstance(streams, LiveStream | str) else None if streams is None else list(streams)
         ask = m.CreateShare(self._session.requests.number(), float(expires), endpoint or "", only is not None, config)
@@ -158,7 +185,12 @@ class SharingClient:
         return [Share(self, info) for info in found]
 
     def revoke(self, id: str = "", *, timeout: float = 5.0) -> list[str]:
-        """End the share ``id``, or all; return their ids. Raises QueryError, NoAnswer."""
+        """End the share ``id``, or all; return their ids. Raises QueryError, NoAnswer.
+
+        Args:
+            id: The id of the share; without it, all end.
+            timeout: Seconds to wait for the answer.
+        """
         ended = self._session.requests.send(m.Revoke(self._session.requests.number(), id))
         return self._session.requests.wait(ended, timeout, "The end of the share")
 

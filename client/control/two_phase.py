@@ -32,12 +32,12 @@ def meant(session: Session, ranks: Ranks[Any], which: str | int | Iterable[int])
     if which == ALL and len(chosen) < session.info.ranks:
         raise NoSuchRun(
             f"{numbered(ranks.missing)} of {job} cannot be reached, and a command for all ranks is done on all "
-            f"or on none: nothing is done. For those that are there: ranks={list(chosen)}."
+            f"or on none: nothing was done. For those that are there: ranks={list(chosen)}."
         )
     found: dict[int, Session] = {}
     for rank, sibling in ranks.each(lambda run: run.session, chosen).items():
         if isinstance(sibling, LooptapError):
-            raise NoSuchRun(f"Rank {rank} of {job} cannot be reached, so nothing is done: {sibling}") from sibling
+            raise NoSuchRun(f"Rank {rank} of {job} cannot be reached, so nothing was done: {sibling}") from sibling
         found[rank] = sibling
     return found
 
@@ -47,7 +47,7 @@ def agreed(
 ) -> dict[int, Answer]:
     """Run command ``id`` on every rank; return the record or error of each.
 
-    Raises if it cannot be prepared: then nothing is done on any rank. NoAnswer is among the errors of ranks that did
+    Raises if it cannot be prepared: then nothing was done on any rank. NoAnswer is among the errors of ranks that did
     not answer in time.
     """
     deadline = monotonic() + timeout

@@ -56,7 +56,7 @@ def newest_change(session: Session, ranks: Ranks[Any], name: str) -> NewestChang
         if unreached:
             raise next(iter(unreached.values()))
         what = f"{name!r} in this run" if name else "a control of this run"
-        raise ControlError(f"no command has changed {what}: nothing to take back.")
+        raise ControlError(f"no command has changed {what}: nothing to undo.")
     if session.info.ranks == 1:
         return NewestChange(newest)
     made = tuple(
@@ -68,7 +68,7 @@ def newest_change(session: Session, ranks: Ranks[Any], name: str) -> NewestChang
         away = sorted(set(range(session.info.ranks)) - set(found))
         raise NoSuchRun(
             f"{numbered(away)} of {session.info.id} cannot be reached, and this change was made on "
-            f"{newest.agreed} ranks: nothing is taken back, since that is done on all of them or on none."
+            f"{newest.agreed} ranks: nothing is undone, since that is done on all of them or on none."
         )
     return NewestChange(newest, made)
 

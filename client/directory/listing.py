@@ -91,8 +91,8 @@ class RunListing:
         if self.alive is None:
             host = file.process.host
             return NoAnswer(
-                f"The run {self.id} is on host {host}, and listens on a socket that is only to be reached there (this "
-                f"is {socket.gethostname()}). Go by way of ssh: looptap.attach('ssh://{host}/{self.id}'); or start the "
+                f"The run {self.id} is on host {host}, and listens on a socket that can only be reached there (this "
+                f"is {socket.gethostname()}). Use ssh: looptap.attach('ssh://{host}/{self.id}'); or start the "
                 f"job with looptap.Agent(..., listen='tcp://{host}:*')."
             )
         paths = [endpoint.removeprefix(IPC) for endpoint in file.endpoints if endpoint.startswith(IPC)]

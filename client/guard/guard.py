@@ -20,6 +20,7 @@ from looptap.client.directory.select import one_role_each
 from looptap.client.guard.actions import act, end, json_line, name_of
 from looptap.client.guard.rules import Firing, Rule
 from looptap.client.guard.watch import Judgement, RunWatch, SiblingComparison
+from looptap.client.transport.background import background_thread
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import NoSuchRun, RunEnded
 from looptap.protocol.files.connection import Known
@@ -82,7 +83,7 @@ class Guard:
         self._attach_pool = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-attach")
         self._action_pool = ThreadPoolExecutor(_WORKER_THREADS, "looptap-guard-act")
         self._scan()  # a directory that cannot be read raises here
-        self._thread = threading.Thread(target=self._run, name="looptap-guard", daemon=True)
+        self._thread = background_thread(self._run, "looptap-guard", self._closed.set)
         self._thread.start()
 
     # ------------------------------------------------------------ what users see
@@ -101,7 +102,11 @@ class Guard:
         return past + [each for watch in watches for each in self._progress(watch)]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all matching runs and actions are over; False after ``timeout`` s."""
+        """Wait until all matching runs and actions are over; False after ``timeout`` s.
+
+        Args:
+            timeout: Seconds to wait; None waits for as long as it takes.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         scans = self._scans
         while not self._closed.is_set():
@@ -115,7 +120,11 @@ class Guard:
         return True
 
     def close(self, timeout: float = 10.0) -> None:
-        """End the guard, not the runs; running actions have ``timeout`` seconds left."""
+        """End the guard, not the runs; running actions have ``timeout`` seconds left.
+
+        Args:
+            timeout: Seconds to wait.
+        """
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
@@ -158,7 +167,7 @@ class Guard:
                 self._check_runs()
             except Exception as error:
                 self._report_problem(f"{type(error).__name__}: {error}")
-                log.debug("looptap: a fault of the guard", exc_info=True)
+                log.debug("looptap: an internal error in the guard", exc_info=True)
 
     def _report_problem(self, text: str) -> None:
         if text != self._problem:
@@ -224,7 +233,7 @@ class Guard:
                 self._ended[id] = progress
         if watch.run.state == FAILED and id not in self._ended:
             self._retries[id] = time.monotonic() + ATTACH_TIMEOUT_SECONDS, 2 * ATTACH_TIMEOUT_SECONDS
-            text = f"the link failed and is tried again: {watch.run.reason}"
+            text = f"the connection failed and is tried again: {watch.run.reason}"
             self._record_firing(Firing(time.time(), id, "", None, None, "gap", text))
         watch.run.close()
 
@@ -283,12 +292,18 @@ def guard(
     record: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
 ) -> Guard:
-    """Watch the runs that match ``pattern`` by ``rules``, from when they appear.
+    """Watch the runs that match ``pattern`` with ``rules``, as soon as they appear.
 
-    ``pattern`` is a name, an id, or one like ``"digits-*"``. The guard works on threads of its own until `Guard.close`,
-    also as a context manager. Runs are looked for in ``directory``, by default where runs announce themselves, twice a
-    second; rank 0 of each is watched. With ``dry_run`` nothing is done, and what would have been is in `Guard.firings`.
-    ``record`` is a file to which each firing is added, as JSON on a line. Raises QueryError, NoDirectory, UnsafeFile
-    and OSError.
+    The guard runs on its own threads until `Guard.close`; it is also a context manager. It looks for runs twice a
+    second, and watches rank 0 of each.
+
+    Args:
+        pattern: A name, an id, or one like ``"digits-*"``.
+        rules: The rules; each is judged for every run that matches.
+        dry_run: True runs no action; `Guard.firings` lists those that would have run.
+        record: A file to which each firing is added, as JSON on a line.
+        directory: Where runs announce themselves, if neither the default nor what ``LOOPTAP_DIR`` names.
+
+    Raises QueryError, NoDirectory, UnsafeFile and OSError.
     """
     return Guard(pattern, rules, dry_run=dry_run, record=record, directory=directory)

@@ -22,8 +22,9 @@ PREFIXES = ("http://", "https://", "shell:", "call:")
 class Firing(NamedTuple):
     """One action of a rule in one run, or a ``gap`` or ``problem`` in judging it.
 
-    ``time`` is in seconds since the epoch, ``run`` an id, ``event`` the number of the event (None: there was none),
-    ``outcome`` the result of the action, as a text.
+    ``time`` is in seconds since the epoch, ``run`` an id, ``rule`` a name, ``event`` the number of the event (None:
+    there was none), ``value`` what made the rule true, ``action`` that of the rule and ``outcome`` its result, as a
+    text.
     """
 
     time: float
@@ -49,21 +50,33 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition over a run's events, and the actions when it comes true.
+    """A condition over a run's events, and the actions when it becomes true.
 
-    ``query`` is a text of the query language. Without a bound it is a condition; with ``above`` or ``below`` it is
-    true while the value is beyond. It has to be true ``lasting`` times in a row: an event that is missing, or at which
-    the query fails, ends the row. ``window`` and ``every`` are those of `Run.stream`, and so is ``budget``, the share
-    of the loop's time that the query may take: one that exceeds its budget is evaluated less often, which is
-    reported as a gap, and `math.inf` lifts the limit. ``show`` is what to
-    report as the value; by default the left side of a comparison.
+    Args:
+        query: A text of the query language. Without a bound it is a condition; with ``above`` or ``below`` it is true
+            while the value is beyond.
+        on: The event type at which it is evaluated.
+        lasting: How many times in a row it must be true. A missing event, or one at which the query fails, ends the
+            series.
+        window: The window that a reduction aggregates over, as in `Run.stream`.
+        every: Evaluate at every n-th event only.
+        above: It is true while the value is greater.
+        below: It is true while the value is less.
+        show: What to report as the value; by default the left side of a comparison.
+        actions: What is done, in order, once for each run and rule: "log", "desktop" (notify-send), a URL (a POST of
+            JSON), "shell: …" (with LOOPTAP_RUN, LOOPTAP_RULE, LOOPTAP_VALUE, LOOPTAP_PID and LOOPTAP_HOST),
+            "checkpoint", "stop" (a request, at the next event), "call: …" (code that runs once in the loop), or a
+            function of a `Firing`.
+        again: Seconds after which the actions run again if the condition is still true.
+        kill: Seconds after a firing with "stop" at which a process on this machine that has not ended gets SIGTERM. A
+            loop that hangs never reads the request to stop.
+        budget: The share of the loop's time that the query may take, as in `Run.stream`. One that exceeds it is
+            evaluated less often, which is reported as a gap.
+        name: The name in firings; by default the query.
+        quiet: Seconds without an event, for a rule made by `stalled`.
+        compared: The comparison of a rule made by `worse_than_siblings`.
 
-    ``actions``: "log", "desktop" (notify-send), a URL (a POST of JSON), "shell: …" (with LOOPTAP_RUN, LOOPTAP_RULE,
-    LOOPTAP_VALUE, LOOPTAP_PID and LOOPTAP_HOST), "checkpoint", "stop" (polite: at the next event), "call: …" (code
-    that runs once in the loop), or a function of a `Firing`. They are done in order, once for each run and rule, or
-    with ``again`` after so many seconds once more while it is true. "stop" is a request, and a loop that hangs never
-    reads it: with ``kill``, a process on this machine that has not ended so many seconds after a firing with "stop" is
-    sent SIGTERM. Raises QueryError for an invalid rule.
+    Raises QueryError for an invalid rule.
 
     >>> Rule("loss > 5", on="epoch", lasting=3).name
     'loss > 5'
@@ -97,8 +110,15 @@ class Rule:
     ) -> Rule:  # fmt: skip
         """Return a rule: no event of any type for ``minutes``, to about a second.
 
-        A pause is no stall, nor is a link that is down. A loop that hangs does not reach the event at which "stop"
-        and "checkpoint" are done; "stop" with ``kill=30`` ends it after 30 s, on the machine where it runs.
+        A pause is not a stall, and neither is a lost connection. A loop that hangs does not reach the event at which
+        "stop" and "checkpoint" run; "stop" with ``kill=30`` ends it after 30 s, on the machine where it runs.
+
+        Args:
+            minutes: How long, above 0.
+            actions: As in `Rule`.
+            again: As in `Rule`, in seconds.
+            kill: As in `Rule`, in seconds.
+            name: The name in firings.
 
         >>> Rule.stalled(minutes=10).name
         'no event for 10 min'
@@ -117,9 +137,23 @@ class Rule:
     ) -> Rule:  # fmt: skip
         """Return a rule: ``value`` is ``by`` times worse than the siblings' median.
 
-        Siblings are the other runs of the guard, those that have ended included; ``at_least`` so many of them must
-        have been at that step. Worse is higher, NaN worse than all; with ``higher_is_better`` it is lower. Around a
-        median m the bound is ``m ± (by - 1)·|m|``. A run that is ahead is judged when its siblings get there.
+        Siblings are the other runs of the guard, including ended ones. Worse means higher; NaN is worse than any
+        number. The bound for a median m is ``m ± (by - 1)·|m|``. A run that is ahead is judged when its siblings reach
+        its step.
+
+        Args:
+            value: A query that yields a number.
+            step: The observable by which runs are compared.
+            on: The event type.
+            by: The factor, 1 or more.
+            at_least: How many siblings must have been at that step, 1 or more.
+            lasting: How many times in a row.
+            higher_is_better: True if worse means lower, as for an accuracy.
+            actions: As in `Rule`.
+            again: As in `Rule`, in seconds.
+            kill: As in `Rule`, in seconds.
+            budget: As in `Rule`.
+            name: The name in firings.
 
         >>> Rule.worse_than_siblings("loss", step="epoch", lasting=3).name
         'loss worse than its siblings'
@@ -136,6 +170,9 @@ class Rule:
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:
         """Build a rule from an entry of a rules file. Raises QueryError.
+
+        Args:
+            table: The entry: ``query``, ``stalled`` or ``worse_than_siblings``, and other arguments by name.
 
         >>> Rule.of({"query": "isnan(loss)", "actions": ["stop"]}).actions
         ['stop']

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
+from looptap.client.transport.background import background_thread
 from looptap.streams.expressions import format_error
 from looptap.streams.stream.buffer import Batch, RunSeam
 from looptap.streams.stream.feed import FAILED, Feed
@@ -54,7 +55,7 @@ class Gathering:
     def start(self) -> None:
         """Start the thread."""
         self._running = True
-        threading.Thread(target=self._run, name="looptap-ranks", daemon=True).start()
+        background_thread(self._run, "looptap-ranks", self.stop).start()
 
     def post(self, rank: int, what: Batch | RunSeam | None) -> None:
         """Pass on a rank's values, move to another run, or end. Any thread."""

@@ -121,7 +121,17 @@ def skew(
 
     Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and
     ``uncertainty`` in seconds: 0 where all ranks are on one machine, whose clock is the same for all; of different
-    hosts, as far as clocks can be compared by the time that answers take. Raises what `stream` raises.
+    hosts, as far as clocks can be compared by the time that answers take.
+
+    Args:
+        on: The event type.
+        ranks: "all" or a list of ranks.
+        every: Evaluate at every n-th event only.
+        patience: Seconds that a value waits for slower ranks.
+        timeout: Seconds to wait for the answers of the ranks.
+        buffer: The maximum number of values to keep.
+
+    Raises what `stream` raises.
     """
     attach = m.Attach(0, 0, m.Code("event_number"), on, every=every, align=m.VALUES, name="skew")
     stream = _attach_to_ranks(

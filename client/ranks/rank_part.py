@@ -8,6 +8,7 @@ from looptap.client.ranks.gathering import Gathering
 from looptap.client.streams.live import LiveFeed, LiveStream
 from looptap.protocol import messages as m
 from looptap.protocol.replies import SubscriptionInfo
+from looptap.streams.stream.attention import PROMPT_SECONDS
 from looptap.streams.stream.buffer import Batch, RunSeam
 
 
@@ -17,6 +18,7 @@ class RankFeed(LiveFeed):
     names: tuple[str, ...] = ()
     rank: int
     gathering: Gathering
+    patience = PROMPT_SECONDS  # the merging thread waits for them
 
     def set_fields(self, fields: Sequence[str] | None) -> None:
         """Keep the names: rows get them where the ranks are merged."""

@@ -143,7 +143,7 @@ class RankStream(LiveStream):
             facts.append(f"the newest incomplete value, number {self._absent[-1].number:,}, lacks "
                          f"{numbered(self._absent[-1].ranks)}")  # fmt: skip
         if late := sum(self.late.values()):
-            facts.append(f"{late:,} came too late")
+            facts.append(f"{late:,} arrived too late")
         facts += [f"rank {rank} {why}"[:80] for rank, why in list(self.gone.items())[:3]]
         return f"{super().__repr__()[:-1]}; {'; '.join(facts)}>"
 

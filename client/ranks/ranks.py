@@ -232,7 +232,7 @@ class Ranks(Mapping[int, R], Generic[R]):
     def _run(self) -> R:
         run = self._owner()
         if run is None:
-            raise NoSuchRun("The run that these are ranks of was dropped; attach again.")
+            raise NoSuchRun("The run of these ranks no longer exists; attach again.")
         return run
 
 

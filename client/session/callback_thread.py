@@ -12,6 +12,8 @@ import threading
 from collections import OrderedDict
 from typing import Protocol
 
+from looptap.client.transport.background import background_thread
+
 IDLE_TIMEOUT_SECONDS = 10.0
 """Seconds without work after which the thread ends; it is started again when needed."""
 
@@ -42,7 +44,7 @@ class CallbackThread:
                 self._changed.notify()
                 return
             self._running = True
-        threading.Thread(target=self._run, name="looptap-callbacks", daemon=True).start()
+        background_thread(self._run, "looptap-callbacks", self.close).start()
 
     def close(self) -> None:
         """End the thread as soon as it has nothing to do."""

@@ -26,6 +26,7 @@ from looptap.protocol.errors import (
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import REPLIES, Done, Failed, R, Request
 from looptap.protocol.replies import checked_reply
+from looptap.protocol.types.built_types import built
 from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import (
     CommandCancelled,
@@ -205,7 +206,8 @@ def bounded(message: Request[Any]) -> bytes:
     if len(frame) > limit:
         raise LimitReached(
             f"This request takes {len(frame):,} bytes, over the {limit:,} that an agent lets in "
-            "(Limits.inbound_frame). A function carries along what it refers to: refer to less, or write it as text."
+            "(Limits.inbound_frame). A function is sent with everything it refers to: refer to less, or "
+            "write it as text."
         )
     return frame
 
@@ -222,7 +224,7 @@ def error_of(failed: Failed) -> LooptapError:
     text, detail = failed.text[:_MAX_DETAIL_CHARACTERS], failed.detail[:_MAX_DETAIL_CHARACTERS]
     if failed.kind == "query":
         try:
-            query = msgspec.json.decode(detail, type=_QueryDetail)
+            query = msgspec.json.decode(detail, type=built(_QueryDetail))
         except (ValueError, RecursionError):
             return QueryError(text)
         return QueryError(query.reason, query.source, query.column, query.hint)

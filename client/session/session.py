@@ -41,7 +41,6 @@ from looptap.streams.stream.feed import ENDED, FAILED, LIVE
 from looptap.streams.waiting import wait_interruptibly
 
 _HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a declared stream waits for what is held of it
-_BEAT = encode(m.Beat())
 _MAX_NAME_CHARACTERS = 1000  # characters of a run's id, name or host
 
 log = logging.getLogger("looptap")
@@ -120,7 +119,7 @@ class Session:
         self._say_hello()
         if not wait_interruptibly(self._welcomed.wait, deadline - time.monotonic()):
             raise NoAnswer(
-                f"The agent accepted the connection but did not welcome this client within {timeout:g} s; its "
+                f"The agent accepted the connection but did not answer this client within {timeout:g} s; its "
                 "process may be stopped. Try again with a longer timeout=."
             )
         if self._refusal is not None:
@@ -223,7 +222,7 @@ class Session:
     def on_tick(self) -> None:
         """Send a heartbeat and check the agent's, once a second."""
         if self._state == LIVE and self._greeted:
-            self.transport.send(_BEAT)
+            self.values.beat()
             self._sweep()
             if self.vitals.tick():
                 log.warning("looptap: %s: %s", self.info.id, self.reason)
@@ -302,6 +301,7 @@ class Session:
             over = isinstance(error, RunEnded)  # the next run must not do what this one was asked
             quiet = "" if over else self.vitals.quiet()
             self._reason, self._state = f"{quiet} {error}".lstrip(), LOST
+            self.values.restart()
             self.requests.interrupt(error, everything=over)
 
     def on_back(self) -> None:

@@ -22,6 +22,10 @@ class StreamSink(Protocol):
     declared: str | None
 
     @property
+    def patience(self) -> float:
+        """The seconds for which its values may gather at the agent."""
+
+    @property
     def attach(self) -> m.Attach:
         """The request that attaches the query."""
 

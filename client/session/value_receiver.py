@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from looptap.client.session.stream_table import StreamTable
 from looptap.client.transport.base import Transport
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
-from looptap.protocol.errors import MessageError
+from looptap.protocol.errors import LinkError, MessageError
+from looptap.streams.stream.attention import PROMPT_SECONDS, UNSEEN_SECONDS
 
 _ACKNOWLEDGE_EVERY_BYTES = 262_144  # bytes of values after which they are acknowledged to the agent
 
@@ -17,6 +20,7 @@ class ValueReceiver:
     def __init__(self, streams: StreamTable, transport: Transport) -> None:
         self._streams, self._transport = streams, transport
         self._received_bytes = self._acknowledged_bytes = 0  # of values, over this link
+        self._patience = PROMPT_SECONDS  # what the agent knows
         self.refused_messages = 0
         """Messages of the agent that were malformed, or belong to no stream."""
 
@@ -56,6 +60,19 @@ class ValueReceiver:
         self._acknowledged_bytes = self._received_bytes
         self._transport.send(encode(m.Got(self._received_bytes)))
 
+    def beat(self) -> None:
+        """Send a heartbeat, which says how long values may gather."""
+        self._patience = min([stream.patience for _, stream in self._streams.living()], default=UNSEEN_SECONDS)
+        self._transport.send(encode(m.Beat(patience=self._patience)))
+
+    def hurry(self, seconds: float) -> None:
+        """Send a heartbeat at once if values may not gather for so long. Any thread."""
+        if seconds < self._patience:
+            self._patience = seconds
+            with contextlib.suppress(LinkError):  # the agent begins the next link with the shortest
+                self._transport.send(encode(m.Beat(patience=seconds)))
+
     def restart(self) -> None:
         """Count from 0, as the agent does over a new link."""
+        self._patience = PROMPT_SECONDS
         self._received_bytes = self._acknowledged_bytes = 0

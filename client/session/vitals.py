@@ -100,7 +100,7 @@ class Vitals:
         if count := self.events.get(on, 0):
             idle, still = self.idle, ""
             if idle > STILL_SECONDS:
-                still = " The agent answers, but the loop stands still: run.stacks() tells where."
+                still = " The agent answers, but the loop is not moving: run.stacks() shows where it is."
             return f" The run has raised {count:,} {on!r} events, its last event {idle:.0f} s ago.{still}"
         seen = ", ".join(map(repr, self.events)) or f"none in the {self.idle:.0f} s since it started"
         return f" The run has raised no {on!r} event yet; event types so far: {seen}."
@@ -123,7 +123,7 @@ class Vitals:
         if asked and when > self.last_beat - QUIET_SECONDS:  # since then no heartbeat has said that it returns
             queries.insert(0, asked)
         if not queries:
-            return "This client has asked no query of it."
+            return "This client has no query on it."
         first, *others = [repr(query[:60]) for query in dict.fromkeys(queries)][:4]
         more = f"; others are {', '.join(others)}" if others else ""
         return f"The last query known to be running is {first}{more}."

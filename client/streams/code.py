@@ -22,6 +22,7 @@ from typing import Any
 from looptap.protocol.messages import Code
 from looptap.streams.errors import QueryError
 from looptap.streams.language import builtins as namespace
+from looptap.streams.values.modules.module_read import KINDS
 
 _registering = threading.Lock()
 
@@ -36,7 +37,10 @@ def code_of(code: str | Callable[..., Any]) -> Code:
         return Code(text=code)
     if not callable(code):
         raise QueryError(f"a query is text or a function, not {_article(code)} {type(code).__name__}: {code!r:.80}")
-    return Code(text=source_of(code) or "", pickled=_pickled(code), python=sys.version_info[:2])
+    text = source_of(code) or ""
+    if text and isinstance(code, types.FunctionType) and not KINDS.isdisjoint(_globals_of(code.__code__)):
+        return Code(text=text)  # names of modules are read from the text
+    return Code(text=text, pickled=_pickled(code), python=sys.version_info[:2])
 
 
 def _article(value: object) -> str:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from looptap.client.session.run_handle import RunHandle
+from looptap.client.sinks.sent_stream import SentStream
 from looptap.client.streams.received import received
 from looptap.protocol import messages as m
 from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionInfo
 from looptap.store.kept_scalars import HistorySpan, kept_batch, note_on
+from looptap.streams.forwarding import facade
 from looptap.streams.panel_hint import PanelChart
 from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
@@ -54,7 +56,8 @@ class LiveFeed(Feed):
             _KEPT_ALIVE.discard(self)
 
 
-class LiveStream(Stream):
+@facade
+class LiveStream(SentStream, Stream):
     """The values of one query, until `close`, the end of the run, or being dropped.
 
     Callbacks run on the thread "looptap-callbacks"; a stream with callbacks lives until it is closed.
@@ -75,6 +78,7 @@ class LiveStream(Stream):
     ) -> None:  # fmt: skip
         feed = self.feed_type(buffer, buffer_bytes, run.session.callbacks.schedule)
         super().__init__(name, text=text, on=attach.on, feed=feed)
+        feed.attention.hurry = run.session.values.hurry
         self.run = run
         self.mapped = False
         """True if the query yields at events, not at the ends of windows."""
@@ -114,6 +118,11 @@ class LiveStream(Stream):
         ).atexit = False  # its subscribers may be those of derived streams
 
     @property
+    def patience(self) -> float:
+        """The seconds for which its values may gather at the agent."""
+        return self.feed.patience
+
+    @property
     def dropped(self) -> int:
         """The number of lost items, by their numbers and the agent's counts."""
         return max(self.feed.missing, self._reported_dropped)
@@ -131,13 +140,20 @@ class LiveStream(Stream):
         """Close the open window now, or at the next event; a cut one is partial.
 
         Raises NoAnswer after ``timeout`` seconds.
+
+        Args:
+            timeout: Seconds to wait for the answer.
         """
         self.run.session.ask(lambda request: m.CloseWindow(request, self.attach.stream), timeout)
 
     def grant(self, budget: float | None, timeout: float = 5.0) -> None:
         """Grant the query a fraction of the loop's time.
 
-        `math.inf` lifts the limit, None restores it. Raises QueryError, and NoAnswer after ``timeout`` seconds.
+        Args:
+            budget: Such as 0.2; `math.inf` lifts the limit, None restores it.
+            timeout: Seconds to wait for the answer.
+
+        Raises QueryError, and NoAnswer after ``timeout`` seconds.
         """
         self.run.session.ask(lambda request: m.Grant(request, self.attach.stream, budget), timeout)
 
@@ -162,7 +178,11 @@ class LiveStream(Stream):
             self.run.session.detach(self.attach.stream)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Detach the query and wait up to ``timeout`` seconds for its last values."""
+        """Detach the query and wait up to ``timeout`` seconds for its last values.
+
+        Args:
+            timeout: Seconds to wait.
+        """
         self.detach()
         if self.run.state == LIVE:
             self.feed.wait_for_end(timeout)

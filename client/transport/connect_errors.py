@@ -31,8 +31,8 @@ def diagnose(endpoint: str, seen: Iterable[tuple[int, int]]) -> LinkError | None
     for event, value in seen:
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return RefusedKey(
-                f"The agent at {endpoint} does not admit this key: it was revoked, or the connection file is of "
-                "another run. Look for a newer file: looptap ls"
+                f"The agent at {endpoint} does not accept this key: it was revoked, or the connection file "
+                "belongs to another run. Look for a newer file: looptap ls"
             )
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             return _not_looptap(endpoint)
@@ -110,15 +110,18 @@ def is_loopback(host: str) -> bool:
 
 
 def unreachable_share(file: ConnectionFile, alive: bool | None, error: LinkError) -> LinkError:
-    """Return the likely cause if nothing listens at a viewer's local socket."""
+    """Return the likely cause if nothing listens at a viewer's local socket.
+
+    An ended share is the same error whether its key or its door is found gone.
+    """
     if alive is not None:  # a dead one was refused before
         there = f"the process {file.process.pid} of its job is there"
-        return RunEnded(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
+        return RefusedKey(f"This share of {file.run.id} has been ended ({there}); ask for a new file.")
     host, ports = file.process.host, [urlsplit(e).port for e in file.endpoints if not e.startswith(IPC)]
     if not ports:
         return NoAnswer(f"This share lets in only processes on {host}. Ask for one with share(endpoint='tcp').")
     return NoAnswer(
-        f"This share listens on {host} alone. If it has not ended, go by way of ssh: "
+        f"This share listens on {host} alone. If it has not ended, use ssh: "
         f"ssh -N -L {ports[0]}:127.0.0.1:{ports[0]} {host}"
     )
 
@@ -127,5 +130,5 @@ def version_mismatch(theirs: tuple[int, int]) -> VersionMismatch:
     """Return the error for an agent with another protocol version."""
     ours, version = ".".join(map(str, VERSION)), ".".join(map(str, theirs))
     return VersionMismatch(
-        f"The agent speaks protocol {version} and this client {ours}; install the same looptap on both sides."
+        f"The agent speaks protocol {version} and this client {ours}; install the same looptap version on both sides."
     )

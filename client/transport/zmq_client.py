@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from looptap.client.transport.background import background_thread
 from looptap.client.transport.base import Receiver, Route
 from looptap.client.transport.connect_errors import UNANSWERED, diagnose, no_answer
 from looptap.client.transport.zmq_context import Context, shared_context
@@ -79,7 +80,7 @@ class ZmqTransport:
         """Connect; return when the handshake is done. Raises LinkError."""
         require_curve()
         self._receiver = receiver
-        self._thread = threading.Thread(target=self._run, name="looptap-client", daemon=True)
+        self._thread = background_thread(self._run, "looptap-client", lambda: self.close(0.0))
         self._thread.start()
         try:
             if not wait_interruptibly(self._connected.wait, timeout):
@@ -123,7 +124,7 @@ class ZmqTransport:
         except LinkError as known:
             error = known
         except Exception as unexpected:  # without this the user would wait for a dead thread
-            error = LinkError(f"The link broke down: {type(unexpected).__name__}: {unexpected}")
+            error = LinkError(f"The connection failed: {type(unexpected).__name__}: {unexpected}")
         finally:
             if self._route is not None:
                 self._route.close()
@@ -159,7 +160,7 @@ class ZmqTransport:
                         self._serve(connection)
                         if self._stopping:
                             return None
-                        error = NoAnswer(f"The link to {shown} is lost; trying to restore it.")
+                        error = NoAnswer(f"The connection to {shown} is lost; trying to restore it.")
                         self._dispatch(self._receiver.on_lost, error)
                     elif self._route is not None and error is not None and not isinstance(error, RefusedKey):
                         error = self._route.broken()

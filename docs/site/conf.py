@@ -18,7 +18,7 @@ release = looptap.__version__
 
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "notebooks/*.ipynb", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 
 default_role = "py:obj"
 nitpicky = False
@@ -36,6 +36,8 @@ python_use_unqualified_type_names = True
 html_theme = "furo"
 html_title = f"looptap {release}"
 html_extra_path = ["extra"]
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 html_show_sourcelink = False
 html_copy_source = False
 templates_path: list[str] = []

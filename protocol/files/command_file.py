@@ -82,8 +82,8 @@ def _checked(entry: Any, where: str) -> dict[str, Any]:
     value = entry.get("value")
     if entry["what"] == "call" and done and not isinstance(value, str):
         raise ControlError(
-            f"{where}: this function was called by value and its text is not known; take the line away, or give its "
-            "text as value."
+            f"{where}: this function was sent without its source text; delete the line, or put its source "
+            "text in value."
         )
     if isinstance(value, float) and math.isnan(value):
         raise ControlError(f"{where}: the value is not a number.")

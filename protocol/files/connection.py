@@ -27,6 +27,7 @@ from looptap.protocol.file_names import fitting
 from looptap.protocol.keys import OPERATOR, VIEWER, KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import VERSION, RunInfo
 from looptap.protocol.process_identity import Process
+from looptap.protocol.types.built_types import built
 
 MAX_FILE_BYTES = 65_536
 """Maximum size of a connection file."""
@@ -109,7 +110,9 @@ def runtime_dir() -> Path:
         return private_dir()
     directory = Path(named).expanduser().absolute()
     if not directory.is_dir():
-        raise NoDirectory(f"LOOPTAP_DIR names {directory}, which is no directory. Make it: mkdir -p -m 700 {directory}")
+        raise NoDirectory(
+            f"LOOPTAP_DIR names {directory}, which is not a directory. Create it: mkdir -p -m 700 {directory}"
+        )
     check_directory(directory)
     return directory
 
@@ -224,15 +227,15 @@ def read(path: Path) -> ConnectionFile:
 def parse(data: bytes, path: str) -> ConnectionFile:
     """Parse the connection file of ``path``. Raises VersionMismatch or UnsafeFile."""
     try:
-        version = msgspec.json.decode(data, type=Versioned).version
+        version = msgspec.json.decode(data, type=built(Versioned)).version
         if version[0] != VERSION[0]:
             raise VersionMismatch(
                 f"{path} is of protocol version {version[0]}.{version[1]}, this looptap speaks "
                 f"{VERSION[0]}.{VERSION[1]}. Install the looptap that the run uses: pip install -U looptap"
             )
-        file = msgspec.json.decode(data, type=ConnectionFile)
+        file = msgspec.json.decode(data, type=built(ConnectionFile))
     except (ValueError, RecursionError) as error:
-        raise UnsafeFile(f"{path} is no connection file: {error}. Remove it: rm {path}") from None
+        raise UnsafeFile(f"{path} is not a connection file: {error}. Remove it: rm {path}") from None
     keys = (file.server_public, file.public, file.secret)
     if not all(text.isascii() and is_key(text.encode("ascii")) for text in keys):
         raise UnsafeFile(f"{path} holds malformed keys. Remove it: rm {path}")
@@ -247,7 +250,7 @@ def _read_private(path: Path) -> bytes:
         check_directory(path.absolute().parent)
         descriptor = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError):
-        raise NoSuchRun(f"There is no connection file {path}: the run has ended, or never was here.") from None
+        raise NoSuchRun(f"There is no connection file {path}: the run has ended, or was never here.") from None
     except PermissionError:
         raise UnsafeFile(f"You may not read {path}: it is another user's. Ask for a file of your own.") from None
     except OSError as error:

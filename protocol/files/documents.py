@@ -44,7 +44,7 @@ class Document:
         except yaml.MarkedYAMLError as wrong:
             mark = wrong.problem_mark or wrong.context_mark
             place = "" if mark is None else f", line {mark.line + 1}"
-            problem = f"this is no YAML: {wrong.problem or wrong.context}.{_hint(wrong)}"
+            problem = f"this is not valid YAML: {wrong.problem or wrong.context}.{_hint(wrong)}"
             raise error(f"{self.path}{place}: {problem}") from None
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as wrong:
             why = getattr(wrong, "strerror", None) or str(wrong)
@@ -98,7 +98,7 @@ def _hint(wrong: yaml.MarkedYAMLError) -> str:
     if "\\t" in str(wrong.problem):
         return " Indent with spaces."
     if "mapping values are not allowed" in str(wrong.problem):
-        return " Put a text that holds a colon into quotes."
+        return " Quote a text that contains a colon."
     return ""
 
 
@@ -110,7 +110,7 @@ class _Loader(yaml.SafeLoader):
         for name, _ in node.value:
             if isinstance(name, yaml.ScalarNode):
                 if name.value in names:
-                    problem = f"{name.value!r:.200} stands there twice"
+                    problem = f"{name.value!r:.200} appears twice"
                     raise yaml.constructor.ConstructorError(None, None, problem, name.start_mark)
                 names.add(name.value)
         return super().construct_mapping(node, deep)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from looptap.protocol.files.connection import check_directory, is_ours
+from looptap.protocol.types.built_types import built
 
 FILE_NAME = "ended.jsonl"
 MAX_BYTES = 65_536
@@ -61,5 +62,5 @@ def ended(directory: Path) -> list[Ended]:
             return []
         for line in file.read(2 * MAX_BYTES).splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # half a line, or one of a newer looptap
-                found.append(msgspec.json.decode(line, type=Ended))
+                found.append(msgspec.json.decode(line, type=built(Ended)))
     return sorted(found, key=lambda run: -run.ended)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from looptap.protocol.types.built_types import built
 from looptap.protocol.values import footprint
 from looptap.streams.columns.value_columns import (
     MAX_COLUMNS,
@@ -23,20 +24,22 @@ from looptap.streams.columns.value_columns import (
 
 INTEGERS, FLOATS, BOOLEANS, FEW_TEXTS, TEXTS = "q", "d", "?", "B", "H"
 """Codes of a column: int64, float64, a byte 0 or 1, and texts by indices of one byte or two."""
-_DTYPES: dict[str, Any] = {
+DTYPES: dict[str, Any] = {
     INTEGERS: np.dtype("<i8"), FLOATS: np.dtype("<f8"), BOOLEANS: np.dtype("u1"), FEW_TEXTS: np.dtype("u1"),
     TEXTS: np.dtype("<u2"),
 }  # fmt: skip
+"""The type of a column's items in its buffer, by code."""
 _NATIVE: dict[str, Any] = {INTEGERS: np.int64, FLOATS: np.float64, FEW_TEXTS: np.uint8, TEXTS: np.uint16}
 _CODES = {"i": INTEGERS, "f": FLOATS, "b": BOOLEANS}
 
-_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS)]
+ShortText = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS)]
+"""A text of a column."""
 
 
 class _PackedColumn(msgspec.Struct, array_like=True, frozen=True):
     code: str
     buffer: bytes
-    texts: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_TEXTS)] = ()
+    texts: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_TEXTS)] = ()
 
 
 class _PackedColumns(msgspec.Struct, array_like=True, frozen=True):
@@ -45,7 +48,7 @@ class _PackedColumns(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_PackedColumns).decode
+_decode = msgspec.msgpack.Decoder(built(_PackedColumns)).decode
 
 
 def pack_columns(values: ValueColumns) -> bytes:
@@ -53,7 +56,8 @@ def pack_columns(values: ValueColumns) -> bytes:
 
     That is a text with a lone surrogate, or more values than fit in memory as a list.
     """
-    raw = _encode(_PackedColumns(values.rows, tuple(map(_packed, values.columns))))
+    packed = [_PackedColumn(*buffer_of(c), c.texts if isinstance(c, TextColumn) else ()) for c in values.columns]
+    raw = _encode(_PackedColumns(values.rows, tuple(packed)))
     _check_footprint(values, len(raw))
     return raw
 
@@ -63,7 +67,7 @@ def unpack_columns(raw: bytes | memoryview | msgspec.Raw) -> ValueColumns:
     found = _decode(raw)
     if not found.rows and len(found.columns) > 1:
         raise ValueError(f"{len(found.columns)} columns of scalars")
-    values = ValueColumns(list(map(_unpacked, found.columns)), found.rows)
+    values = ValueColumns([column_of(one.code, one.buffer, one.texts) for one in found.columns], found.rows)
     _check_footprint(values, len(raw))
     return values
 
@@ -73,25 +77,31 @@ def _check_footprint(values: ValueColumns, size: int) -> None:
         raise ValueError(f"{size:,} bytes in columns that would take {values.list_bytes:,} of memory as a list")
 
 
-def _packed(column: Column) -> _PackedColumn:
+def buffer_of(column: Column) -> tuple[str, bytes]:
+    """Return the code of a column and its items as bytes, of texts the indices.
+
+    >>> column_of(*buffer_of(np.array([1, 2]))).tolist()
+    [1, 2]
+    """
     if isinstance(column, TextColumn):
         code = FEW_TEXTS if column.indices.itemsize == 1 else TEXTS
-        return _PackedColumn(code, column.indices.astype(_DTYPES[code], copy=False).tobytes(), column.texts)
+        return code, column.indices.astype(DTYPES[code], copy=False).tobytes()
     code = _CODES[column.dtype.kind]
-    return _PackedColumn(code, column.astype(_DTYPES[code], copy=False).tobytes())
+    return code, column.astype(DTYPES[code], copy=False).tobytes()
 
 
-def _unpacked(packed: _PackedColumn) -> Column:
-    if (dtype := _DTYPES.get(packed.code)) is None:
-        raise ValueError(f"a column of the unknown type {packed.code!r:.40}: the sender may be newer than this looptap")
-    items = np.frombuffer(packed.buffer, dtype)
-    if packed.code == BOOLEANS:
+def column_of(code: str, buffer: bytes | memoryview, texts: tuple[str, ...] = ()) -> Column:
+    """Return the column of `buffer_of`, which shares the memory. Raises ValueError."""
+    if (dtype := DTYPES.get(code)) is None:
+        raise ValueError(f"a column of the unknown type {code!r:.40}: the sender may be newer than this looptap")
+    items = np.frombuffer(buffer, dtype)
+    if code == BOOLEANS:
         if items.size and int(items.max()) > 1:
             raise ValueError("a truth value that is neither")
         return items.view(np.bool_)
-    items = items.astype(_NATIVE[packed.code], copy=False)
-    if packed.code not in (FEW_TEXTS, TEXTS):
+    items = items.astype(_NATIVE[code], copy=False)
+    if code not in (FEW_TEXTS, TEXTS):
         return items
-    if items.size and int(items.max()) >= len(packed.texts):
-        raise ValueError(f"the text {int(items.max())} of {len(packed.texts)}")
-    return TextColumn(items, packed.texts)
+    if items.size and int(items.max()) >= len(texts):
+        raise ValueError(f"the text {int(items.max())} of {len(texts)}")
+    return TextColumn(items, texts)

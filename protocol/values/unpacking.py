@@ -11,6 +11,7 @@ import msgspec
 
 from looptap.protocol.errors import MessageError, malformed
 from looptap.protocol.messages import COLUMNS, PACKED, ROWS, SCALARS
+from looptap.protocol.types.built_types import built
 from looptap.protocol.values import extensions, footprint, tensors
 from looptap.protocol.values.column_form import unpack_columns
 from looptap.protocol.values.extensions import MAX_DEPTH, MAX_INTEGER_BITS
@@ -21,8 +22,8 @@ from looptap.streams.values.snapshots import Image
 Scalar: TypeAlias = bool | int | float | str | None
 
 _Decode: TypeAlias = Callable[[bytes | memoryview | msgspec.Raw], Any]
-_decode_scalars = msgspec.msgpack.Decoder(list[Scalar]).decode
-_decode_rows = msgspec.msgpack.Decoder(list[tuple[Scalar, ...]]).decode
+_decode_scalars = msgspec.msgpack.Decoder(built(list[Scalar])).decode
+_decode_rows = msgspec.msgpack.Decoder(built(list[tuple[Scalar, ...]])).decode
 
 
 def unpack_values(form: int, raw: bytes | memoryview | msgspec.Raw) -> list[Any] | ValueColumns:

@@ -1,18 +1,20 @@
 """The public names of looptap and the modules that they are loaded from when they are used."""
 
+from . import testing as testing
 from .agent.agent import Agent as Agent
 from .client.attach import attach as attach
 from .client.attach import runs as runs
-from .client.control.commands import CommandPending as CommandPending
 from .client.control.controls import Controls as Controls
 from .client.control.controls import Outcome as Outcome
 from .client.control.grants import Share as Share
+from .client.control.pending import CommandPending as CommandPending
 from .client.guard.guard import Guard as Guard
 from .client.guard.guard import guard as guard
 from .client.guard.rules import Firing as Firing
 from .client.guard.rules import Rule as Rule
 from .client.run import Run as Run
 from .client.streams.live import LiveStream as LiveStream
+from .integrations.auto.entry import auto as auto
 from .protocol.errors import BadEndpoint as BadEndpoint
 from .protocol.errors import EndpointBusy as EndpointBusy
 from .protocol.errors import EndpointError as EndpointError

@@ -68,11 +68,11 @@ def to_tensorboard(streams: Iterable[Stream], directory: Path) -> int:
     Anything else is left out. The step is the event number. Raises StoreError if there are no numbers.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_count)}.looptap"
+    name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"
     points = (point for stream in streams for point in _points(stream))
     first = next(points, None)
     if first is None:
-        raise StoreError("There are no numbers to export, and TensorBoard's curves are of numbers.")
+        raise StoreError("There are no numbers to export, and TensorBoard's curves need numbers.")
     with (directory / name).open("xb") as file:
         return write(file, first.wall, itertools.chain([first], points))
 
@@ -108,5 +108,3 @@ def _cell(element: Any) -> Any:
     """Return a cell of a text table."""
     text = as_cell_value(element)
     return as_cell(text) if isinstance(text, str) else text
-
-

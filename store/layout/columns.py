@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from looptap.protocol.types.built_types import built
 from looptap.protocol.values.packing import SCALAR_TYPES, pack
 from looptap.protocol.values.unpacking import Scalar, unpack
 from looptap.store.errors import StoreError
@@ -25,7 +26,7 @@ MAX_VALUE_BYTES = 500_000_000
 """Bytes of a value; SQLite's own bound is twice that."""
 
 _json = msgspec.json.Encoder().encode
-_row = msgspec.json.Decoder(tuple[Scalar, ...]).decode
+_row = msgspec.json.Decoder(built(tuple[Scalar, ...])).decode
 _NAN, _TRUE, _FALSE = pack(float("nan")), pack(True), pack(False)
 _INTEGER_LIMIT = 1 << 63
 

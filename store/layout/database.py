@@ -62,7 +62,7 @@ class Database:
         """Return the rows of a query. Raises StoreError if the file cannot be read."""
         try:
             return self._bounded(sql, parameters)
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:  # of an SQL text that no longer is one
             why = "it leads in circles" if self._steps.left < 0 else str(error)
             raise StoreError(f"{self.path} is damaged or cannot be read: {why}.") from None
 
@@ -142,9 +142,9 @@ def connect(path: Path) -> Database:
             # Undoing the unfinished commit of a killed writer needs write access; on read-only media SQLite opens a
             # file only as immutable.
             return _database(path, "mode=rw" if unfinished else "mode=ro&immutable=1")
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError):
             raise StoreError(f"{path} cannot be read: {error}.") from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # of an SQL text that no longer is one
         raise StoreError(f"{path} is damaged: {error}.") from None
 
 

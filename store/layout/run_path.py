@@ -34,10 +34,14 @@ def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int 
     return folder / f"{safe}{f'-rank{rank}' if rank else ''}{SUFFIX}"
 
 
-def kept(pattern: str = "*") -> list[Path]:
-    """Return the files of stored runs whose stems match ``pattern``, newest first."""
+def kept(pattern: str = "*", folder: Path | None = None) -> list[Path]:
+    """Return the files of stored runs whose stems match ``pattern``, newest first.
+
+    They are in ``folder``, by default where `store_path` puts them.
+    """
     try:
-        found = [(_changed(one), one) for one in store_path(".").parent.glob(f"{pattern}{SUFFIX}")]
+        place = store_path(".").parent if folder is None else folder
+        found = [(_changed(one), one) for one in place.glob(f"{pattern}{SUFFIX}")]
     except OSError:
         return []
     return [one for _, one in sorted(found, reverse=True)]

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from looptap.store.errors import StoreError
+from looptap.store.layout.series_view import SERIES
 
 APPLICATION = int.from_bytes(b"ltap", "big")
 """SQLite's application_id of a stored run."""
-SCHEMA_VERSION = 1
-"""The version of the tables, SQLite's user_version. A file of an older one stays readable."""
+SCHEMA_VERSION = 2
+"""The version of the tables, SQLite's user_version: 2 since there are pages. A file of an older one stays readable."""
 
 Select: TypeAlias = Callable[[str], list[tuple[Any, ...]]]
 """Runs one SQL query over a file."""
 
-_LATER = {("streams", "first"), ("commands", "asked")}  # columns missing from files of older versions
-_LATER_TABLES = {"scalars"}  # and tables
+_LATER = {("streams", "first"), ("commands", "asked")}  # columns missing from files of version 1
+_LATER_TABLES = {"scalars", "pages"}  # and tables
 
 TABLES = f"""
 CREATE TABLE run (
@@ -50,6 +51,24 @@ CREATE TABLE items (
     packed,                 -- what a number does not say: a row as a JSON array (text), anything else as msgpack (blob)
     PRIMARY KEY (stream, number)
 ) WITHOUT ROWID;
+CREATE TABLE pages (        -- items in columns, where their values have one type a field; the others are in items
+    stream INTEGER NOT NULL,
+    first INTEGER NOT NULL, -- the number of the first item; those of the next follow
+    count INTEGER NOT NULL,
+    event INTEGER NOT NULL, -- the number of the last event
+    rank INTEGER NOT NULL,
+    clock REAL NOT NULL,    -- what to add to times for seconds since 1970
+    rows INTEGER NOT NULL,  -- 1 if a value is a row of the columns, 0 if it is the only column
+    checksum INTEGER NOT NULL,  -- CRC-32: see looptap.store.layout.pages
+    layout TEXT NOT NULL,   -- a JSON array of [type, offset in columns, texts] for each: "q" int64, "d" float64,
+                            -- "?" a byte 0 or 1, "B" and "H" a uint8 or uint16, the index of a text
+    flags BLOB,             -- a byte for each item, or NULL if all are 0
+    events BLOB NOT NULL,   -- int64, little-endian, as all are; of more than 2 items, two numbers mean the first event
+                            -- and the distance of each to the next
+    times BLOB NOT NULL,    -- seconds of the host's monotonic clock: float64
+    columns BLOB NOT NULL,  -- one after the other, each from a multiple of 8 bytes on
+    PRIMARY KEY (stream, first)
+);
 CREATE TABLE commands (
     id TEXT PRIMARY KEY,
     time REAL NOT NULL,
@@ -71,9 +90,7 @@ CREATE TABLE scalars (      -- the history of scalars, a row for each type of ev
     times BLOB NOT NULL,    -- seconds of the host's monotonic clock: float64
     columns BLOB NOT NULL   -- the float64 of each name in turn, then for each name a byte that is 1 where it has one
 );
-CREATE VIEW series AS
-    SELECT streams.name AS stream, items.number, items.event, rank, time, wall, value, packed
-    FROM items JOIN streams ON streams.id = items.stream WHERE flags & 2 = 0;
+{SERIES}
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
@@ -89,7 +106,7 @@ def check(select: Select, path: Path | str) -> None:
     ((application,),) = select("PRAGMA application_id")
     ((version,),) = select("PRAGMA user_version")
     if application != APPLICATION:
-        raise StoreError(f"{path} is an SQLite database, but no run that looptap has stored.")
+        raise StoreError(f"{path} is an SQLite database, but not a run that looptap has stored.")
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"{path} was written by a newer looptap (version {version} of the file, and this one reads up to "
@@ -97,10 +114,10 @@ def check(select: Select, path: Path | str) -> None:
         )
     if version < 1:
         raise StoreError(f"{path} has the version {version} of a stored run, which never existed: it is damaged.")
-    _check_tables(select, path)
+    _check_tables(select, path, version)
 
 
-def _check_tables(select: Select, path: Path | str) -> None:
+def _check_tables(select: Select, path: Path | str, version: int) -> None:
     """Raise StoreError unless all tables are plain: a view could compute forever."""
     rows = select("SELECT type, name, rootpage FROM sqlite_schema WHERE type <> 'index'")
     made = {str(name).lower(): (kind, page) for kind, name, page in rows}
@@ -109,14 +126,14 @@ def _check_tables(select: Select, path: Path | str) -> None:
             what = "a trigger" if kind == "trigger" else "a virtual table"
             raise StoreError(f"{path} has {what}, {name!r:.60}, and no run that looptap has stored has one.")
     for name, columns in _columns().items():
-        if name not in made and name in _LATER_TABLES:
+        if name not in made and name in _LATER_TABLES and version == 1:
             continue
         if name not in made:
             raise StoreError(f"{path} is damaged: no such table: {name}.")
         if made[name][0] != "table":
             raise StoreError(f"{path} has a {made[name][0]} in place of the table {name}: looptap did not make it.")
         found = {column: hidden for _, column, *_, hidden in select(f"PRAGMA table_xinfo({name})")}
-        missing = [one for one in columns if one not in found and (name, one) not in _LATER]
+        missing = [one for one in columns if one not in found and (version > 1 or (name, one) not in _LATER)]
         computed = [one for one, hidden in found.items() if hidden]
         if missing or computed:
             what = f"lacks the column {missing[0]}" if missing else f"computes the column {computed[0]!r:.60}"

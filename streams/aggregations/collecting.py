@@ -13,7 +13,9 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, ClassVar, Self
 
-from looptap.streams.aggregations.state import Stateful
+import numpy as np
+
+from looptap.streams.aggregations.state import ItemSeries, Stateful
 from looptap.streams.errors import QueryError
 from looptap.streams.values.sizing import DEFAULT_BOUNDS, MISSING, Bounds, as_key, size_of, too_much
 
@@ -78,6 +80,16 @@ class Listing(Collector):
             self._give_up("items")
         else:
             self._items.append(item)
+
+    def extend(self, items: ItemSeries) -> None:
+        """Keep the items, in order."""
+        size = 32 * len(items)
+        fits = self._bytes + size <= self._max_bytes and len(self._items) + len(items) <= self._max_items
+        if fits and isinstance(items, np.ndarray) and items.dtype.kind == "f":
+            self._items += items.tolist()
+            self._bytes += size
+        else:
+            super().extend(items)
 
     def result(self) -> Any:
         """Return the items; raises ``QueryError`` if there were too many."""
@@ -179,7 +191,7 @@ class Distinct(Collector):
 class Largest(Collector):
     """``nlargest(n, xs, key=None)`` as in ``heapq``; earlier items win ties.
 
-    Items are collected until there are as many again as are kept; then the best are selected, and items below the
+    ItemSeries are collected until there are as many again as are kept; then the best are selected, and items below the
     worst of them are rejected immediately.
     """
 

@@ -54,7 +54,7 @@ class Quantile(QuantileSketch):
         self._qs: list[float] = list(q) if not isinstance(q, int | float) else [q]
         for one in self._qs:
             if not 0 <= one <= 1:
-                raise ValueError(f"quantile takes q in 0..1, and q is {one!r}. Write 0.95 for the 95th percentile.")
+                raise ValueError(f"quantile takes q in 0..1, not {one!r}. Write 0.95 for the 95th percentile.")
 
     def result(self) -> Any:
         """Return the quantile, NaN with a NaN item; raises ``StatisticsError`` if empty."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from looptap.streams.aggregations.state import Stateful
+from looptap.streams.aggregations.state import ItemSeries, Stateful
 from looptap.streams.values.sizing import MISSING, size_of
 from looptap.streams.values.torch_interop import on_device
 
@@ -44,6 +44,10 @@ class Length(ScalarReducer):
         """Count the item."""
         self._n += 1
 
+    def extend(self, items: ItemSeries) -> None:
+        """Count the items."""
+        self._n += len(items)
+
     def result(self) -> int:
         """Return the count."""
         return self._n
@@ -66,6 +70,13 @@ class AnyTrue(ScalarReducer):
         """Test the item."""
         if not self._found and item:
             self._found = True
+
+    def extend(self, items: ItemSeries) -> None:
+        """Test the items."""
+        if isinstance(items, np.ndarray):
+            self._found = self._found or bool(items.any())
+        else:
+            super().extend(items)
 
     def result(self) -> bool:
         """Return True if an item was true."""
@@ -90,6 +101,13 @@ class AllTrue(ScalarReducer):
         if self._kept and not item:
             self._kept = False
 
+    def extend(self, items: ItemSeries) -> None:
+        """Test the items."""
+        if isinstance(items, np.ndarray):
+            self._kept = self._kept and bool(items.all())
+        else:
+            super().extend(items)
+
     def result(self) -> bool:
         """Return True if every item was true."""
         return self._kept
@@ -113,6 +131,7 @@ class Maximum(ScalarReducer):
     kept = ("_best", "_item", "_nan", "_device")
     plain: ClassVar[Callable[..., Any]] = max
     _is_better = staticmethod(operator.gt)
+    _best_of: ClassVar[np.ufunc] = np.maximum
 
     def __init__(self, *, key: Callable[[Any], Any] | None = None, default: Any = MISSING) -> None:
         self._key, self._default = key, default
@@ -134,6 +153,18 @@ class Maximum(ScalarReducer):
             self._take_device(item)
         else:
             self._take(item, item)
+
+    def extend(self, items: ItemSeries) -> None:
+        """Compare the items with the best so far."""
+        if self._key is not None or not isinstance(items, np.ndarray):
+            super().extend(items)
+            return
+        self.add(items[0].item())  # which may be a NaN, and counts as one only in this place
+        if items.dtype.kind == "f":
+            items = items[items == items]
+        if len(items):
+            best = items == self._best_of.reduce(items)
+            self.add(items[int(best.argmax())].item())  # the first of equal ones: 0.0 equals -0.0
 
     def _take(self, value: Any, item: Any) -> None:
         if self._best is MISSING:
@@ -196,6 +227,7 @@ class Minimum(Maximum):
     __slots__ = ()
     plain: ClassVar[Callable[..., Any]] = min
     _is_better = staticmethod(operator.lt)
+    _best_of = np.minimum
 
     def _pick(self, held: Any, item: Any) -> Any:
         if isinstance(held, float | int):
@@ -221,6 +253,10 @@ class First(ScalarReducer):
         """Keep the item if it is the first."""
         if self._item is MISSING:
             self._item = item
+
+    def extend(self, items: ItemSeries) -> None:
+        """Keep the first of the items if there was none."""
+        self.add(items[0] if isinstance(items, list) else items[:1].tolist()[0])
 
     def result(self) -> Any:
         """Return the item or the default; raises ``ValueError`` without either."""
@@ -249,6 +285,10 @@ class Last(First):
     def add(self, item: Any) -> None:
         """Keep the item."""
         self._item = item
+
+    def extend(self, items: ItemSeries) -> None:
+        """Keep the last of the items."""
+        self.add(items[-1] if isinstance(items, list) else items[-1:].tolist()[0])
 
     def merge(self, other: Self) -> None:
         """Join the later part."""

@@ -2,7 +2,7 @@
 
 A reducer takes the items of one window, one at a time. Its result equals that of the plain function of the same name
 over a list of them: integers exactly, floats to 1e-12 of the sum of their magnitudes, and an empty window gives what
-Python gives for an empty sequence. Items are snapshots: a reducer keeps references and modifies none.
+Python gives for an empty sequence. ItemSeries are snapshots: a reducer keeps references and modifies none.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import collections
 import functools
 import heapq
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from looptap.streams.aggregations import collecting, distributions, extrema, moments
 from looptap.streams.aggregations.distributions import histogram, median, quantile
 from looptap.streams.aggregations.extrema import first, last
 from looptap.streams.aggregations.moments import mean, stdev, variance
 from looptap.streams.aggregations.sampling import Sampling, sample
+from looptap.streams.aggregations.state import ItemSeries
+from looptap.streams.columns.arithmetic import all_equal_themselves, are_numbers
+from looptap.streams.columns.value_columns import Column, ValueColumns
 from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds, as_key, size_of, too_much
 
 __all__ = [
@@ -52,6 +55,9 @@ class Reducer(Protocol):
     def add(self, item: Any) -> None:
         """Add the next item."""
 
+    def extend(self, items: ItemSeries) -> None:
+        """Add several items, in order."""
+
     def result(self) -> Any:
         """Return the value of the items so far; may be called more than once."""
 
@@ -72,6 +78,30 @@ class Reducer(Protocol):
         """Load the `state` of a reducer of the same call; raises for anything else."""
 
 
+ColumnTest: TypeAlias = "Callable[[Sequence[Column | list[Any]]], bool]"
+
+
+def _any(columns: Sequence[Column | list[Any]]) -> bool:
+    return True
+
+
+def _numbers(columns: Sequence[Column | list[Any]]) -> bool:
+    return len(columns) == 1 and are_numbers(columns[0])
+
+
+def _kept(columns: Sequence[Column | list[Any]]) -> bool:
+    """Return True without a NaN: Python finds one among others by its identity."""
+    return all(all_equal_themselves(column) for column in columns)
+
+
+def _kept_numbers(columns: Sequence[Column | list[Any]]) -> bool:
+    return _numbers(columns) and _kept(columns)
+
+
+def _pairs(columns: Sequence[Column | list[Any]]) -> bool:
+    return len(columns) == 2 and _kept(columns) and are_numbers(columns[1])
+
+
 @dataclass(frozen=True)
 class ReducerSpec:
     """A reducer's name, its factory, and the plain function with the same result.
@@ -85,6 +115,8 @@ class ReducerSpec:
     plain: Callable[..., Any]
     sequence: int = 0
     bounded: bool = False
+    takes: ColumnTest | None = None
+    """Whether columns of items may stand for the items; None: never."""
 
     def maker(self, *args: Any, bounds: Bounds = DEFAULT_BOUNDS, **kwargs: Any) -> Callable[[], Reducer]:
         """Return a factory of reducers for the call's arguments except the sequence.
@@ -153,6 +185,28 @@ class GroupBy:
         before = group.nbytes()
         group.add(value)
         self._hold(group.nbytes() - before)
+
+    def extend(self, items: ItemSeries) -> None:
+        """Add pairs, in order."""
+        if isinstance(items, ValueColumns) and self._make().constant and items.types[1] != "bool":
+            self._add_numbers(items)
+        else:
+            for item in items if isinstance(items, list) else items.tolist():
+                self.add(item)
+
+    def _add_numbers(self, pairs: ValueColumns) -> None:
+        """Add the numbers of each key together, the keys in the order of their arrival."""
+        by_key: dict[Any, list[Any]] = {}
+        for key, value in pairs.tolist():
+            values = by_key.get(key)
+            if values is None:
+                by_key[key] = values = []
+            values.append(value)
+        for key, values in by_key.items():
+            group = None if self._passed else self._groups.get(key) or self._open(key)
+            if group is None:
+                return
+            group.extend(values)
 
     def _open(self, key: Any) -> Reducer | None:
         if len(self._groups) >= self._bounds.keys:
@@ -232,30 +286,30 @@ def group_by(pairs: Iterable[tuple[Any, Any]], reducer: Callable[..., Any]) -> d
 REDUCERS: dict[str, ReducerSpec] = {
     spec.name: spec
     for spec in (
-        ReducerSpec("len", extrema.Length, len),
-        ReducerSpec("any", extrema.AnyTrue, any),
-        ReducerSpec("all", extrema.AllTrue, all),
-        ReducerSpec("min", extrema.Minimum, min),
-        ReducerSpec("max", extrema.Maximum, max),
-        ReducerSpec("sum", moments.Sum, sum),
-        ReducerSpec("mean", moments.Mean, mean),
-        ReducerSpec("variance", moments.Variance, variance),
-        ReducerSpec("stdev", moments.Deviation, stdev),
-        ReducerSpec("median", distributions.Median, median),
-        ReducerSpec("quantile", distributions.Quantile, quantile),
-        ReducerSpec("histogram", distributions.Histogram, histogram, bounded=True),
-        ReducerSpec("first", extrema.First, first),
-        ReducerSpec("last", extrema.Last, last),
-        ReducerSpec("list", collecting.Listing, list, bounded=True),
-        ReducerSpec("tuple", collecting.TupleListing, tuple, bounded=True),
-        ReducerSpec("set", collecting.Distinct, set, bounded=True),
-        ReducerSpec("sorted", collecting.Sorting, sorted, bounded=True),
-        ReducerSpec("nlargest", collecting.Largest, heapq.nlargest, 1, bounded=True),
-        ReducerSpec("nsmallest", collecting.Smallest, heapq.nsmallest, 1, bounded=True),
-        ReducerSpec("sample", Sampling, sample, bounded=True),
-        ReducerSpec("Counter", collecting.Counting, collections.Counter, bounded=True),
+        ReducerSpec("len", extrema.Length, len, takes=_any),
+        ReducerSpec("any", extrema.AnyTrue, any, takes=_numbers),
+        ReducerSpec("all", extrema.AllTrue, all, takes=_numbers),
+        ReducerSpec("min", extrema.Minimum, min, takes=_numbers),
+        ReducerSpec("max", extrema.Maximum, max, takes=_numbers),
+        ReducerSpec("sum", moments.Sum, sum, takes=_numbers),
+        ReducerSpec("mean", moments.Mean, mean, takes=_numbers),
+        ReducerSpec("variance", moments.Variance, variance, takes=_numbers),
+        ReducerSpec("stdev", moments.Deviation, stdev, takes=_numbers),
+        ReducerSpec("median", distributions.Median, median, takes=_numbers),
+        ReducerSpec("quantile", distributions.Quantile, quantile, takes=_numbers),
+        ReducerSpec("histogram", distributions.Histogram, histogram, bounded=True, takes=_numbers),
+        ReducerSpec("first", extrema.First, first, takes=_numbers),
+        ReducerSpec("last", extrema.Last, last, takes=_numbers),
+        ReducerSpec("list", collecting.Listing, list, bounded=True, takes=_kept),
+        ReducerSpec("tuple", collecting.TupleListing, tuple, bounded=True, takes=_kept),
+        ReducerSpec("set", collecting.Distinct, set, bounded=True, takes=_kept),
+        ReducerSpec("sorted", collecting.Sorting, sorted, bounded=True, takes=_kept),
+        ReducerSpec("nlargest", collecting.Largest, heapq.nlargest, 1, bounded=True, takes=_kept_numbers),
+        ReducerSpec("nsmallest", collecting.Smallest, heapq.nsmallest, 1, bounded=True, takes=_kept_numbers),
+        ReducerSpec("sample", Sampling, sample, bounded=True, takes=_kept),
+        ReducerSpec("Counter", collecting.Counting, collections.Counter, bounded=True, takes=_kept),
         ReducerSpec("reduce", collecting.Fold, functools.reduce, 1, bounded=True),
-        ReducerSpec("group_by", GroupBy, group_by, bounded=True),
+        ReducerSpec("group_by", GroupBy, group_by, bounded=True, takes=_pairs),
     )
 }
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from looptap.streams.aggregations.state import PARTS, Stateful
+from looptap.streams.aggregations.state import PARTS, ItemSeries, Stateful
 from looptap.streams.values.sizing import as_number
 
 MAX_EXACT_NUMBERS = 4096
@@ -55,6 +55,19 @@ class QuantileSketch(Stateful):
         buffer.append(item)
         if len(buffer) > MAX_EXACT_NUMBERS:
             self._compress()
+
+    def extend(self, items: ItemSeries) -> None:
+        """Add numbers, in order."""
+        if not isinstance(items, np.ndarray):
+            super().extend(items)
+            return
+        start, numbers = 0, items.tolist()
+        while start < len(numbers):
+            end = start + MAX_EXACT_NUMBERS + 1 - len(self._buffer)
+            self._buffer.extend(numbers[start:end])
+            start = end
+            if len(self._buffer) > MAX_EXACT_NUMBERS:
+                self._compress()
 
     @property
     def exact(self) -> bool:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
+from numpy.typing import NDArray
+
+from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.values.sizing import MISSING
 
+ItemSeries: TypeAlias = "list[Any] | NDArray[Any] | ValueColumns"
+"""Several items: an array or columns stand for a list."""
 PARTS: dict[str, Callable[..., Any]] = {}
 """Functions that create an object in a state from its tagged list; the object's module registers each."""
 
@@ -32,6 +37,23 @@ class Stateful:
     kept: ClassVar[tuple[str, ...]] = ()
     """The attributes that depend on the items; the others depend on the constructor call."""
     mergeable: bool
+
+    def add(self, item: Any) -> None:
+        """Add the next item."""
+        raise NotImplementedError
+
+    def extend(self, items: ItemSeries) -> None:
+        """Add several items, in order.
+
+        >>> from looptap.streams.aggregations.registry import REDUCERS
+        >>> total = REDUCERS["sum"].create()
+        >>> total.extend([1, 2, 3])
+        >>> total.result()
+        6
+        """
+        add = self.add
+        for item in items if isinstance(items, list) else items.tolist():
+            add(item)
 
     @property
     def sendable(self) -> bool:

@@ -154,10 +154,18 @@ class ValueColumns(Sequence[Any]):
 
     def like(self, other: ValueColumns) -> bool:
         """Return True if both hold values of the same shape and types."""
-        return self.rows == other.rows and self.types == other.types
+        mine, its = self.columns, other.columns
+        return self.rows == other.rows and len(mine) == len(its) and all(map(_alike, mine, its))
 
     def _make(self, items: list[Any]) -> tuple[Any, ...]:
         return tuple(items) if self.row_type is None else tuple.__new__(self.row_type, items)
+
+
+def _alike(one: Column, other: Column) -> bool:
+    """Return True if both have items of the same type."""
+    if isinstance(one, TextColumn) or isinstance(other, TextColumn):
+        return type(one) is type(other)
+    return one.dtype is other.dtype or one.dtype.kind == other.dtype.kind
 
 
 def as_columns(values: Sequence[Any]) -> ValueColumns | None:

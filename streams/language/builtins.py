@@ -19,6 +19,7 @@ import numpy as np
 from looptap.streams.aggregations.registry import REDUCERS
 from looptap.streams.preserving.probing import probe
 from looptap.streams.values.checks import HELPERS
+from looptap.streams.values.modules.module_read import OUTSIDE
 
 _BUILTINS = {name: value for name, value in vars(builtins).items() if not name.startswith("_")}
 
@@ -43,7 +44,8 @@ def names(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     space.update({"math": math, "statistics": statistics, "itertools": itertools, "functools": functools})
     space.update({"operator": operator, "collections": collections, "heapq": heapq, "np": np, "numpy": np})
     space.update({name: spec.plain for name, spec in REDUCERS.items()})
-    space.update({"accumulate": itertools.accumulate, "ema": ema, "probe": probe, **HELPERS, **(extra or {})})
+    space.update({"accumulate": itertools.accumulate, "ema": ema, "probe": probe, **HELPERS, **OUTSIDE})
+    space.update(extra or {})
     if "torch" in sys.modules:
         space["torch"] = sys.modules["torch"]
     return space

@@ -25,14 +25,16 @@ from looptap.streams.expressions import (
     names_in,
     names_read,
     nearest,
+    observables_in,
     rewrite,
     texts_in,
 )
 from looptap.streams.language import builtins
-from looptap.streams.language.column_form import bare_names
+from looptap.streams.language.column_form import bare_names, mapped_form, sequence_form
 from looptap.streams.language.copyable import numbers_of
 from looptap.streams.language.extraction import Extraction, StreamingExtractor, called_name, plain_name
-from looptap.streams.operators.pipeline import BareNames, Mapped, Pipeline, Reducing
+from looptap.streams.operators.pipeline import Mapped, Pipeline
+from looptap.streams.operators.reducing import Reducing
 from looptap.streams.operators.slots import Items
 from looptap.streams.operators.stages import collected_events, collected_values
 from looptap.streams.operators.trust import GUARDED, Sight, sight_of
@@ -137,23 +139,25 @@ class _Compiler:
             if not names & self.shadowed:
                 return None
             self.known |= names
-            self.parts.slots.clear()
+            self.parts.slots, self.parts.sliding = [], {}
             sequence = Items(self.expression(body), one=True)
             pipeline.slots = tuple(self.parts.slots)
             self.judged(pipeline, body)
-            pipeline.bare = self.bare(body)
+            self.in_columns(pipeline, body)
             return sequence
 
         pipeline = Mapped(
             self.text.text, self.spec.window, self.spec.every, self.spec.throttle, sequence,
             tuple(self.parts.slots), rebind,
         )  # fmt: skip
-        pipeline.bare = self.bare(body)
+        self.in_columns(pipeline, body)
         return self.described(pipeline, body, ["at each event: " + self.text.segment(body)])
 
-    def bare(self, body: ast.expr) -> BareNames | None:
-        """Return the observables that ``body`` is a row of, or the only one; else None."""
-        return bare_names(body, self.alias, self.known, set(self.names))
+    def in_columns(self, pipeline: Pipeline, body: ast.expr) -> None:
+        """Set what the pipeline does with many events at once."""
+        if self.parts.of_events:
+            pipeline.bare = bare_names(body, self.alias, self.known, set(self.names))
+            pipeline.form = mapped_form(body, self.alias, self.known, self.names, self.parts.sliding)
 
     def sequence_wanted(self, call: ast.Call, given: ast.expr) -> None:
         """Raise an error for `ema(loss, 0.1)`, whose argument is a single item."""
@@ -161,7 +165,7 @@ class _Compiler:
             item, shown = self.spec.item, self.text.segment(given)
             what = shown if isinstance(given, ast.Attribute) or shown == item else f"{item}.{shown}"
             raise self.text.error(
-                f"{called_name(call)} goes over a sequence, and {shown!r} is read at a single item.", given,
+                f"{called_name(call)} needs a sequence, but {shown!r} is read at a single item.", given,
                 f"Put ({what} for {item} in {self.spec.source}) there.",
             )  # fmt: skip
 
@@ -201,6 +205,7 @@ class _Compiler:
             self.text.text, self.spec.window, self.spec.every, self.spec.throttle, items,
             tuple(self.parts.slots), lambda item: None,
         )  # fmt: skip
+        pipeline.form = sequence_form(body, self.is_source, self.names) if self.parts.of_events else None
         shown = ["as they come, at each event: " + self.text.segment(body)]
         return self.described(pipeline, body, shown)
 
@@ -259,22 +264,21 @@ class _Compiler:
         return self.text.error(f"unknown function {node.id!r}.", node, hint)
 
     def described(self, pipeline: Pipeline, body: ast.expr, explanation: list[str]) -> Pipeline:
-        pipeline.explanation = explanation
-        pipeline.fields = _fields(body, self.text)
-        pipeline.latest = self.parts.latest
+        pipeline.explanation, pipeline.fields = explanation, _fields(body, self.text)
+        pipeline.latest, pipeline.module_reads = self.parts.latest, tuple(self.parts.module_reads.values())
         pipeline.reads = frozenset(names_read(body) | {n.id for n in free_names(body)})
         texts = {n.value for n in ast.walk(body) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         pipeline.mentions, pipeline.hands_over = pipeline.reads | texts, _hands_over(body)
         free = {n.id for n in free_names(body)} - {self.spec.source, self.alias}
+        pipeline.observed = observables_in(body, self.alias if pipeline.mapped else self.spec.item)
         pipeline.language = frozenset(free & {*self.names, "recent", "latest"} - self.known)
         pipeline.explanation.append(self.judged(pipeline, body))
-        if pipeline.sight is not None:
+        if pipeline.sight is not None and not pipeline.module_reads:
             pipeline.numbers = numbers_of(body, free - pipeline.language, pipeline.language)
         if self.parts.conditions:
             shown = ", ".join(dict.fromkeys(self.parts.conditions))
-            pipeline.explanation.append(
-                f"{shown}: read in Python at each event; on a device tensor this waits for the device"
-            )
+            said = f"{shown}: read in Python at each event; on a device tensor this waits for the device"
+            pipeline.explanation.append(said)
         return pipeline
 
     def judged(self, pipeline: Pipeline, body: ast.expr) -> str:
@@ -344,7 +348,7 @@ def _defined(spec: QuerySpec) -> Callable[..., Any]:
         # An operator's query is code in the job by design (docs/security.md); it comes from no other source.
         exec(compile(str(spec.code), "<query def>", "exec"), names)
     except Exception as error:
-        raise QueryError(f"this function cannot be defined: {error}.", str(spec.code)) from None
+        raise QueryError(f"this function cannot be compiled: {error}.", str(spec.code)) from None
     made = [value for name, value in names.items() if name not in before and inspect.isfunction(value)]
     if len(made) != 1:
         raise QueryError("the text of a function defines exactly one.", str(spec.code))
@@ -356,7 +360,7 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
     try:
         parameters = list(inspect.signature(code).parameters.values())
     except (TypeError, ValueError):
-        raise QueryError(f"{name} has no signature to look at; wrap it: lambda e: {name}(e.loss).") from None
+        raise QueryError(f"{name} has no signature that can be read; wrap it: lambda e: {name}(e.loss).") from None
     if isinstance(code, type):
         raise QueryError(
             f"{name} is a class; a query is text or a function.",
@@ -385,7 +389,7 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
     else:
         pipeline = Mapped(name, window, every, throttle, Items(code, one=True), (), lambda item: None)
         pipeline.explanation = [f"at each event: {name}(event)"]
-    pipeline.reads = reads
+    pipeline.reads, pipeline.observed = reads, (reads | texts) - {*builtins.names(), *getattr(code, "__globals__", ())}
     pipeline.mentions, pipeline.hands_over, pipeline.function = reads | texts, True, code
     pipeline.explanation.append(GUARDED.format(name))
     return pipeline

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 from looptap.streams.aggregations.registry import REDUCERS, Bounds, Reducer
+from looptap.streams.columns.evaluation import Node
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import (
     COMPREHENSIONS,
@@ -20,8 +21,9 @@ from looptap.streams.expressions import (
     rewrite,
     targets,
 )
+from looptap.streams.language.column_form import IsSource, sequence_form
 from looptap.streams.operators.pipeline import Latest
-from looptap.streams.operators.slots import Items, SlidingSlot, Slot
+from looptap.streams.operators.slots import Items, SlidingSlot, Slot, SlotColumns
 from looptap.streams.operators.stages import (
     FoldStage,
     as_made_by,
@@ -32,8 +34,8 @@ from looptap.streams.operators.stages import (
     uncopied,
 )
 from looptap.streams.operators.trust import unknown_call
+from looptap.streams.values.modules.module_read import ModuleRead, module_read, reads_modules
 
-IsSource: TypeAlias = Callable[[ast.expr, frozenset[str]], bool]
 _MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
 _STACKED = {"sum", "min", "max", "len", "any", "all", "mean", "stdev", "variance", "first", "last"}
 _COUNTED = {"len", "reduce"}  # the reducers that take bare events
@@ -57,17 +59,19 @@ class StreamingExtractor:
         self.text, self.names, self.per_event, self.bounds = text, names, per_event, bounds
         self.of_events = of_events  # items are events, not values as in a stream
         self.slots: list[SlidingSlot] = []  # of recent(n)
+        self.sliding: dict[int, Node] = {}  # what they give at many events, by the identity of the part
         self.latest: list[Latest] = []
+        self.module_reads: dict[str, ModuleRead] = {}
         self.conditions: list[str] = []
         self.collects = False  # whether whole observables of events are kept
         self._places = 0
 
-    def place(self, read: Callable[[], Any]) -> ast.expr:
+    def place(self, read: Callable[..., Any], *given: ast.expr) -> ast.expr:
         """Return a call of ``read``, to replace a part of the query."""
         self._places += 1
         name = f"__part{self._places}"
         self.names[name] = read
-        return ast.Call(ast.Name(name, ast.Load()), [], [])
+        return ast.Call(ast.Name(name, ast.Load()), [*given], [])
 
     # ------------------------------------------------------------ sequences
 
@@ -98,8 +102,7 @@ class StreamingExtractor:
 
     def _stage(self, node: Comprehension, bound: frozenset[str]) -> Items:
         """Return the comprehension, applied to the one item of a push."""
-        item: ast.expr
-        item = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
+        item: ast.expr = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
         first = node.generators[0]
         if len(node.generators) == 1 and isinstance(first.target, ast.Name):
             name, body = first.target.id, self.per_event(item, bound)
@@ -112,13 +115,11 @@ class StreamingExtractor:
         one_item = ast.Tuple([ast.Name("__item", ast.Load())], ast.Load())
         generators = [
             ast.comprehension(
-                g.target,
-                one_item if i == 0 else self.per_event(g.iter, bound),
-                [self.per_event(c, bound) for c in g.ifs],
-                0,
+                g.target, one_item if i == 0 else self.per_event(g.iter, bound),
+                [self.per_event(c, bound) for c in g.ifs], 0,
             )
             for i, g in enumerate(node.generators)
-        ]
+        ]  # fmt: skip
         listed = ast.ListComp(self.per_event(item, bound), generators)
         return Items(function("__item", ast.copy_location(listed, node), self.text, self.names), one=False)
 
@@ -182,9 +183,7 @@ class StreamingExtractor:
             return None
         others = [a for i, a in enumerate(node.args) if i != spec.sequence]
         handed = [*others, *(k.value for k in node.keywords)]
-        if any(n.id in bound for part in handed for n in free_names(part)):
-            return None
-        if any(_contains(part, is_source, bound) for part in handed):
+        if any(_contains(part, is_source, bound) or bound & {n.id for n in free_names(part)} for part in handed):
             return None
         items = self.sequence(node.args[spec.sequence], is_source, bound)
         if items is not None and items.bare and name in _OF_VALUES and not any(k.arg == "key" for k in node.keywords):
@@ -236,6 +235,8 @@ class StreamingExtractor:
                     f"{ast.unparse(node)} alone is not a value.", node,
                     "mean(e.loss for e in recent(100)), latest('epoch').error",
                 )  # fmt: skip
+            if isinstance(node, ast.Call) and reads_modules(node, bound | inner, self.names):
+                return self._module_read(node, bound | inner)
             size = self._recent_in(node)
             if size is None:
                 return None
@@ -245,6 +246,14 @@ class StreamingExtractor:
             return new
 
         return rewrite(body, hook)
+
+    def _module_read(self, node: ast.Call, bound: frozenset[str]) -> ast.expr:
+        try:
+            read = module_read(node, self.of_events)
+        except ValueError as error:
+            raise self.text.error(str(error), node, "activations('encoder.layer.3')") from None
+        read = self.module_reads.setdefault(str(read), read)
+        return self.place(read.get, *(self.recent_and_latest(part, bound) for part in node.args[1:]))
 
     def _recent_in(self, node: ast.expr) -> int | None:
         """Return n if ``node`` is a reduction or sequence over `recent(n)`, else None."""
@@ -309,6 +318,10 @@ class Extraction:
         if reduction is not None:
             name, items, make = reduction
             slot = self.slot(node, items, make, name in _STACKED)
+            assert isinstance(node, ast.Call)
+            slot.columns = None if bound else self.columns(node, name)
+            if isinstance(slot, SlidingSlot):
+                self.parts.sliding[id(node)] = slot.values
             self.explanation.append(f"streams: {shown}")
             return self.parts.place(slot.result)
         if self.parts.of_events and self.is_source(node, bound):
@@ -324,6 +337,17 @@ class Extraction:
         slot = self.slot(node, items_, REDUCERS["list"].maker(bounds=self.parts.bounds), False)
         self._collects(shown)
         return self.parts.place(as_made_by(node, slot.result))
+
+    def columns(self, call: ast.Call, name: str) -> SlotColumns | None:
+        """Return how the reducer called ``name`` takes many events at once, or None."""
+        spec = REDUCERS[name]
+        # The third argument of nlargest(n, xs, f) is a key.
+        keyed = any(k.arg == "key" for k in call.keywords) or len(call.args) > 2 > spec.sequence > 0
+        slides = name in ("sum", "mean") and len(call.args) == 1 and not call.keywords
+        if spec.takes is None or keyed or not self.parts.of_events or not (slides or self.size is None):
+            return None
+        form = sequence_form(call.args[spec.sequence], self.is_source, self.parts.names, counted=name == "len")
+        return None if form is None else SlotColumns(form, spec.takes)
 
     def slot(self, node: ast.expr, items: Items, make: Callable[[], Reducer], merges: bool) -> Slot | SlidingSlot:
         """Return a new slot for the sequence in ``node``."""

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from looptap.streams.aggregations.registry import Reducer
+from looptap.streams.columns.evaluation import ColumnSource
 from looptap.streams.errors import QueryError
 from looptap.streams.language.compiler import QuerySpec, compile_query
-from looptap.streams.operators.pipeline import Output, Pipeline, Reducing
+from looptap.streams.operators.pipeline import Output, Pipeline
+from looptap.streams.operators.reducing import Reducing
 from looptap.streams.operators.slots import Slot
 from looptap.streams.operators.windows import Count, Seconds, Sliding
 
@@ -60,6 +62,9 @@ class RankWindowStage(Reducing):
             return outputs
         self._ready += tuple(outputs)
         return self.flush(now)
+
+    def in_columns(self, events: ColumnSource) -> None:
+        """Return None: its windows follow the numbers of events."""
 
     def _value(self) -> Output:
         flags, value = super()._value()

@@ -7,12 +7,15 @@ for a device. It fires when it *becomes* true: a loss that stays NaN is one inci
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from looptap.streams.columns.evaluation import ColumnSource
 from looptap.streams.errors import QueryError
 from looptap.streams.events import EventSnapshot
-from looptap.streams.operators.pipeline import Pipeline
+from looptap.streams.operators.pipeline import Mapped, Pipeline
 
 Record = TypeVar("Record")
 
@@ -64,6 +67,26 @@ class FlightRecorder(Generic[Record]):
             return [(False, record)]
         self._hold(record, size)
         return []
+
+    def pass_by(self, events: ColumnSource, last: Callable[[int], Sequence[Record]], size: int) -> bool:
+        """Do what `push` does at many events; False if one may meet the condition.
+
+        Then nothing has changed. ``last`` returns the last records of so many, of ``size`` bytes each.
+        """
+        condition = self.condition
+        form = condition.column_form() if isinstance(condition, Mapped) and condition.every == 1 else None
+        if form is None or self._was_true or self._left or not condition.look_ahead(events):
+            return False
+        found = form.evaluate(events)
+        if found is None or found.kept is not None or not found.single:
+            return False
+        (column,) = found.columns
+        if not isinstance(column, np.ndarray) or column.any():
+            return False
+        condition.advance()
+        for record in last(min(self._before, len(events))):
+            self._hold(record, size)
+        return True
 
     def _hold(self, record: Record, size: int) -> None:
         self.held.append((record, size))

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from looptap.streams.aggregations.registry import REDUCERS
 from looptap.streams.values.checks import HELPERS
+from looptap.streams.values.modules.module_read import KINDS
 
 MAX_POSITIONAL_ARGUMENTS = 99
 """Positional arguments of a function that writes to none of them."""
@@ -25,7 +26,7 @@ BUILTINS = _words(
     "list map max min next oct ord pow range repr reversed round set slice sorted str sum tuple zip isinstance"
 )
 MODEL_HELPERS, OPTIMIZER_HELPERS = {"layer_norms", "layer_histograms"}, {"lr"}
-NAMES = BUILTINS | set(REDUCERS) | (set(HELPERS) - MODEL_HELPERS - OPTIMIZER_HELPERS) | {"accumulate", "ema"}
+NAMES = BUILTINS | set(REDUCERS) | (set(HELPERS) - MODEL_HELPERS - OPTIMIZER_HELPERS) | {"accumulate", "ema", *KINDS}
 COLUMN_HELPERS = frozenset({"batch_topk", "batch_bottomk", "batch_sample"})
 """Helpers with arbitrary keywords, which name the columns of a row."""
 OPERATORS = _words(

@@ -9,25 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from looptap.streams.expressions import format_error
-from looptap.streams.flags import ERROR, PARTIAL
-from looptap.streams.operators.slots import Feed, Items, SlidingSlot, Slot
+from looptap.streams.columns.evaluation import BareNames, ColumnForm, ColumnSource
+from looptap.streams.operators.slots import Feed, Items, SlidingSlot
 from looptap.streams.operators.trust import Sight
-from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, Window
-
-INTERRUPTED = "Ctrl-C fell into the evaluation of this window: it has no value."
+from looptap.streams.operators.windows import Count, Seconds, Window
+from looptap.streams.values.modules.module_read import ModuleRead
 
 Output = tuple[int, Any]
-
-
-class BareNames(NamedTuple):
-    """A query that only names observables: its values are these, as they are."""
-
-    names: tuple[str, ...]
-    single: bool
-    """True for one value, False for a row."""
 
 
 class Latest:
@@ -60,15 +50,18 @@ class Pipeline:
         """The paths that it reads of an event, if it is harmless where these are plain."""
         self.reads: frozenset[str] = frozenset()
         self.mentions: frozenset[str] = frozenset()  # names and texts in code not known to be harmless
+        self.observed: frozenset[str] = frozenset()  # names that it probably reads of an event
         self.hands_over = False  # whether it passes an event to other code, which may read all of it
         self.function: Callable[..., Any] | None = None  # the Python function that was compiled
         self.language: frozenset[str] = frozenset()  # names of the language that it uses and an observable may hide
         self.numbers: frozenset[str] | None = None  # all names that it reads, if it is arithmetic
         self.bare: BareNames | None = None
+        self.form: ColumnForm | None = None  # which gives the values of many events at once, if mapped
         self.latest: list[Latest] = []
+        self.module_reads: tuple[ModuleRead, ...] = ()  # what hooks on modules give it
         self.expects: frozenset[str] = frozenset()  # observables that it probably reads of collected events
         self.failure: str | None = None  # error of the open window, yielded in place of its value
-        self.on_failure: Callable[[], None] | None = None
+        self.on_failure: Callable[[Exception], None] | None = None
         self.skipped = 0
         self.events = 0  # of the open window
         self.partial = False
@@ -80,6 +73,23 @@ class Pipeline:
         """True if the query is harmless where the values that it reads are plain."""
         return self.sight is not None
 
+    @property
+    def forgetful(self) -> bool:
+        """True if its outputs depend on the open window alone, or on one event."""
+        return not (self.throttle or self.latest)
+
+    def agrees(self, other: Pipeline) -> bool:
+        """Return True if both will yield the same: their open windows are equal.
+
+        The other one is `forgetful`, has the same code and has seen the same events since.
+        """
+        clean = not (self.partial or other.partial) and self.failure is other.failure is None
+        return clean and self.events == other.events
+
+    def continue_from(self, other: Pipeline) -> None:
+        """Continue the open window of ``other``, `forgetful` and of the same code."""
+        self.events, self.partial, self.failure = other.events, other.partial, other.failure
+
     def explain(self) -> str:
         """Describe which parts of the query stream or are collected, and when it yields."""
         return "\n".join([*self.explanation, *self.notes])
@@ -87,6 +97,13 @@ class Pipeline:
     def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Return the outputs of this event. A mapped query raises its own errors."""
         raise AssertionError("a pipeline is Mapped or Reducing")
+
+    def look_ahead(self, events: ColumnSource) -> bool:
+        """Prepare for the values at many events at once; False if that is not possible."""
+        return True
+
+    def advance(self) -> None:
+        """Go on behind the events of `look_ahead`."""
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
         """End the window (flag B) and return the outputs."""
@@ -142,14 +159,38 @@ class Mapped(Pipeline):
         self.sequence, self.slots = sequence, slots
         self._rebind: Callable[[Any], Items | None] | None = rebind
         self.restarts = bool(sequence.resets)
-        self._plain = sequence.one and not slots and not self.restarts and not throttle
+        self._plain = not self.restarts and not throttle
+
+    @property
+    def forgetful(self) -> bool:
+        """True if its outputs depend on one event."""
+        return super().forgetful and not (self.slots or self.restarts)
 
     def feed(self) -> Feed | None:
         """Return the function that `push` calls if that is all it does, else None.
 
         Also None before the first event. Callers check ``every`` themselves.
         """
-        return self.sequence.feed if self._plain and self._rebind is None else None
+        bare = self._plain and not self.slots and self._rebind is None
+        return self.sequence.feed if self.sequence.one and bare else None
+
+    def column_form(self) -> ColumnForm | None:
+        """Return the form that does what `push` does, for many events; else None.
+
+        Also None before the first event. Callers check ``every`` themselves, and call `look_ahead` before it and
+        `advance` after it.
+        """
+        slides = all(slot.columns is not None for slot in self.slots)
+        return self.form if self._plain and slides and self._rebind is None else None
+
+    def look_ahead(self, events: ColumnSource) -> bool:
+        """Compute what sliding parts give at events; False if only one by one."""
+        return all(slot.look_ahead(events) for slot in self.slots)
+
+    def advance(self) -> None:
+        """Let sliding parts take the events of `look_ahead`."""
+        for slot in self.slots:
+            slot.advance()
 
     def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
         """Evaluate the query at this event. Raises what its expression raises."""
@@ -185,160 +226,3 @@ class Mapped(Pipeline):
         if over or (isinstance(window, Count) and self.events == window.size):
             self.flush(now)
         self.events += 1
-
-
-class Reducing(Pipeline):
-    """A query that yields when its window closes or, if sliding, at every event."""
-
-    mapped = False
-
-    def __init__(
-        self,
-        text: str,
-        window: Window,
-        every: int,
-        throttle: float,
-        slots: Sequence[Slot | SlidingSlot],
-        inner: Sequence[SlidingSlot],
-        finish: Callable[[], Any],
-    ) -> None:
-        super().__init__(text, window, every, throttle)
-        self.slots, self.inner, self.finish = slots, inner, finish
-        # The kind of window, unpacked because it is needed at each event.
-        self._count = window.size if isinstance(window, Count) else math.inf
-        self._seconds = window.size if isinstance(window, Seconds) else 0.0
-        self._slides = window.size if isinstance(window, Sliding) else 0
-        # Steps that Ctrl-C may interrupt: the window's time is over, its output is in `_ready`, and outputs are
-        # pending there until `push` or `flush` returns them.
-        self._time_over = self._closing = False
-        self._ready: tuple[Output, ...] = ()
-        self._events_at_last_gap = 0  # events of a sliding window when it last missed some
-
-    def push(self, item: Any, number: int = 0, now: float = 0.0) -> Sequence[Output]:
-        """Push the event into every part; return the outputs of windows that this ends.
-
-        Errors become outputs.
-        """
-        if self.every != 1 and number % self.every:
-            return ()
-        if self._seconds:
-            self._time_over = self._elapsed(now, self._seconds)
-            if self._time_over:
-                self._end(now)
-                self._time_over = False
-        self.events += 1
-        if self.failure is None:
-            try:
-                if self.inner:
-                    for inner in self.inner:
-                        inner.push(item)
-                for slot in self.slots:
-                    slot.push(item)
-            except Exception as error:  # this window is lost; the next one starts clean
-                self.failure = format_error(error, self.text)
-                if self.on_failure is not None:
-                    self.on_failure()
-            except BaseException:  # Ctrl-C, which may have come between two steps of a reducer
-                self.failure = INTERRUPTED
-                for inner in self.inner:
-                    inner.reset()
-                raise
-        if self._slides:
-            return self._sliding(now)
-        if self.events >= self._count:
-            self._end(now)
-        return self._take_ready() if self._ready else ()
-
-    def flush(self, now: float = 0.0) -> Sequence[Output]:
-        """Yield the window unless empty or sliding, and begin the next."""
-        self._end(now)
-        return self._take_ready()
-
-    def _end(self, now: float) -> None:
-        """Move the window's value to `_ready` and begin the next; can be resumed."""
-        if not self._closing:
-            if not self.events or self._slides:
-                return
-            output = self._value()
-            due = not self.throttle or self._due(now)
-            # No call until the return, so no Ctrl-C can come between these steps.
-            self._closing = True
-            if due:
-                self._ready += (output,)
-        self._reset()
-
-    def _take_ready(self) -> Sequence[Output]:
-        outputs, self._ready = self._ready, ()
-        return outputs
-
-    def end_windows_elsewhere(self) -> None:
-        """Leave it to a subclass to end windows by count or seconds."""
-        self._count, self._seconds = math.inf, 0.0
-
-    def yields(self, now: float) -> bool:
-        """Return True if an event at this time may yield a value."""
-        return self._slides > 0 and super().yields(now)
-
-    def recover(self, now: float) -> Sequence[Output]:
-        """Restore the state after Ctrl-C in `push` or `flush`; return their outputs."""
-        missed = True
-        if self._slides:
-            if self.failure is not None:
-                self._reset()
-        elif self._time_over or self._closing or self.events >= self._count:
-            missed, self._time_over = self._time_over, False
-            self._end(now)
-        if missed:
-            self.begin(partial=True)
-        return self._take_ready()
-
-    def begin(self, partial: bool) -> None:
-        """Flag the open window as partial if it lacks events."""
-        self.partial, self._events_at_last_gap = partial, self.events
-
-    def merge(self, later: Reducing) -> None:
-        """Merge the open window of another rank or of a later part of the window.
-
-        Raises TypeError if a part of the query cannot be merged.
-        """
-        for mine, other in zip(self.slots, later.slots, strict=True):
-            if not isinstance(mine, Slot) or not isinstance(other, Slot) or not mine.reducer.mergeable:
-                raise TypeError(f"{self.text!r} has a part that cannot be merged.")
-            mine.reducer.merge(other.reducer)
-        self.events += later.events
-        self.partial = self.partial or later.partial
-        self.failure = self.failure or later.failure
-
-    def _value(self) -> Output:
-        flags = PARTIAL if self.partial else 0
-        if self.failure is None:
-            try:
-                return flags, self.finish()
-            except Exception as error:
-                self.failure = format_error(error, self.text)
-            except BaseException:
-                self.failure = INTERRUPTED
-                raise
-        return flags | ERROR, self.failure
-
-    def _sliding(self, now: float) -> Sequence[Output]:
-        if self.partial and self.events - self._events_at_last_gap >= self._slides:
-            self.partial = False
-        output = () if self.throttle and not self._due(now) else (self._value(),)
-        if self.failure is not None:
-            self._reset()
-        return output
-
-    def _reset(self) -> None:
-        for slot in self.slots:
-            slot.reset()
-        self.events, self.partial, self.failure, self._closing = 0, False, None, False
-
-
-def needs_group(pipeline: Pipeline) -> bool:
-    """Return True if the end of the host's group matters to this query."""
-    return isinstance(pipeline.window, Group) and (isinstance(pipeline, Reducing) or _restarts(pipeline))
-
-
-def _restarts(pipeline: Pipeline) -> bool:
-    return isinstance(pipeline, Mapped) and pipeline.restarts

@@ -28,6 +28,7 @@ from looptap.streams.operators.harmless import (
     OPTIMIZER_HELPERS,
     OUT,
 )
+from looptap.streams.values.modules.module_read import KINDS
 from looptap.streams.values.plain import (
     ARRAY,
     ATOM,
@@ -275,7 +276,7 @@ class _Tree:
                 return self.helper(node, bound, is_plain_model if f.id in MODEL_HELPERS else is_plain_optimizer)
             if f.id not in NAMES:
                 raise _Unknown(node)
-            return self.arguments(node, bound, handed=1 if f.id in HANDED else 0)
+            return self.arguments(node, bound, handed=2 if f.id in KINDS else f.id in HANDED)
         if not isinstance(f, ast.Attribute):
             raise _Unknown(node)
         module, name = self.of_module(f, bound)

@@ -57,6 +57,9 @@ Window: TypeAlias = Group | Count | Seconds | Sliding
 def seconds(size: float) -> Seconds:
     """Return a window of ``size`` seconds (> 0). Raises QueryError for anything else.
 
+    Args:
+        size: The seconds.
+
     >>> seconds(30)
     Seconds(size=30)
     """
@@ -67,6 +70,9 @@ def seconds(size: float) -> Seconds:
 
 def sliding(size: int) -> Sliding:
     """Return a window of ``size`` events, 1 to 1,000,000. Raises QueryError.
+
+    Args:
+        size: The number of events.
 
     >>> sliding(100)
     Sliding(size=100)

@@ -211,7 +211,7 @@ class ModuleState:
             if type(parameter) is plain or parameter is None:
                 continue
             if self._torch.nn.parameter.is_lazy(parameter):
-                raise _refused(path, f"the first forward pass of the loop has yet to make {name!r}: ask after that")
+                raise _refused(path, f"{name!r} does not exist before the first forward pass: query it after that")
             if hasattr(parameter, "to_local"):
                 reason = f"{name!r} is sharded"
         if reason:
@@ -322,4 +322,4 @@ def _of_torch(hook: Any) -> bool:
 
 
 def _refused(path: str, reason: str) -> QueryError:
-    return QueryError(f"the model cannot be asked: {f'in {path!r} ' if path else ''}{reason}.")
+    return QueryError(f"the model cannot be run by a query: {f'in {path!r} ' if path else ''}{reason}.")

@@ -25,9 +25,15 @@ def probe(model: Any, /, *inputs: Any, gradient: bool = False, hooks: bool = Fal
     """Return the model's output for the inputs, without effects on model or loop.
 
     The model runs in evaluation mode, without gradients, on copies of the inputs and of its buffers. The module inside
-    `torch.compile` or `DistributedDataParallel` runs itself: nothing is compiled, no rank waits. The user's hooks do
-    not fire unless ``hooks``. With ``gradient`` the output has a graph, over aliases of the parameters, and over an
-    input that is a leaf and requires a gradient; the parameters' own ``.grad`` stays unchanged.
+    `torch.compile` or `DistributedDataParallel` runs itself: nothing is compiled, no rank waits.
+
+    Args:
+        model: A module.
+        inputs: The inputs of its forward pass, on its device.
+        gradient: True gives the output a graph, over aliases of the parameters, and over an input that is a leaf and
+            requires a gradient; the parameters' own ``.grad`` stays unchanged.
+        hooks: True lets the user's hooks fire.
+        named: Inputs by name.
 
     Raises QueryError for a model that cannot be probed, for inputs on another device, and if the model changed its
     parameters in place; otherwise whatever the model raises.
@@ -63,7 +69,7 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
     def __init__(self, model: Any) -> None:
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(model, torch.nn.Module):
-            raise QueryError(f"a model that can be asked is a torch.nn.Module, not {type(model).__name__}.")
+            raise QueryError(f"probe takes a torch.nn.Module, not {type(model).__name__}.")
         self._torch: Any = torch
         self.model = model
         self._before = TorchStateGuard()
@@ -113,6 +119,11 @@ class probing(untouched):  # noqa: N801  # as above
 
     Its value is called like the model. Its ``model`` is the module inside all wrappers, in evaluation mode.
 
+    Args:
+        model: A module.
+        gradient: As in `probe`.
+        hooks: As in `probe`.
+
     >>> import torch
     >>> with probing(torch.nn.Linear(2, 1)) as ask:
     ...     answers = ask(torch.zeros(4, 2)), ask(torch.ones(4, 2))
@@ -149,7 +160,7 @@ class probing(untouched):  # noqa: N801  # as above
         """Return the model's output for copies of the inputs."""
         state = self._state
         if state is None or not self._open:
-            raise QueryError("a model is asked within the context: with probing(model) as ask: ask(x).")
+            raise QueryError("call the model inside the context: with probing(model) as ask: ask(x).")
         given = [self._copied(one) for one in inputs], {name: self._copied(one) for name, one in named.items()}
         try:
             answer = self.model(*given[0], **given[1])
@@ -164,8 +175,8 @@ class probing(untouched):  # noqa: N801  # as above
             raise
         if name := self.changed():
             raise QueryError(
-                f"the model changed its {name} in place while it was asked, in evaluation mode, too: "
-                "the loop continues with it as it is now."
+                f"the model changed its {name} in place while a query ran it in evaluation mode: the loop "
+                "continues with the changed value."
             )
         return answer
 
@@ -193,7 +204,8 @@ def _no_collectives(torch: Any) -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if "c10d" in func.namespace:
                 raise QueryError(
-                    f"the model starts a collective ({func}), and the other ranks are not asked: it was not started."
+                    f"the model starts a collective ({func}), but the query does not run on the other "
+                    "ranks: it was not started."
                 )
             return func(*args, **(kwargs or {}))
 

@@ -32,10 +32,11 @@ Convert: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 class Record(NamedTuple):
     """An item of a stream: its number (from 1), origin, and value or error.
 
-    ``event`` is the number of its event, ``time`` is the host's monotonic clock and ``wall`` is seconds since the
-    epoch. ``error`` is a text in place of a value; ``partial`` marks an incomplete window, ``trigger`` the event at
-    which ``when`` became true, ``again`` an event repeated after the job resumed from an older state,
-    ``history`` a value of the history of scalars, which has only some of the events before the attach.
+    ``number`` counts the items, ``event`` is the number of its event on ``rank``, ``time`` is the host's monotonic
+    clock and ``wall`` is seconds since the epoch. ``error`` is a text in place of a ``value``; ``partial`` marks an
+    incomplete window, ``trigger`` the event at which ``when`` became true, ``again`` an event repeated after the job
+    resumed from an older state, ``history`` a value of the history of scalars, which has only some of the events before
+    the attach.
     """
 
     number: int

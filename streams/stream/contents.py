@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from looptap.streams.stream.arrow import as_arrow
 from looptap.streams.stream.buffer import Batch, Gap, Record, RunSeam
 from looptap.streams.stream.feed import Feed
-from looptap.streams.stream.tables import Columns, as_array, as_arrays, as_frame, columns_of
+from looptap.streams.stream.tables import Columns, arrays_of, as_array, as_frame, columns_of
 
 if TYPE_CHECKING:
     import pandas
@@ -39,6 +39,7 @@ class StreamContents:
     @property
     def values(self) -> list[Any]:
         """The values that have arrived and are still kept, oldest first."""
+        self.feed.attention.look()
         with self.feed.changed:
             return self.feed.buffer.values()
 
@@ -50,16 +51,23 @@ class StreamContents:
     def records_after(self, number: int) -> list[Record]:
         """Return the kept records above ``number``, to poll for new ones.
 
+        Args:
+            number: That of the last record that is known; 0 for all.
+
         >>> from looptap import stream_of
         >>> [record.value for record in stream_of([0.5, 0.25]).records_after(1)]
         [0.25]
         """
+        self.feed.attention.look()
         with self.feed.changed:
             parts = self.feed.buffer.parts_after(number)
         return [record for part in parts for record in part.records()]
 
     def pages(self, items: int) -> Iterator[Batch]:
         """Yield the kept items in batches of up to ``items``, errors included.
+
+        Args:
+            items: The maximum number of items in a batch.
 
         >>> from looptap import stream_of
         >>> [page.values for page in stream_of([1, 2, 3]).pages(2)]
@@ -79,6 +87,7 @@ class StreamContents:
     @property
     def latest(self) -> Any:
         """The newest value, None before the first."""
+        self.feed.attention.look()
         return self.feed.latest
 
     @property
@@ -111,6 +120,7 @@ class StreamContents:
     @property
     def arrived(self) -> int:
         """Number of values that have arrived, forgotten ones included."""
+        self.feed.attention.look()
         return self.feed.arrived
 
     @property
@@ -150,8 +160,11 @@ class StreamContents:
     def columns(self, after: int = 0, *, plain: bool = False) -> Columns:
         """Return the kept values above ``after`` with arrays of numbers, events, times.
 
-        ``plain`` returns rows as bare tuples, which is faster if the names of their elements are not needed.
+        Args:
+            after: The number of the last value that is not wanted.
+            plain: True returns rows as bare tuples, which is faster if the names of their elements are not needed.
         """
+        self.feed.attention.look()
         with self.feed.changed:
             parts = self.feed.buffer.parts_after(after, plain=plain)
         return columns_of(parts)
@@ -165,8 +178,11 @@ class StreamContents:
     def to_numpy(self, *names: str) -> NDArray[Any] | tuple[NDArray[Any], ...]:
         """Return the values as an array: numbers, stacked rows and arrays, or objects.
 
-        With names, return an array for each, all of the same length even while the stream grows: fields of the values,
-        or number, event, rank, time, wall (seconds since the epoch) and, if the values have no fields, value.
+        With names, return an array for each, all of the same length even while the stream grows.
+
+        Args:
+            names: Fields of the values, or number, event, rank, time, wall (seconds since the epoch) and, if the values
+                have no fields, value.
 
         >>> from looptap import stream_of
         >>> step, loss = stream_of([(1, 0.5), (2, 0.25)], fields=("step", "loss")).to_numpy("step", "loss")
@@ -175,7 +191,10 @@ class StreamContents:
         """
         if not names:
             return as_array(self.columns().values)
-        arrays = as_arrays(self.columns(), self.feed.fields, names)
+        self.feed.attention.look()
+        with self.feed.changed:
+            parts = self.feed.buffer.parts_after(0)
+        arrays = arrays_of(parts, self.feed.fields, names)
         return arrays if len(arrays) > 1 else arrays[0]
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -191,6 +210,7 @@ class StreamContents:
         ``time`` (the host's monotonic clock) and ``wall`` (since the epoch) are seconds. Numbers are not copied; what
         is neither a number nor a text is JSON. Raises ImportError if pyarrow is not installed.
         """
+        self.feed.attention.look()
         with self.feed.changed:
             parts = self.feed.buffer.parts_after(0, plain=True)
         return as_arrow(parts, self.feed.fields)

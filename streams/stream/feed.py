@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from looptap.streams.stream.attention import Attention
 from looptap.streams.stream.buffer import Batch, Gap, RunSeam, StreamBuffer
 from looptap.streams.text import last_line
 from looptap.streams.values.rows import Row, rows
@@ -62,6 +63,7 @@ class Feed:
         self.gaps: deque[Gap] = deque(maxlen=_MAX_GAPS)
         self.seams: deque[RunSeam] = deque(maxlen=_MAX_GAPS)
         self._subscribers: list[Subscriber] = []
+        self.attention = Attention()
         self._pumping = self._pump_requested = False
         self.wakes: dict[Callable[[], None], None] = {}
         self.fields: tuple[str, ...] | None = None
@@ -168,7 +170,16 @@ class Feed:
     def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for ``ready()`` or the end, holding `changed`; False after ``timeout``."""
         over = functools.partial(self.changed.wait_for, lambda: ready() or self.state != LIVE)
-        return wait_interruptibly(over, timeout)
+        self.attention.waiting += 1
+        try:
+            return wait_interruptibly(over, timeout)
+        finally:
+            self.attention.waiting -= 1
+
+    @property
+    def patience(self) -> float:
+        """The seconds for which further items may gather before they are published."""
+        return self.attention.patience(bool(self.wakes or self._subscribers))
 
     def wait_for_end(self, timeout: float) -> bool:
         """Wait until the stream ends; False after ``timeout`` seconds."""
@@ -177,16 +188,19 @@ class Feed:
 
     def wait_for_number(self, number: int, timeout: float) -> bool:
         """Wait until item ``number`` has arrived or is missing; False after ``timeout``."""
+        self.attention.wait()
         with self.changed:
             return self.wait_until(lambda: self.newest >= number, timeout)
 
     def part(self, position: int, limit: int) -> tuple[Batch | None, int]:
         """Return up to ``limit`` items (None at the end) and the next position."""
+        self.attention.look()
         with self.changed:
             return self.buffer.part(position, limit)
 
     def take(self, position: int, limit: int) -> tuple[Sequence[Any], int, bool]:
         """Return up to ``limit`` values, the next position, and True at the end."""
+        self.attention.look()
         with self.changed:
             while True:
                 batch, position = self.buffer.part(position, limit)
@@ -197,11 +211,13 @@ class Feed:
 
     def await_item(self, position: int, timeout: float | None) -> bool:
         """Wait for an item at ``position`` or the end; False after ``timeout`` seconds."""
+        self.attention.wait()
         with self.changed:
             return self.wait_until(lambda: self.buffer.end > position, timeout)
 
     def wake_at_item(self, position: int, wake: Callable[[], None]) -> bool:
         """Call ``wake`` once, on any thread, at the next item or end; False if reached."""
+        self.attention.wait()
         with self.changed:
             if self.buffer.end > position or self.state != LIVE:
                 return False
@@ -263,6 +279,7 @@ class Feed:
 
         Call `schedule` afterwards, once ready for the first call.
         """
+        self.attention.wait()
         with self.changed:
             subscriber = Subscriber(on_batch, on_end, 0 if replay else self.buffer.end)
             self._subscribers.append(subscriber)

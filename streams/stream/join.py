@@ -47,19 +47,24 @@ def join(
     buffer: int = DEFAULT_BUFFER_ITEMS,
     name: str = "",
 ) -> JoinedStream:
-    """Return a stream of the values of several streams that belong together.
-
-    ``on`` is a field that the values of each stream have, such as ``"step"``; ``"event"`` for the number of their
-    event, or ``"time"`` for the wall clock. Two values belong together if these are equal or, with ``within``, at most
-    so far apart: by default 1 s for ``"time"``, else 0. ``how="inner"`` yields the rows that all streams have a value
-    for, ``"outer"`` all rows, with None where a stream has no value.
+    """Join the values of several streams that belong together.
 
     A row is the key and the streams' other fields; a field that an earlier stream has is named ``loss_2``. It comes
     once all of its values have arrived, or once it is certain that one will not: its stream is past the key, or has
     ended. A key that falls, as at the beginning of an epoch, begins a new round in its stream, and rounds are joined in
     their order. Of more than 10,000 waiting rows the oldest is given up.
 
-    The streams may be live, stored or derived, of one run or of several. Raises QueryError.
+    Args:
+        streams: Two or more, live, stored or derived, of one run or of several.
+        on: A field that the values of each stream have, such as ``"step"``; ``"event"`` for the number of their event,
+            or ``"time"`` for the wall clock.
+        how: ``"inner"`` yields the rows that all streams have a value for, ``"outer"`` all rows, with None where a
+            stream has no value.
+        within: How far apart the keys of two values may be that belong together; by default 1 s for ``"time"``, else 0.
+        buffer: The maximum number of rows to keep.
+        name: The name in charts and messages.
+
+    Raises QueryError.
 
     >>> from looptap import stream_of
     >>> train = stream_of([(1, 0.9), (2, 0.7), (3, 0.6)], fields=("step", "loss"))
@@ -86,7 +91,7 @@ class JoinedStream(Stream):
             raise QueryError(f"on={on!r} is the name of a field, 'event' or 'time'.")
         within = (MATCH_SECONDS if on == "time" else 0.0) if within is None else within
         if isinstance(within, bool) or not isinstance(within, int | float) or not 0 <= within < math.inf:
-            raise QueryError(f"within={within!r} is how far apart two keys may be, 0 or more.")
+            raise QueryError(f"within={within!r} must be the largest distance between two keys, 0 or more.")
         text = f"join({', '.join(source.name for source in sources)}, on={on!r})"
         super().__init__(name, text=text, on=sources[0].on, buffer=buffer)
         self.sources = tuple(sources)

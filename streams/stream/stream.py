@@ -13,6 +13,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from looptap.streams.durations import short_time
 from looptap.streams.errors import StreamEnded, StreamTimeout
 from looptap.streams.forwarding import facade
 from looptap.streams.stream.buffer import Batch, Gap, LimitedStretch, Record, RunSeam
@@ -36,7 +37,7 @@ class Cost(NamedTuple):
     share: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.nanoseconds / 1000:.3g} µs an event, {self.share:.2%} of the step time"
+        return f"{short_time(self.nanoseconds / 1e9)} an event, {self.share:.2%} of the step time"
 
 
 @facade
@@ -45,9 +46,8 @@ class Stream(StreamContents):
 
     A for loop over a stream yields the kept values, then waits for more until the stream ends; `values` is a list of
     the kept ones, and ``len()`` its length. A live stream grows between two calls: `to_numpy`, `to_pandas` and
-    `columns` return columns of one moment. ``buffer`` bounds the items that are kept and ``buffer_bytes`` their size;
-    `forgotten` counts the items dropped to make room for newer ones. `state` is live, ended or failed, and `reason`
-    says why.
+    `columns` return columns of one moment. The items that are kept are bounded in number and size; `forgotten` counts
+    those dropped to make room for newer ones. `state` is live, ended or failed, and `reason` says why.
 
     >>> stream = stream_of([(1, 0.9), (2, 0.7)], fields=("step", "loss"))
     >>> stream.latest.loss
@@ -94,9 +94,13 @@ class Stream(StreamContents):
     def wait(self, n: int = 1, timeout: float | None = 30.0) -> list[Any]:
         """Wait until ``n`` values have arrived since the start, and return `values`.
 
-        Raises StreamTimeout after ``timeout`` seconds (None: no limit) and StreamEnded if the stream ends
-        with fewer.
+        Args:
+            n: How many, counting those that had arrived before; ``stream.arrived + 20`` waits for twenty more.
+            timeout: Seconds to wait; None: no limit.
+
+        Raises StreamTimeout after ``timeout`` seconds, and StreamEnded if the stream ends with fewer.
         """
+        self.feed.attention.wait()
         with self.feed.changed:
             in_time = self.feed.wait_until(lambda: self.feed.arrived >= n, timeout)
             arrived, state = self.feed.arrived, self.state
@@ -114,9 +118,11 @@ class Stream(StreamContents):
     def follow(self, timeout: float | None = None, *, history: bool = True) -> Follow:
         """Iterate over the values with ``for`` or ``async for``, kept ones first.
 
-        ``history=False`` skips the kept ones. Raises StreamTimeout if no value comes for ``timeout`` seconds (None:
-        wait until the stream ends). A reader that falls behind the buffer continues with the oldest value that is
-        kept.
+        A reader that falls behind the buffer continues with the oldest value that is kept.
+
+        Args:
+            timeout: Seconds without a value after which StreamTimeout is raised; None: wait until the stream ends.
+            history: False skips the kept values.
         """
         return Follow(self, 0 if history else self.feed.buffer.end, timeout)
 
@@ -131,6 +137,10 @@ class Stream(StreamContents):
 
         Returns a function that ends this. An exception in the callback is warned of once and kept as `callback_error`;
         the callback is still called.
+
+        Args:
+            callback: Is called on the thread "looptap-callbacks".
+            replay: True begins with the kept values.
         """
 
         def on_batch(batch: Batch) -> None:
@@ -161,7 +171,18 @@ class Stream(StreamContents):
         """Return a stream derived from this one by a query over its ``values``.
 
         It is evaluated in this process. The language is that of a run's queries with ``values`` in place of
-        ``events``. A reduction without a ``window`` yields one value, when this stream ends. Raises QueryError.
+        ``events``.
+
+        Args:
+            code: A text, a function of one value, or one of ``values``.
+            window: The window that a reduction aggregates over: a number of values, `seconds` or `sliding`. Without it,
+                it yields one value, when this stream ends.
+            every: Evaluate at every n-th value only.
+            throttle: The minimum time between two values, in seconds.
+            buffer: The maximum number of values to keep.
+            name: The name in charts and messages; by default the query.
+
+        Raises QueryError.
 
         >>> stream_of([3, 1, 4, 1]).query("max(v for v in values)", window=2).values
         [3, 4]
@@ -276,6 +297,11 @@ class DerivedStream(Stream):
 
 def stream_of(values: Iterable[Any], *, fields: Sequence[str] | None = None, name: str = "") -> Stream:
     """Return an ended stream of ``values``; numbers and events count from 1.
+
+    Args:
+        values: The values.
+        fields: Names for the parts of values that are tuples.
+        name: The name in charts and messages.
 
     >>> stream_of([0.5, 0.25]).latest
     0.25

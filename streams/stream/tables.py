@@ -20,6 +20,8 @@ from looptap.streams.values.torch_interop import is_tensor
 if TYPE_CHECKING:
     import pandas
 
+_MAX_NANOSECOND_SECONDS = 9e9  # seconds since 1970 that are an int64 of nanoseconds
+
 
 class Columns(NamedTuple):
     """The values of a stream with their metadata in equal columns, without errors.
@@ -47,19 +49,26 @@ def columns_of(batches: Sequence[Batch]) -> Columns:
         events.append(np.frombuffer(batch.events, np.int64)[keep])
         times.append(np.frombuffer(batch.times, np.float64)[keep])
         good = batch.good()
-        given = np.full(count, batch.rank) if batch.ranks is None else np.frombuffer(batch.ranks, np.int64)
-        ranks.append(given[keep])
-        clocks.append(np.full(len(good), batch.clock))
+        ranks.append(batch.rank if batch.ranks is None else np.frombuffer(batch.ranks, np.int64)[keep])
+        clocks.append(batch.clock)
         values.append(good)
+    counts = list(map(len, values))
     time = _joined(times, np.float64)
     return Columns(
         numbers=_joined(numbers, np.int64),
         events=_joined(events, np.int64),
-        ranks=_joined(ranks, np.int64),
+        ranks=_repeated(ranks, counts, np.int64),
         times=time,
-        walls=time + _joined(clocks, np.float64),
+        walls=time + _repeated(clocks, counts, np.float64),
         values=_joined_values(values),
     )
+
+
+def _repeated(items: list[Any], counts: list[int], dtype: Any) -> Any:
+    """Return a number for each value of each part, which has one for all or one each."""
+    if all(isinstance(item, int | float) for item in items) and len(set(items)) == 1:
+        return np.full(sum(counts), items[0], dtype)
+    return _joined([np.broadcast_to(item, count) for item, count in zip(items, counts, strict=True)], dtype)
 
 
 def _joined_values(parts: list[Sequence[Any]]) -> Sequence[Any]:
@@ -105,8 +114,17 @@ def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
     return array.dtype.kind in "US" and not all(isinstance(value, str | bytes) for value in values)
 
 
-def as_arrays(columns: Columns, fields: Sequence[str] | None, names: Sequence[str]) -> tuple[NDArray[Any], ...]:
-    """Return the columns ``names`` as arrays. Raises ValueError for unknown names."""
+def arrays_of(batches: Sequence[Batch], fields: Sequence[str] | None, names: Sequence[str]) -> tuple[NDArray[Any], ...]:
+    """Return columns of batches as arrays. Raises ValueError for unknown names."""
+    values = _joined_values([batch.good() for batch in batches])
+    known = _column_names(values, fields) if isinstance(values, ValueColumns) else []
+    if isinstance(values, ValueColumns) and set(names) <= set(known) and len(set(known)) == len(known):
+        found = [values.columns[known.index(name)] for name in names]
+        arrays = [column for column in found if not isinstance(column, TextColumn)]
+        if len(arrays) == len(found):  # no other column is made
+            own = len(batches) > 1 and len(set(names)) == len(names)  # joined to new arrays
+            return tuple(arrays if own else map(np.copy, arrays))
+    columns = columns_of(batches)
     table = {"number": columns.numbers, **_table(columns, fields)}
     if not columns.values and not fields:  # the fields are not known yet
         table = dict.fromkeys(names, np.empty(0)) | table
@@ -121,8 +139,14 @@ def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame
     """Return a pandas DataFrame indexed by number: event, rank, time, wall, fields."""
     import pandas
 
-    walls = pandas.to_datetime(columns.walls, unit="s", utc=True)
-    table = _table(columns._replace(walls=walls), fields)
+    walls = columns.walls
+    if len(walls) and np.abs(walls).max() < _MAX_NANOSECOND_SECONDS:  # as pandas computes it, in a third of the time
+        whole = walls.astype(np.int64)
+        nanoseconds = whole * 10**9 + (np.round(walls - whole, 9) * 1e9).astype(np.int64)
+        dates: Any = pandas.DatetimeIndex(nanoseconds.view("M8[ns]")).tz_localize("UTC")
+    else:
+        dates = pandas.to_datetime(walls, unit="s", utc=True)
+    table = _table(columns._replace(walls=dates), fields)
     return pandas.DataFrame(table, index=pandas.Index(columns.numbers, name="number"))
 
 
@@ -134,16 +158,23 @@ def _table(columns: Columns, fields: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _value_columns(values: Sequence[Any], fields: Sequence[str] | None) -> dict[str, Any]:
-    if isinstance(values, ValueColumns) and (not values.rows or len(fields or ()) == len(values.columns)):
-        return dict(zip(fields if fields and values.rows else ["value"], map(_copied, values.columns), strict=True))
+    if isinstance(values, ValueColumns) and (names := _column_names(values, fields)):
+        return dict(zip(names, map(_copied, values.columns), strict=True))
     if fields and all(isinstance(value, tuple) and len(value) == len(fields) for value in values):
         rows = zip(*values, strict=True) if values else ((),) * len(fields)
         return {name: _column(list(column)) for name, column in zip(fields, rows, strict=True)}
     if values and all(isinstance(value, dict) for value in values):
-        names = dict.fromkeys(str(name) for value in values for name in value)
+        keys = dict.fromkeys(str(name) for value in values for name in value)
         by_name = [{str(name): item for name, item in value.items()} for value in values]
-        return {name: _column([value.get(name) for value in by_name]) for name in names}
+        return {name: _column([value.get(name) for value in by_name]) for name in keys}
     return {"value": _column(values)}
+
+
+def _column_names(values: ValueColumns, fields: Sequence[str] | None) -> list[str]:
+    """Return the names of columns; none if the fields are those of other values."""
+    if not values.rows:
+        return ["value"]
+    return list(fields) if fields and len(fields) == len(values.columns) else []
 
 
 def _copied(column: Column) -> Any:

@@ -61,7 +61,7 @@ _NAMES_OF: weakref.WeakKeyDictionary[Any, _ParameterNames] = weakref.WeakKeyDict
 def _parameters(model: Any) -> tuple[list[str], list[Any]]:
     """Return names and parameters like ``named_parameters()``, at less cost."""
     if not hasattr(model, "_parameters"):
-        raise TypeError(f"A model is a torch.nn.Module, and this one is a {type(model).__name__}.")
+        raise TypeError(f"The model must be a torch.nn.Module, not a {type(model).__name__}.")
     known = _NAMES_OF.get(model)
     parameters = known.parameters() if known else None
     if known is None or parameters is None:

@@ -82,6 +82,8 @@ def row_like(kind: type, items: list[Any]) -> tuple[Any, ...]:
     """
     if kind is tuple:
         return tuple(items)
+    if issubclass(kind, Row) and len(kind._fields) == len(items):  # of this process: no further type
+        return tuple.__new__(kind, items)
     names = getattr(kind, "_fields", ()) or kind.__dict__.get("__match_args__", ())
     return row_of([list(names), *items]) if len(names) == len(items) else tuple(items)
 

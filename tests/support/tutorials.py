@@ -9,12 +9,15 @@ picture of a cell with a tag such as "docs/echoing-turned.png" is written there,
 from __future__ import annotations
 
 import argparse
+import asyncio
 import io
 import os
+import re
 import sys
 import tempfile
 import time
 from base64 import b64decode, b64encode
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WIDGET = "application/vnd.jupyter.widget-view+json"
+TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"/[^/\s]+/")
+"""The folder in which a notebook has its job, in what the job prints."""
 PATIENCE = 600
 """Seconds that one cell may take, on a busy machine."""
 
@@ -35,6 +40,7 @@ SHORTER = {
     "first-look": {"error.wait(25": "error.wait(5", "window=200": "window=50", "mean.arrived + 40": "mean.arrived + 5"},
     "many-jobs": {"range(80)": "range(20)"},
     "prioritized": {"wait(5)": "wait(1)", "values=5)": "values=1)", "values=15": "values=3", ": 40": ": 10"},
+    "turn-a-knob": {"error.wait(40": "error.wait(5", "error.arrived + 40": "error.arrived + 5"},
     "vanishing-gradients": {"error.wait(20": "error.wait(5", "error.arrived + 20": "error.arrived + 5"},
 }
 """What tests replace in the cells of a notebook, so that it waits for fewer values: what it does is the same."""
@@ -45,8 +51,11 @@ from looptap.visualizers.surfaces.notebook.display import PlotView
 from looptap.visualizers.surfaces.notebook.stills import stills
 
 class _Renewal:
+    drawn = set()
+
     def __init__(self):
-        self.views = [one for one in gc.get_objects() if isinstance(one, PlotView)]
+        self.views = [one for one in gc.get_objects() if isinstance(one, PlotView) and one.still.name not in self.drawn]
+        self.drawn.update(view.still.name for view in self.views)
         self.done = threading.Event()
 
     def step(self, now):
@@ -57,10 +66,11 @@ class _Renewal:
         self.done.set()
 
 _renewal = _Renewal()
-stills.add(_renewal)
-assert _renewal.done.wait(60)
-"""
-"""Renews the pictures below all charts, which would be seconds old, on the thread that draws them."""
+if _renewal.views:
+    stills.add(_renewal)
+    assert _renewal.done.wait(PATIENCE)
+""".replace("PATIENCE", str(PATIENCE))
+"""Draws the pictures below the charts of the last cell, at once, on the thread that draws them."""
 
 
 def privately(folder: Path) -> None:
@@ -93,26 +103,42 @@ def shortened(path: Path) -> NotebookNode:
 
 
 def executed(book: NotebookNode, folder: Path) -> NotebookNode:
-    """Return the notebook with the outputs of a fresh run; raise what nbclient does."""
+    """Return the notebook with the outputs of a fresh run; raise what nbclient does.
+
+    A cell keeps the pictures of when it ended, while its charts would show what came later.
+    """
     import nbformat
     from nbclient import NotebookClient
 
-    for cell in book.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    written = len(book.cells)
-    book.cells.append(nbformat.v4.new_code_cell(DRAW))
     client = NotebookClient(
         book, timeout=PATIENCE, kernel_name="python3", store_widget_state=False, record_timing=False,
         resources={"metadata": {"path": str(folder)}},
     )  # fmt: skip
-    client.execute()
-    del book.cells[written:]
+    cells = list(book.cells)
+    draw = nbformat.v4.new_code_cell(DRAW)
+    book.cells.append(draw)
+    kept = {}
+
+    async def run() -> None:
+        async with client.async_setup_kernel():
+            for index, cell in enumerate(cells):
+                if cell.cell_type == "code":
+                    await client.async_execute_cell(cell, index)
+                    await client.async_execute_cell(draw, len(cells), store_history=False)
+                    kept[index] = deepcopy(cell.outputs)
+
+    asyncio.run(run())
+    for index, outputs in kept.items():
+        cells[index].outputs = outputs
+    book.cells = cells
     return book
 
 
 def saved(book: NotebookNode) -> None:
-    """Remove what only a live kernel can show, and make its pictures small."""
+    """Remove what only a live kernel can show, and the paths of this machine.
+
+    Makes its pictures small, too.
+    """
     for cell in book.cells:
         if cell.cell_type != "code":
             continue
@@ -120,6 +146,8 @@ def saved(book: NotebookNode) -> None:
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 output.data["image/png"] = _small(output.data["image/png"])
+            if "text" in output:
+                output.text = TEMPORARY.sub("", output.text)
     book.metadata["language_info"] = {"name": "python"}
     book.metadata.pop("widgets", None)
 

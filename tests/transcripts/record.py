@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from looptap.client.control.commands import CommandPending
+from looptap.client.control.pending import CommandPending
 from looptap.client.run import Run
 from looptap.client.session import session
 from looptap.protocol import messages as m

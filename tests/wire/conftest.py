@@ -62,7 +62,7 @@ class Echo:
             self.on_disconnect(peer)
         return sent
 
-    def flush(self) -> bool:
+    def flush(self, seconds: float = 0.0, fresh: bool = True) -> bool:
         self.flushes += 1
         frames, self.values = self.values[:10], self.values[10:]
         for peer in list(self.peers):
@@ -79,8 +79,8 @@ class Echo:
     def mark_scalars(self, now: float) -> float:
         return math.inf
 
-    def linger(self) -> float:
-        return self.pause
+    def linger(self, *, steady: bool = False) -> float:
+        return min(self.pause, 0.02) if steady else self.pause
 
     def goodbye(self) -> None:
         while self.flush():

@@ -63,8 +63,8 @@ def occupy(path, what):
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("file", "something that is no socket"),
-        ("dangling link", "something that is no socket"),
+        ("file", "something that is not a socket"),
+        ("dangling link", "something that is not a socket"),
         ("living socket", "a socket that another process listens to"),
         ("deserted socket", r"a socket without a listener \(remove it: rm "),
     ],
@@ -160,10 +160,10 @@ class Handler:
     flushes = 0
     def receive(self, peer, role, frame): self.peers.add(peer); link.send(peer, b"pid %d" % os.getpid())
     def on_disconnect(self, peer): pass
-    def flush(self): self.flushes += 1; return False
+    def flush(self, seconds=0.0, fresh=True): self.flushes += 1; return False
     def is_idle(self): return True
     def on_heartbeat_timer(self): pass
-    def linger(self): return 0.001
+    def linger(self, *, steady=False): return 0.001
     def mark_scalars(self, now): return float("inf")
     def goodbye(self):
         for peer in self.peers: link.send(peer, b"goodbye")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
 from collections.abc import Iterable
 from statistics import median
@@ -285,80 +284,3 @@ class Auto:
             self._ratios.extend([factor * _PROBE_RATIO] * (_MAX_LOOKS * patient))
             return factor * _PROBE_RATIO if patient else factor
         return min(meter.mean_ratio, needed)
-
-
-def held_up(effort: Effort) -> str:
-    """Return what a reader spends its time on, in words.
-
-    >>> held_up(Effort(0.1, 0.02, 0.88))
-    'latency-bound: it waits for data 88 % of its time, computes 10 %, and waits for a processor 2 %'
-    """
-    computing, queued, waiting = (f"{share * 100:.0f} %" for share in effort)
-    bound = "latency" if effort.waiting >= effort.computing else "processor"
-    return (
-        f"{bound}-bound: it waits for data {waiting} of its time, computes {computing}, and waits for a processor "
-        f"{queued}"
-    )
-
-
-def workers_that_feed(workers: int, ratio: float, effort: Effort, processors: int) -> int:
-    """Return how many workers would feed the loop, or as many as processors allow.
-
-    >>> workers_that_feed(2, 4.0, Effort(0.1, 0.0, 0.9), 2)
-    8
-    >>> workers_that_feed(2, 4.0, Effort(1.0, 0.0, 0.0), 4)
-    4
-    """
-    needed = math.ceil(max(workers, 1) * ratio - 1e-6)
-    return max(1, min(needed, int(processors / max(effort.computing + effort.queued, 0.01))))
-
-
-def advice(meter: StageMeter, factor: float, mode: str, augmented: bool) -> tuple[str, str]:
-    """Return the slowest stage and what would help; empty texts while unknown.
-
-    >>> meter = StageMeter(0)
-    >>> for _ in range(20):
-    ...     meter.arrived(0.06, 0.07, {"read": 0.06})
-    ...     meter.handed(0.01, 0.0, 0.06)
-    >>> advice(meter, 1.0, "batch", False)[0]
-    'read'
-    """
-    costs, ratio = meter.costs(factor), meter.ratio
-    if math.isnan(ratio):
-        return "", ""
-    slowest = max(costs, key=lambda name: costs[name])
-    if ratio <= 1.0:
-        return slowest, f"The data is there in time (R = {ratio:.2g}): echoing saves nothing here."
-    effort, processors, gain = meter.effort, os.cpu_count() or 1, f"R = {ratio:.2g}"
-    if effort is not None:
-        gain += f" (the reader is {held_up(effort)})"
-    if not meter.workers:
-        return slowest, (
-            f"{gain}, and reading and steps take turns: num_workers=1 or more overlaps them, and brings fresh data."
-        )
-    if effort is not None and effort.waiting >= effort.computing:
-        many = workers_that_feed(meter.workers, ratio, effort, processors)
-        if many > meter.workers:
-            return slowest, f"{gain}: more workers help most, with fresh data: num_workers={many}."
-    return slowest, _for_processors(meter, costs, gain, mode, augmented)
-
-
-def _for_processors(meter: StageMeter, costs: dict[str, float], gain: str, mode: str, augmented: bool) -> str:
-    """Return what helps where workers compute."""
-    fresh = {name: cost for name, cost in costs.items() if name not in ("batch", "step")}
-    dearest = max(fresh, key=lambda name: fresh[name]) if fresh else "read"
-    spare = (os.cpu_count() or 1) - meter.workers
-    if spare >= meter.workers:
-        workers = f"each of {meter.workers} workers" if meter.workers > 1 else "the one worker"
-        idle = f"{spare} processors have" if spare > 1 else "1 processor has"
-        return (
-            f"{gain}: {dearest!r} takes {fresh.get(dearest, math.nan) * meter.workers * 1e3:.3g} ms a batch in "
-            f"{workers}, and {idle} none: more workers help more, with fresh data."
-        )
-    if dearest == "augment" and mode == "example_before_augment":
-        return f"{gain}, most of it augmentation, which is repeated for each copy: echo after it."
-    if dearest == "collate" and mode != "batch":
-        return f"{gain}, most of it collating: echo batches."
-    if dearest == "read" and mode.startswith("batch") and augmented:
-        return f"{gain}, most of it reading: echo examples, before they are augmented."
-    return f"{gain}: a factor up to R costs no time. Decoded data cached in memory, or faster decoding, helps more."

@@ -1,7 +1,8 @@
-"""`diagnose`: measure what a loader could deliver, and what would help it most."""
+"""`diagnose` and `advice`: what holds a reader up, and what would help it most."""
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import random
@@ -10,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from looptap.training.echoing.auto_factor import held_up
+from looptap.training.echoing.auto_factor import StageMeter
 from looptap.training.echoing.pytrees import size
 from looptap.training.echoing.rng import kept_random
 from looptap.training.echoing.source import open_source
@@ -21,6 +22,15 @@ WORKERS_COUNTS = (1, 2, 4, 8, 16)
 _MIN_BATCHES, _MAX_ITEMS = 3, 512
 _GAIN_RATIO = 1.1
 """More workers, or a cache, count as faster from this on."""
+_CACHED = "decoded data in memory"
+_OWN_SHARE = 0.5
+"""Workers that compute on this share of the processors are themselves what makes these busy."""
+_STATES = {
+    "waiting": "the reader is latency-bound: it {}",
+    "computing": "the reader is processor-bound: it {}",
+    "queued": "the machine is busy: the reader {}",
+}
+_SHARES = {"waiting": "waits for data", "computing": "computes", "queued": "waits for a processor"}
 
 
 class ReaderRow(NamedTuple):
@@ -170,7 +180,7 @@ def _cached(loader: Any, items: list[Any], seconds: float) -> ReaderRow:
         _collated(loader, items, length, many)
         many += 1
     took = (time.perf_counter() - begun) / many
-    return ReaderRow("decoded data in memory", 0, took, length / took)
+    return ReaderRow(_CACHED, 0, took, length / took)
 
 
 def _collated(loader: Any, items: list[Any], length: int, at: int) -> Any:
@@ -196,31 +206,147 @@ def _step_seconds(loader: Any, step: Any, items: list[Any], seconds: float) -> f
 
 def _advice(rows: list[ReaderRow], workers: int, down: float, needed: float) -> str:
     """Return what helps most, with the numbers it follows from."""
-    read = [row for row in rows if not math.isnan(row.seconds) and row.name != "decoded data in memory"]
+    read = [row for row in rows if not math.isnan(row.seconds) and row.name != _CACHED]
     if not read:
-        return "Fewer than two batches came: nothing can be said."
+        return "Fewer than two batches arrived: there is nothing to measure."
     now = next((row for row in read if row.workers == workers), read[0])
-    best = min(read, key=lambda row: row.seconds)
-    best = next(
-        row for row in read if row.seconds <= max(best.seconds * _GAIN_RATIO, 0.0 if math.isnan(down) else down)
-    )
-    gain = now.seconds / best.seconds
-    lines = []
-    if not math.isnan(down) and now.seconds <= down:
-        return f"The data is there in time ({now.seconds / down:.2g} of a step): nothing here saves time."
+    if now.seconds <= down:
+        return f"The data arrives in time ({now.seconds / down:.2g} of a step): nothing here saves time."
+    fastest = min(row.seconds for row in read) * _GAIN_RATIO
+    best = next(row for row in read if row.seconds <= max(fastest, 0.0 if math.isnan(down) else down))
+    gain, lines = now.seconds / best.seconds, list[str]()
+    state = "" if now.effort is None else held_up_by(now.effort, now.workers, processors())
     if now.effort is not None:
-        lines.append(f"At {now.name} the reader is {held_up(now.effort)}.")
+        lines.append(f"At {now.name} {held_up(now.effort, now.workers, processors())}.")
+    if state == "queued":
+        lines.append("Fewer other processes, or more processors, help most.")
     if best is not now and gain >= _GAIN_RATIO:
-        lines.append(f"{best.name} reads {gain:.2g} times as fast, with fresh data.")
+        at_whose_cost = "but takes processors from the loop" if state == "queued" else "with fresh data"
+        lines.append(f"{best.name} reads {gain:.2g} times as fast, {at_whose_cost}.")
     elif len(read) > 1:
         lines.append("No other number of workers reads faster.")
-    if not math.isnan(down) and best.seconds <= down:
-        return " ".join([*lines, "That feeds the loop: echoing saves nothing then."])
+    if best.seconds <= down:
+        return " ".join([*lines, "That keeps the loop busy, so echoing saves nothing."])
+    if state == "waiting" and best is now and len(read) > 1:
+        lines.append("The storage that it waits for is too slow: a copy of the data closer to the job helps most.")
+    if state == "computing":
+        lines.append("Cheaper decoding, or more processors, would help most.")
     if not math.isnan(needed):
-        lines.append(f"Decoded data in memory would need {_bytes(needed)} ({_bytes(_free())} are free); what the data "
-                     "set augments at random would stay as it is.")  # fmt: skip
+        lines.append(f"Decoded data in memory would need {_bytes(needed)} ({_bytes(_free())} are free); random "
+                     "augmentation in the data set would then be frozen.")  # fmt: skip
     ratio = "R" if math.isnan(down) else f"R = {best.seconds / down:.2g}"
-    return " ".join([*lines, f"An echo by up to {ratio} costs no time, but no fresh data comes with it."])
+    return " ".join([*lines, f"Echoing by a factor up to {ratio} costs no time, but adds no fresh data."])
+
+
+def held_up_by(effort: Effort, workers: int, processors: int) -> str:
+    """Return what holds a reader up most: "waiting", "computing" or "queued".
+
+    It is "queued" if others have the processors; workers that make each other wait are "computing".
+
+    >>> held_up_by(Effort(0.14, 0.66, 0.2), 2, 2), held_up_by(Effort(0.2, 0.75, 0.05), 8, 2)
+    ('queued', 'computing')
+    """
+    if effort.waiting >= max(effort.computing, effort.queued):
+        return "waiting"
+    crowded = effort.computing * max(workers, 1) >= _OWN_SHARE * processors
+    return "computing" if crowded or effort.computing >= effort.queued else "queued"
+
+
+def held_up(effort: Effort, workers: int, processors: int) -> str:
+    """Return what a reader spends its time on, in words.
+
+    >>> held_up(Effort(0.1, 0.02, 0.88), 2, 2)
+    'the reader is latency-bound: it waits for data 88 % of its time, computes 10 %, and waits for a processor 2 %'
+    """
+    state = held_up_by(effort, workers, processors)
+    shares = effort._asdict()
+    (first, most), (second, more), (third, least) = (
+        (_SHARES[name], f"{shares[name] * 100:.0f} %")
+        for name in sorted(shares, key=lambda name: (name != state, -shares[name]))
+    )
+    where = f"{processors} processor{'s' * (processors > 1)}"
+    load = f"; the load is {os.getloadavg()[0]:.0f} on {where}" if state == "queued" else ""
+    return _STATES[state].format(f"{first} {most} of its time, {second} {more}, and {third} {least}{load}")
+
+
+def workers_that_feed(workers: int, ratio: float, effort: Effort, processors: int) -> int:
+    """Return how many workers would feed the loop, or as many as processors allow.
+
+    >>> workers_that_feed(2, 4.0, Effort(0.1, 0.0, 0.9), 2)
+    8
+    >>> workers_that_feed(2, 4.0, Effort(1.0, 0.0, 0.0), 4)
+    4
+    """
+    needed = math.ceil(max(workers, 1) * ratio - 1e-6)
+    return max(1, min(needed, int(processors / max(effort.computing + effort.queued, 0.01))))
+
+
+def advice(meter: StageMeter, factor: float, mode: str, augmented: bool) -> tuple[str, str]:
+    """Return the slowest stage and what would help; empty texts while unknown.
+
+    >>> meter = StageMeter(0)
+    >>> for _ in range(20):
+    ...     meter.arrived(0.06, 0.07, {"read": 0.06})
+    ...     meter.handed(0.01, 0.0, 0.06)
+    >>> advice(meter, 1.0, "batch", False)[0]
+    'read'
+    """
+    costs, ratio = meter.costs(factor), meter.ratio
+    if math.isnan(ratio):
+        return "", ""
+    slowest = max(costs, key=lambda name: costs[name])
+    if ratio <= 1.0:
+        return slowest, f"The data arrives in time (R = {ratio:.2g}): echoing saves nothing here."
+    effort, many, gain, state = meter.effort, processors(), f"R = {ratio:.2g}", ""
+    if effort is not None:
+        state = held_up_by(effort, meter.workers, many)
+        gain += f" ({held_up(effort, meter.workers, many)})"
+    if state == "queued":
+        return slowest, f"{gain}: fewer other processes, or more processors, help most."
+    if not meter.workers:
+        return slowest, (
+            f"{gain}, and the loop reads between its steps: num_workers=1 or more overlaps the two, with fresh data."
+        )
+    if effort is not None and state == "waiting":
+        needed = workers_that_feed(meter.workers, ratio, effort, many)
+        if needed > meter.workers:
+            return slowest, f"{gain}: more workers help most, with fresh data: num_workers={needed}."
+    return slowest, _for_processors(meter, costs, gain, mode, augmented, many - meter.workers)
+
+
+def _for_processors(
+    meter: StageMeter, costs: dict[str, float], gain: str, mode: str, augmented: bool, spare: int
+) -> str:
+    """Return what helps where workers compute; ``spare``: processors without one."""
+    fresh = {name: cost for name, cost in costs.items() if name not in ("batch", "step")}
+    dearest = max(fresh, key=lambda name: fresh[name]) if fresh else "read"
+    if spare >= meter.workers:
+        workers = f"each of {meter.workers} workers" if meter.workers > 1 else "the one worker"
+        idle = f"{spare} processors have" if spare > 1 else "1 processor has"
+        return (
+            f"{gain}: {dearest!r} takes {fresh.get(dearest, math.nan) * meter.workers * 1e3:.3g} ms a batch in "
+            f"{workers}, and {idle} no worker: more workers help more, with fresh data."
+        )
+    if dearest == "augment" and mode == "example_before_augment":
+        return f"{gain}, most of it augmentation, which is repeated for each copy: echo after it."
+    if dearest == "collate" and mode != "batch":
+        return f"{gain}, most of it collating: echo batches."
+    if dearest == "read" and mode.startswith("batch") and augmented:
+        return f"{gain}, most of it reading: echo examples, before they are augmented."
+    return f"{gain}: a factor up to R costs no time. Decoded data cached in memory, or faster decoding, helps more."
+
+
+@functools.cache
+def processors() -> int:
+    """Return how many processors this process, or its container, may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    count = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = map(int, file.read().split())
+    except (OSError, ValueError):  # no limit, or another system
+        return count
+    return max(1, min(count, math.ceil(quota / period)))
 
 
 def _free() -> float:

@@ -45,7 +45,7 @@ class Automatic(Control):
         if self.checked(value, self.name) and instance.apart:
             raise ControlError(
                 "factor = 'auto': it is measured on each rank by itself, and ranks would take unequal numbers of "
-                "steps. Give broadcast=, so that all take what rank 0 says."
+                "steps. Pass broadcast=, so that all take what rank 0 says."
             )
         super().__set__(instance, value)
 
@@ -68,13 +68,13 @@ def impossible(
         return ""
     if not rebuildable(loader):
         kind = type(loader).__name__
-        return f"examples are echoed before a DataLoader batches them; a {kind} yields batches: echo those."
+        return f"to echo examples, looptap needs a DataLoader that batches them; a {kind} yields batches: echo batches."
     if loader.batch_size is None and getattr(loader.batch_sampler, "batch_size", None) is None:
-        return "the loader does not say how many examples a batch has (batch_size), so none can be made: echo batches."
+        return "the loader has no batch_size, so looptap cannot make batches of examples: echo batches."
     if mode == BEFORE and augment is None and augment_batch is None:
-        return "there is no augmentation to come after it: give augment= or augment_batch=, not in the data set."
+        return "no augmentation comes after it: pass augment= or augment_batch= instead of augmenting in the data set."
     if mode == AFTER and augment_batch is not None:
-        return f"augment_batch= works on what comes out of the echo, so the echo comes before it: {BEFORE!r}."
+        return f"augment_batch= works on echoed batches, so echo before it: mode={BEFORE!r}."
     return ""
 
 
@@ -88,8 +88,8 @@ def possible(mode: str, loader: Any) -> tuple[str, str]:
     if mode not in (BEFORE, AFTER) or not isinstance(loader, DataLoader) or rebuildable(loader):
         return mode, ""
     return BATCH, (
-        f"mode={mode!r}: a {type(loader).__name__} makes its batches by itself, so whole batches are echoed instead, "
-        "after it (mode='batch'). To echo examples, give a torch DataLoader."
+        f"mode={mode!r}: a {type(loader).__name__} makes its own batches, so whole batches are echoed instead "
+        "(mode='batch'). To echo examples, pass a torch DataLoader."
     )
 
 
@@ -99,7 +99,7 @@ def checked_loader(loader: Any, augment: Callable[[Any], Any] | None) -> Any:
         raise TypeError(f"loader={loader!r:.60} must be a DataLoader, or another iterable of batches.")
     if _exhausts(loader):
         raise ValueError(
-            f"loader={loader!r:.60}: an iterator is exhausted after one epoch; give the DataLoader it was made from."
+            f"loader={loader!r:.60}: an iterator is exhausted after one epoch; pass the DataLoader it was made from."
         )
     if augment is not None and not rebuildable(loader):
         raise ControlError(

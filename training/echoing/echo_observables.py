@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from looptap.training.echoing.auto_factor import StageMeter, advice
+from looptap.training.echoing.auto_factor import StageMeter
+from looptap.training.echoing.diagnosis import advice
 from looptap.training.noted import Noted
 
 

@@ -253,7 +253,9 @@ class Flow(EchoObservables):
         example.waiting = 0
         self._buffer.release(example)
         self._guard = "clone"
-        self._say("The loop changes its batches in place: echoes of one were left out, and from now on each is a copy.")
+        self._say(
+            "The loop changes its batches in place: some echoes were skipped, and from now on each is a copy."
+        )
 
     # ------------------------------------------------------------ a checkpoint inside an epoch
 
@@ -304,7 +306,7 @@ class Flow(EchoObservables):
         lost += sum(max(0, drawn(self._factor, u) - done) for key, u, done in pending if key not in found)
         if lost:
             self.dropped += lost
-            self._say(f"{lost} echoes that waited at the checkpoint are gone: the data did not repeat itself.")
+            self._say(f"{lost} echoes that waited at the checkpoint are lost: the data was different after the resume.")
 
     def _clear(self) -> None:
         self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()

@@ -204,10 +204,10 @@ def _without_padding(model: Any, along: list[Any]) -> list[Any]:
     found = list(along)
     for layer in layers:
         if getattr(layer, "scale_grad_by_freq", False):
-            raise PriorityError("an Embedding divides its gradient (scale_grad_by_freq=True): take method='ghost'.")
+            raise PriorityError("an Embedding divides its gradient (scale_grad_by_freq=True): use method='ghost'.")
         if isinstance(layer, torch.nn.Embedding) and layer.padding_idx is not None:
             if any(one.weight is layer.weight for one in layers if one is not layer and hasattr(one, "weight")):
-                raise PriorityError("an Embedding with padding_idx shares its weight: take method='ghost'.")
+                raise PriorityError("an Embedding with padding_idx shares its weight: use method='ghost'.")
             found[place[id(layer.weight)]] = kept = found[place[id(layer.weight)]].clone()
             kept[layer.padding_idx] = 0
     return found
@@ -231,7 +231,7 @@ def _forward_mode(of: Losses, parameters: dict[str, Any], along: list[Any], buff
         if not bool(found.any()) and any(bool(one.any()) for one in along):
             raise PriorityError(
                 "the losses do not change along the direction in forward-mode differentiation, as if the loss detached "
-                "the outputs: return losses with their graph, or take method='finite_difference'."
+                "the outputs: return losses with their graph, or use method='finite_difference'."
             )
         return found, losses
     except PriorityError:

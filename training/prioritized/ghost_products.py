@@ -35,7 +35,7 @@ HALF_CHECK_FACTOR = 0.1
 """The same where layers run in 16 bits."""
 
 _REENTRANT = (
-    "{} ran without gradients, as in a reentrant checkpoint: give use_reentrant=False to torch.utils.checkpoint; if it "
+    "{} ran without gradients, as in a reentrant checkpoint: pass use_reentrant=False to torch.utils.checkpoint; if it "
     "is not to be trained, call requires_grad_(False) on it."
 )
 
@@ -154,7 +154,7 @@ class GhostPass:
         if not self._tapped:
             raise PriorityError(
                 f"the layers saw 0 examples, the losses are of {n}. Call the model inside this context, and itself "
-                "rather than what torch.compile makes of it; or take method='jvp'."
+                "rather than what torch.compile makes of it; or use method='jvp'."
             )
         if weights is not None and weights.shape != losses.shape:
             raise PriorityError(f"weights of shape {tuple(weights.shape)} for losses of {tuple(losses.shape)}.")
@@ -179,7 +179,7 @@ class GhostPass:
         if failure is not None:
             raise _as_priority_error(failure)
         if not products:
-            raise PriorityError(f"the layers saw 0 examples, the losses are of {n}. Take method='jvp'.")
+            raise PriorityError(f"the layers saw 0 examples, the losses are of {n}. Use method='jvp'.")
         factor = self._factor / scale
         self.priorities = _total(products).mul_(factor)
         self.norms = _total(squares).sqrt() * abs(factor) if self._wants_norms else None
@@ -291,7 +291,7 @@ class GhostPass:
             if layer not in self._plan.folded or len(found) % self._n or self._wants_norms:
                 raise PriorityError(
                     f"the first dimension of a {type(layer).__name__} is {len(found)}, the losses are of "
-                    f"{self._n} examples: it must be the batch in all of them. Take method='jvp'."
+                    f"{self._n} examples: it must be the batch in all of them. Use method='jvp'."
                 )
             found = found.view(self._n, -1).sum(1)
         self._products.append(found)
@@ -352,7 +352,7 @@ class GhostPass:
             raise PriorityError(
                 f"the layers' hooks account for {total:.4g} of a change of the losses by {true:.4g}: parameters are "
                 "used outside of their layers, examples are mixed, or the batch is not the first dimension of each "
-                "layer. Take method='jvp'."
+                "layer. Use method='jvp'."
             )
         self._check, self._plan.checked = False, True
 
@@ -365,7 +365,7 @@ class GhostPass:
 def _as_priority_error(failure: Exception) -> PriorityError:
     if isinstance(failure, PriorityError):
         return failure
-    found = PriorityError(f"the hook of a layer failed ({type(failure).__name__}: {failure}): take method='jvp'.")
+    found = PriorityError(f"the hook of a layer failed ({type(failure).__name__}: {failure}): use method='jvp'.")
     found.__cause__ = failure
     return found
 

@@ -110,6 +110,6 @@ def validation_gradient(model: Any, loss: Callable[[Any, Any], Any], batches: It
             total = found if total is None else torch._foreach_add(total, found)
             count += len(losses)
     if total is None:
-        raise ValueError("batches is empty: give at least one pair of inputs and targets.")
+        raise ValueError("batches is empty: pass at least one pair of inputs and targets.")
     mean = iter(torch._foreach_div(total, count))
     return [next(mean) if one.requires_grad else torch.zeros_like(one) for one in parameters]

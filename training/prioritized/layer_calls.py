@@ -58,7 +58,7 @@ class LayerCall:
             (x,) = x.saved_tensors
         elif self.version is not None and x._version != self.version:
             name = type(self.planned.layer).__name__
-            raise PriorityError(f"the input of a {name} was changed in place after its call: take method='jvp'.")
+            raise PriorityError(f"the input of a {name} was changed in place after its call: use method='jvp'.")
         if g.shape != self.shape:
             g = g.reshape(self.shape)
         if not self.time_first:

@@ -184,7 +184,7 @@ def _why_not(path: str, layer: Any) -> str:
             "method='jvp' or 'finite_difference', or call model.eval()."
         )
     if trained(layer) and rule_of(layer) is None:
-        return f"{name} has parameters that no hook knows: take method='jvp' or 'finite_difference'."
+        return f"{name} has parameters that no hook knows: use method='jvp' or 'finite_difference'."
     return ""
 
 
@@ -206,13 +206,13 @@ def checked_model(model: Any) -> Any:
     for path, module in inner.named_modules():
         name = f"{type(module).__name__} {path!r}" if path else f"{type(module).__name__}"
         if isinstance(module, torch.jit.ScriptModule):
-            raise PriorityError(f"{name} is compiled by torch.jit: give the module it was made from.")
+            raise PriorityError(f"{name} is compiled by torch.jit: pass the module it was made from.")
         if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
             raise PriorityError(f"{name} has no shape yet: run the model on a batch first.")
     if why := why_sharded(inner):
         raise ShardedModelError(why)
     if not any(one.requires_grad for one in inner.parameters()):
-        raise PriorityError("model has no parameter that is trained: call requires_grad_(True) on those that are.")
+        raise PriorityError("model has no trainable parameter: call requires_grad_(True) on some of them.")
     return inner
 
 

@@ -90,8 +90,8 @@ class Prioritized(PrioritizedObservables):
     method = MethodControl(choices=tuple(PRIORITY_METHODS), default="norm", doc="how examples are drawn")
     k = ShareControl(float, default=0.01, minimum=0.0, maximum=1.0, doc="share of the examples computed for priority")
     r = ShareControl(float, default=0.01, minimum=0.0, maximum=1.0, doc="share of the examples computed in turn")
-    lam = Control(float, default=0.8, minimum=0.0, maximum=1.0, doc="how much of a trend is kept")
-    variant = VariantControl(choices=VARIANTS, default="A", doc="step by all gradients (A), or by those of the top (S)")
+    lam = Control(float, default=0.8, minimum=0.0, maximum=1.0, doc="share of a trend that a new measurement keeps")
+    variant = VariantControl(choices=VARIANTS, default="A", doc="step along all gradients (A), or those of the top (S)")
     learning_rate = 0.0  # of an assistant, which is none of these methods
 
     def __init__(

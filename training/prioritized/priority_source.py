@@ -17,7 +17,7 @@ MAX_LOSS_DIFFERENCE_SHARE = 0.05
 """Of the losses of a step, up to which those of a pass of its own are the same: precisions differ."""
 
 _OTHER_LOSS = (
-    "The losses given to backward() are not those of loss=, of which the priorities are: give Prioritized the loss "
+    "The losses given to backward() differ from those of loss=, from which priorities come: pass Prioritized the loss "
     "that you train by, such as loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1)."
 )
 
@@ -178,7 +178,7 @@ class PrioritySource:
         if inputs is None or targets is None:
             why = f"{self._why} " if self._why else ""
             self._missing = (
-                f"{why}Priorities come by {self.way}: give inputs= and targets= to backward(). Without them, examples "
+                f"{why}Priorities come by {self.way}: pass inputs= and targets= to backward(). Without them, examples "
                 "come in turn."
             )
             return

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.training.progress.forecast.curve_ensemble import Earlier
-from looptap.training.progress.forecast.earlier_runs import earlier_of
-from looptap.training.progress.forecast.metrics import Metric
+from looptap.training.progress.forecast.earlier_runs import newest_of
 from looptap.training.progress.forecast.stopping_rules import Floats, Function, Never, StopRule
 
 
@@ -72,12 +70,12 @@ def rates_of(rates: Sequence[float] | None) -> Floats | None:
     return found
 
 
-def earlier_from(history: Sequence[Sequence[float]], metric: Metric) -> list[Earlier]:
-    """Return the curves of earlier runs as errors. Raises ValueError."""
+def earlier_from(history: Sequence[Sequence[float]]) -> list[Floats]:
+    """Return the curves of earlier runs. Raises ValueError."""
     curves = [_numbers(curve) for curve in history] if isinstance(history, Iterable) else [None]
     if any(curve is None for curve in curves):
         raise ValueError(f"history={history!r:.60} must be a list of curves, each a list of what a run validated.")
-    return earlier_of([metric.errors(curve) for curve in curves if curve is not None])
+    return newest_of([curve for curve in curves if curve is not None])
 
 
 def _numbers(values: object) -> Floats | None:
@@ -101,6 +99,6 @@ def ignored_rule(rule: StopRule, point: int) -> str:
     """Return the note on a loop that trains on after its ``rule`` has fired."""
     kind = type(rule).__name__
     return (
-        f"{kind} stopped the run at validation {point}, but the loop trains on: early stopping is not forecast any "
-        f"more. Let the loop break when validated() returns True, or declare the rule that does stop it."
+        f"{kind} stopped the run at validation {point}, but the loop continues: early stopping is no longer "
+        "forecast. End the loop when validated() returns True, or declare the rule that ends it."
     )

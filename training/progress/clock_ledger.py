@@ -180,13 +180,13 @@ class Ledger:
         trained, seconds = np.array(found, float).reshape(-1, 2).T
         return trained, seconds
 
-    def passed(self, since: float) -> float:
-        """Return the seconds since ``since``, those of the step under way included.
+    def passed(self, since: float, now: float) -> float:
+        """Return the seconds from ``since`` to ``now``, with the step under way.
 
         Of that, no more count than a step usually takes: a process that hangs does not come nearer to its end.
         """
         steps = self._steps[self._phase] if self._phase != OTHER else ()
-        under_way = min(self._clock() - self.now, steps[len(steps) // 2]) if steps else 0.0
+        under_way = min(now - self.now, steps[len(steps) // 2]) if steps else 0.0
         return self.now - since + max(0.0, under_way)
 
     def settle(self) -> None:

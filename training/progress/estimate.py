@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from looptap.training.progress.clock_ledger import OTHER, SHORT_WINDOW_SECONDS, TRAIN, VALIDATION, Ledger
-from looptap.training.progress.forecast.curve_ensemble import Earlier
+from looptap.training.progress.forecast.earlier_runs import newest_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.speed_trend import SpeedTrend, trend_of
 from looptap.training.progress.forecast.stop_forecast import StopAt, StopForecast
@@ -60,8 +60,8 @@ class Estimate(NamedTuple):
         """Return this estimate ``seconds`` later."""
         if seconds <= 0:
             return self
-        rest, low, high = (max(0.0, one - seconds) for one in (self.remaining, self.low, self.high))
-        return self._replace(remaining=rest, low=low, high=high)
+        rest, low, high = self[:3]
+        return Estimate(max(0.0, rest - seconds), max(0.0, low - seconds), max(0.0, high - seconds), *self[3:])
 
     def at_most(self, seconds: float) -> Estimate:
         """Return this estimate for a run that ends after ``seconds`` at the latest."""
@@ -85,7 +85,7 @@ class Estimator:
         forecast: str = "ensemble",
         speed: str = "ledger",
         rates: Floats | None = None,
-        earlier: Sequence[Earlier] = (),
+        earlier: Sequence[Floats] = (),
         seed: int = 0,
         metric: Metric | None = None,
         skip: int = 1,
@@ -107,6 +107,7 @@ class Estimator:
         self._end = (math.nan, math.nan)  # the stop and the end by the last estimate
         self.forecasts = 0
         """How many were made."""
+        self._offered: list[Floats] | None = None
         self._stop: StopAt | None = None
         self._first_speed: float | None = None
         self._stale, self._last = False, 0
@@ -171,6 +172,11 @@ class Estimator:
         self._stop = None
         self.stopping.restart()
 
+    def offer(self, curves: list[Floats]) -> None:
+        """Take these curves of earlier runs, unless some were given. Any thread."""
+        if not self.stopping.earlier:
+            self._offered = curves
+
     # ------------------------------------------------------------ estimates
 
     def due(self, pace: float) -> bool:
@@ -178,6 +184,9 @@ class Estimator:
 
         That is ``pace`` times as long after the last as it took, four times sooner if the run has outlived it.
         """
+        if (curves := self._offered) is not None:
+            self._offered, self.stopping.earlier = None, newest_of(curves)
+            self.changed()
         if (stop := self._stop) is None:
             return True
         wait = pace * self.took * (_OUTLIVED_SHARE if stop.median <= self.plan.done else 1.0)
@@ -200,11 +209,12 @@ class Estimator:
     def stop_at(self) -> StopAt | None:
         """Where the run stops by the last forecast; None before the first.
 
-        What nothing stopped ends with the plan: with a shorter one that is exact.
+        What nothing stopped ends with the plan: with a shorter one that is exact. What the rule has stopped is over.
         """
         last = self.plan.last
-        if self.stopping.nothing_to_guess:
-            return StopAt(float(last), float(last), float(last))
+        if self.stopping.fired or self.stopping.nothing_to_guess:
+            place = float(self.stopping.fired or last)
+            return StopAt(place, place, place)
         if self._stop is None:
             return None
         return self._stop.within(last, self.plan.done + 1 if self._stale else 0, self._last)
@@ -227,7 +237,7 @@ class Estimator:
             seconds, speeds = self._by_ledger(stop, train, validation)
         if seconds is None:
             return None
-        certain = self.stopping.unless_better
+        certain = None if self.stopping.fired else self.stopping.unless_better
         certain = None if certain is None or certain > self.plan.last else certain - self.plan.done
         rest, low, high = seconds
         self._follow_end(stop.median, rest, low)
@@ -295,9 +305,9 @@ class Estimator:
         other, done = ledger.seconds[OTHER] / self.cycles, self.plan.done
         return [one + other * max(0.0, place - done - 1) for one, place in zip(work, stop, strict=True)]
 
-    def passed(self, since: float) -> float:
-        """Return the seconds of work since ``since``, by the ledger."""
-        return self.ledger.passed(since) if self.speed == "ledger" else 0.0
+    def passed(self, since: float, now: float) -> float:
+        """Return the seconds of work from ``since`` to ``now``, by the ledger."""
+        return self.ledger.passed(since, now) if self.speed == "ledger" else 0.0
 
     def _reaches(self, train: list[float]) -> list[float]:
         """Return how far ahead a trend of the speed goes: median, low and high end."""

@@ -82,9 +82,10 @@ class EpochLength:
     def moved(self) -> bool:
         """Ask the loader; return True if its lengths differ from those of `plan`."""
         self.update()
-        return any(
+        lengths = self.present, self.later
+        return lengths != self._planned and any(
             (now is None) != (then is None) or (now and then and abs(now - then) > MOVED_SHARE * then)
-            for now, then in zip((self.present, self.later), self._planned, strict=True)
+            for now, then in zip(lengths, self._planned, strict=True)
         )
 
     def plan(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from looptap.streams.control import Control
@@ -10,7 +11,9 @@ from looptap.streams.durations import duration
 from looptap.streams.loop_observer import LoopObserver
 from looptap.training.noted import Noted
 from looptap.training.progress.clock_ledger import TRAIN, Ledger
-from looptap.training.progress.estimate import Estimate, Remaining
+from looptap.training.progress.estimate import Estimate, Estimator, Remaining
+from looptap.training.progress.forecast.earlier_runs import curves_in, facts_of
+from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stop_forecast import StopAt
 from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
@@ -19,13 +22,17 @@ _FRACTION_HYSTERESIS = 0.02  # a longer run lowers the fraction by so much at mo
 
 
 class Setting(Control):
-    """A control that calls ``set_up`` of its object when it changes."""
+    """A control that calls ``set_up`` of its object, which may refuse the value."""
 
     def __set__(self, instance: Any, value: Any) -> None:
         before = self.__get__(instance)
         super().__set__(instance, value)
         if self.__get__(instance) != before:
-            instance.set_up()
+            try:
+                instance.set_up()
+            except ValueError:
+                super().__set__(instance, before)
+                raise
 
 
 class ProgressObservables(Noted, LoopObserver):
@@ -36,6 +43,11 @@ class ProgressObservables(Noted, LoopObserver):
         ("share that is done", "self.fraction"),
         ("instances a second", "{'training': self.train_speed, 'validation': self.validation_speed}"),
     )
+
+    estimator: Estimator
+    """Estimates where the run stops, and when."""
+    metric: Metric
+    """The kind of the validated metric."""
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
         self.ledger = ledger
@@ -57,21 +69,49 @@ class ProgressObservables(Noted, LoopObserver):
         """Leave a pause of ``seconds`` out of all speeds. Called by the exposing agent."""
         self.ledger.pause(seconds)
 
+    def facts_to_keep(self) -> dict[str, Any]:
+        """Return the validations so far, for later runs. Called by the exposing agent."""
+        finished = self._over or self.estimator.stopping.fired > 0 or self._left() == 0.0
+        return facts_of(self.metric, self.estimator.stopping.values, finished=finished)
+
+    def on_earlier_runs(self, kept: Sequence[Any]) -> None:
+        """Expect validations like those of earlier runs. Called by the exposing agent."""
+        self.estimator.offer(curves_in(kept, self.metric))
+
+    @property
+    def earlier_runs(self) -> int:
+        """How many earlier runs of this job the forecast knows."""
+        return len(self.estimator.stopping.earlier)
+
+    def _left(self) -> float | None:
+        """Return the instances left to train if nothing stops the run; None: unknown."""
+        raise NotImplementedError
+
     def estimate(self) -> Estimate | None:
-        """Return the estimate; None while the epoch length or speed is unknown."""
+        """Return the estimate; None while the epoch length or speed is unknown.
+
+        It is at most a second old, and reads the last forecast of the stop. One is made after a validation, later if
+        forecasts would otherwise take more than 0.1 % of the time, and after a change of the epochs or the patience.
+        """
+        found, passed = self._current()
+        return None if found is None else found.after(passed)
+
+    def _current(self) -> tuple[Estimate | None, float]:
+        """Return the last estimate, and the seconds of work since."""
         raise NotImplementedError
 
     @property
     def remaining(self) -> Remaining:
         """Seconds until training ends, with an 80 % band; NaN while unknown."""
-        return self._remaining_of(self.estimate())
+        return self._remaining_of(*self._current())
 
-    def _remaining_of(self, found: Estimate | None) -> Remaining:
+    def _remaining_of(self, found: Estimate | None, passed: float = 0.0) -> Remaining:
         if self._over:
             return Remaining(0.0, 0.0, 0.0)
         if found is None:
             return Remaining(math.nan, math.nan, math.nan)
-        return Remaining(found.remaining, found.low, found.high)
+        rest, low, high = found.remaining - passed, found.low - passed, found.high - passed
+        return Remaining(max(rest, 0.0), max(low, 0.0), max(high, 0.0))
 
     @property
     def fraction(self) -> float:
@@ -106,13 +146,13 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def stop_at(self) -> StopAt | None:
         """The validation after which training stops (median, low, high), or None."""
-        found = self.estimate()
+        found, _ = self._current()
         return None if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
 
     @property
     def unless_better(self) -> int | None:
         """In how many validations the rule stops training if none improves, or None."""
-        found = self.estimate()
+        found, _ = self._current()
         return None if found is None else found.unless_better
 
     @property
@@ -123,25 +163,25 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def train_speed(self) -> float | None:
         """Instances trained per second; None before the first."""
-        found = self.estimate()
+        found, _ = self._current()
         return self.ledger.rate(TRAIN, 60.0) if found is None else found.train_speed
 
     @property
     def validation_speed(self) -> float | None:
         """Instances validated per second; None before the first."""
-        found = self.estimate()
+        found, _ = self._current()
         return None if found is None else found.validation_speed
 
     @property
     def train_cost(self) -> float | None:
         """Remaining training instances."""
-        found = self.estimate()
+        found, _ = self._current()
         return None if found is None else found.train_cost
 
     @property
     def validation_cost(self) -> float | None:
         """Remaining validation instances."""
-        found = self.estimate()
+        found, _ = self._current()
         return None if found is None else found.validation_cost
 
     @property
@@ -158,6 +198,7 @@ class ProgressObservables(Noted, LoopObserver):
             "train_speed": found.train_speed if found else self.train_speed,
             "validation_speed": found and found.validation_speed, "train_cost": found and found.train_cost,
             "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": self.note,
+            "earlier_runs": self.earlier_runs,
         }  # fmt: skip
 
     @property

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from looptap.streams.forwarding import facade
 from looptap.training.progress import arguments
 from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger, steady
@@ -42,9 +40,9 @@ class Progress(ProgressObservables):
     by default an epoch. ``rule`` is the early-stopping rule; None: none. ``metric`` is the kind of the validated
     metric, see `Metric`. ``forecast`` is "ensemble", "former" or "none"; ``speed`` is "ledger" or "paper". ``rates``
     are the mean learning rates before each raw point, if known. ``history`` are the curves of earlier runs of this
-    job: lists of validation results. ``size`` returns the instances of a batch, by default the length of its first
-    tensor. ``on_update`` is called with this object about every ``every`` seconds, on the loop thread. ``insert`` adds
-    validations: see `Inserting`.
+    job: lists of validation results; without, an agent with a config finds those of its stored runs. ``size`` returns
+    the instances of a batch, by default the length of its first tensor. ``on_update`` is called with this object about
+    every ``every`` seconds, on the loop thread. ``insert`` adds validations: see `Inserting`.
 
     Raises ValueError and TypeError for invalid arguments, but never later: in the loop a value that is not a number is
     reported in `note` and leaves the estimate unchanged.
@@ -93,10 +91,10 @@ class Progress(ProgressObservables):
         arguments.positive(budget=budget, max_time=max_time, every=every)
         arguments.callables(size=size, on_update=on_update, clock=clock)
         if epochs is None and max_steps is None and budget is None and max_time is None:
-            raise ValueError("Nothing says when training ends: give epochs=, max_steps=, budget= or max_time=.")
+            raise ValueError("Nothing says when training ends: pass epochs=, max_steps=, budget= or max_time=.")
         self._length, sizes = EpochLength(train), Sizes(train, size)
         if max_steps is None and budget is None and epochs is not None and self._length.present == 0:
-            raise ValueError("The training loader is empty: an epoch of no batches never brings training to an end.")
+            raise ValueError("The training loader is empty: training would never end.")
         self._validation = instances_of(validation)
         self._every_batches = validate_every
         max_batches = None if max_steps is None else max_steps * accumulate
@@ -119,11 +117,11 @@ class Progress(ProgressObservables):
         self.estimator = Estimator(
             plan, self._rule, self.ledger, forecast=forecast, speed=speed, metric=self.metric,
             seed=arguments.seed_of(seed), rates=arguments.rates_of(rates), skip=sizes.prefetched or 1,
-            earlier=arguments.earlier_from(history, self.metric),
+            earlier=arguments.earlier_from(history),
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._looked, self._booked, self._point_at, self._stopped_at = -math.inf, 0.0, 0.0, 0
+        self._until, self._booked, self._point_at = -math.inf, 0.0, 0.0  # by the clock, until when the estimate holds
         self._ready = True
         if insert is not None:
             if not isinstance(insert, Inserting):
@@ -197,6 +195,8 @@ class Progress(ProgressObservables):
         if self._insert is not None and self._insert.due():
             self._inserted(self._insert)
         self._turned()
+        if self._length.moved():
+            self._until = -math.inf
         self._renew()
         self._update()
 
@@ -211,7 +211,7 @@ class Progress(ProgressObservables):
         self._ignored()
         self._flush()
         if not math.isfinite(number):
-            self._say(f"The validation yielded {value!r:.60}, so early stopping is not forecast any more.")
+            self._say(f"The validation yielded {value!r:.60}, so early stopping is no longer forecast.")
         plan = self.estimator.plan
         plan.validation = self._validation = plan.checked_at_point() or self._validation
         self._length.update()
@@ -221,19 +221,19 @@ class Progress(ProgressObservables):
             self._insert.next_point(None if self._every_batches else self._length.later)
             if self._insert.reason:
                 plan.ahead = []
-        stopping = self.estimator.stopping
-        compared = self.metric.compared(np.array(stopping.values)).tolist()
-        stop = self.rule.stops(compared) == len(compared)
-        self._stopped_at = len(compared) if stop and stopping.method != "none" else 0
+        stop = self.estimator.stopping.decide(self.rule, plan.last)
         self._renew()
+        self._until = -math.inf
         return stop
 
     def _ignored(self) -> None:
         """Forecast no stop in a loop that trains on after the rule has fired."""
-        if self._stopped_at:
-            self._say(arguments.ignored_rule(self.rule, self._stopped_at))
-            self._stopped_at, self.estimator.stopping.method = 0, "none"
+        stopping = self.estimator.stopping
+        if stopping.fired:
+            self._say(arguments.ignored_rule(self.rule, stopping.fired))
+            stopping.fired, stopping.method = 0, "none"
             self.estimator.changed()
+            self._until = -math.inf
 
     def finished(self) -> None:
         """Record that training is over: `fraction` is 1 and nothing remains."""
@@ -267,16 +267,11 @@ class Progress(ProgressObservables):
             done, rest = (a + b / PRIOR_SPEED_RATIO for a, b in (self.ledger.counts, self._estimate[6:8]))
         return super()._done_share(done, rest)
 
-    def estimate(self) -> Estimate | None:
-        """Return the estimate; None while the epoch length or speed is unknown.
-
-        It is at most a second old, and reads the last forecast of the stop. One is made after a validation, later if
-        forecasts would otherwise take more than 0.1 % of the time, and after a change of the epochs or the patience.
-        """
-        age = self.ledger.elapsed() - self._looked
-        if age > (ESTIMATE_SECONDS if self._estimate is not None else _RETRY_SECONDS) or self._length.moved():
+    def _current(self) -> tuple[Estimate | None, float]:
+        now = self._clock()
+        if now >= self._until:
             self._refresh()
-        return None if self._estimate is None else self._estimate.after(self.estimator.passed(self._booked))
+        return self._estimate, self.estimator.passed(self._booked, now)
 
     # ------------------------------------------------------------ a resumed run
 
@@ -301,7 +296,7 @@ class Progress(ProgressObservables):
         self.estimator.load_state_dict(state)
         point = self._every_batches or self._length.later
         self._point_at = nearest(self._position() - (state["since"] / (point * self._counter.size) if point else 0.0))
-        self._looked = -math.inf
+        self._until = -math.inf
 
     # ------------------------------------------------------------ inside
 
@@ -333,6 +328,7 @@ class Progress(ProgressObservables):
     def set_up(self) -> None:
         """Take a changed setting into account."""
         if self._ready:
+            self.estimator.stopping.rule = self.rule  # raises ValueError for a patience that it cannot have
             self.estimator.changed()
             self._restart_fraction()
             self._renew()
@@ -364,17 +360,18 @@ class Progress(ProgressObservables):
             except Exception as error:  # a rule of the host's that cannot take simulated futures
                 estimator.stopping.method = "none"
                 estimator.renew()
-                self._say(f"The rule raised {type(error).__name__}: {error}; early stopping is not forecast any more.")
-            self._looked = -math.inf
+                self._say(f"The rule raised {type(error).__name__}: {error}; early stopping is no longer forecast.")
+            self._until = -math.inf
         self._spent += time.perf_counter() - begun
 
     def _refresh(self) -> None:
         """Estimate again by the last forecast."""
         begun = time.perf_counter()
-        self._looked, left = self.ledger.elapsed(), self._plan()
+        left = self._plan()
         found = None if left is None else self.estimator.estimate()
         self._booked = self.ledger.now
         self._estimate = None if found is None or left is None else self._end.in_time(found, left, self.elapsed)
+        self._until = self._clock() + (_RETRY_SECONDS if self._estimate is None else ESTIMATE_SECONDS)
         self._spent += time.perf_counter() - begun
 
     def _update(self, now: bool = False) -> None:

@@ -55,7 +55,7 @@ class Inserting:
                 "none: give a DataLoader whose data set has a length and can be indexed."
             )
         if not len(data):
-            raise ValueError("The validation set is empty: there is nothing of which a subset could be validated.")
+            raise ValueError("The validation set is empty: there is no subset to validate.")
         if not callable(evaluate):
             raise TypeError(f"evaluate={evaluate!r:.60} must be a function of a loader, which returns the metric.")
         if not hasattr(model, "modules") or not hasattr(model, "buffers"):
@@ -80,8 +80,8 @@ class Inserting:
         """Plan for ``batches`` between validations. Raises ValueError if it is unknown."""
         if not batches:
             raise ValueError(
-                "Validations are inserted at steps that are planned, and how many batches lie between two of the "
-                "host's is not known: give validate_every=, or a training loader that has a length."
+                "Validations are inserted at planned steps, and the number of batches between two validations of the "
+                "loop is unknown: pass validate_every=, or a training loader that has a length."
             )
         self._batches = batches
         size = float(getattr(self._loader, "batch_size", None) or 1)
@@ -116,7 +116,7 @@ class Inserting:
         if self._since and self._any(share > MAX_PART) and not self.reason:
             self.reason = (
                 f"Inserted validations took {share:.1%} of the time between two validations, more than {MAX_PART:.0%}: "
-                "they are switched off."
+                "they are turned off."
             )
         self._since, self._point, self._in_cycle = 0, self._point + 1, 0.0
         self._cycle_began = time.perf_counter()
@@ -155,13 +155,13 @@ class Inserting:
                 found = self._evaluate(subset_loader(self._loader, chosen, lambda: done.append(time.perf_counter())))
                 if name := kept.changed():
                     self.reason = (
-                        f"The model changes its {name} while it is validated, which cannot be put back: no further "
-                        "validation is inserted."
+                        f"The model changes its {name} while it is validated, which cannot be restored: no "
+                        "more validations are inserted."
                     )
             value, spread = found if isinstance(found, tuple) else (found, None)
             return (float(value), None if spread is None else float(spread)), done
         except Exception as error:  # the loop continues without them
-            self.reason = f"An inserted validation raised {type(error).__name__}: {error}. They are switched off."
+            self.reason = f"An inserted validation raised {type(error).__name__}: {error}. They are turned off."
             return None
         finally:
             taken = time.perf_counter() - begun

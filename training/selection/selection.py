@@ -53,12 +53,12 @@ class Selection(SelectionLoss):
 
     method = MethodControl(choices=tuple(METHODS), default="norm", doc="how instances are drawn")
     switch = Control(choices=SWITCH_POSITIONS, default=AUTO, doc="select while it pays, always, or never")
-    floor = Control(float, default=0.2, minimum=0.0, maximum=1.0, doc="the least probability of an instance")
+    floor = Control(float, default=0.2, minimum=0.0, maximum=1.0, doc="the lowest probability of an instance")
     cap = Control(float, default=2.0, minimum=1.0, unit="mean losses", doc="the highest loss that counts")
     exponent = Control(
-        float, default=1.0, minimum=0.0, maximum=1.0, doc="share of the bias that weights take away at the end"
+        float, default=1.0, minimum=0.0, maximum=1.0, doc="share of the bias that weights correct at the end"
     )
-    learning_rate = Control(float, default=0.01, minimum=0.0, doc="that of an assistant")
+    learning_rate = Control(float, default=0.01, minimum=0.0, doc="learning rate of the assistant")
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Selection(SelectionLoss):
             add(indices)
             yield indices.tolist()
             if turn != self._turn:
-                self._say("Another loop began over this Selection: the earlier one ends. Make one for each loop.")
+                self._say("Another loop iterates over this Selection: the earlier one ends. Create one for each loop.")
                 return
         self._inside = False
         if not self._flight.batches:  # else the epoch ends with the step on what workers have in hand
@@ -299,7 +299,7 @@ class Selection(SelectionLoss):
         """Return a batch of the assistant beside the loop; None if it has none ready."""
         made = beside.draw(method, self.shard, self.batch_size, [*self.seed, 4, self.steps])
         if beside.ended:
-            self._say(f"The assistant ended ({beside.ended}): sampling is plain until the method is set again.")
+            self._say(f"The assistant ended ({beside.ended}): sampling is plain until you set the method again.")
         if made is None:
             return None
         self.features = method.features  # in memory that a process shares

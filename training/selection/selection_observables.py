@@ -279,7 +279,7 @@ class SelectionObservables(Noted):
             raise ValueError(f"count={count!r} must be a whole number from 1 to {MAX_SAMPLES}.")
         if not hasattr(self.data, "__getitem__"):
             raise TypeError(
-                f"{type(self).__name__}({self.data!r}) knows no data set to read from: give it in place of its length."
+                f"{type(self).__name__}({self.data!r}) has no data set to read from: pass it instead of its length."
             )
 
     def _read(self, count: int, sign: int) -> list[dict[str, Any]]:
@@ -304,8 +304,8 @@ class SelectionObservables(Noted):
             size = self.data if isinstance(self.data, Integral) else len(self.data)
             if size != self.table.size:
                 self._say(
-                    f"The data set has {size:,} instances now, and had {self.table.size:,}: new ones are not drawn, "
-                    "and those that are gone are. Make a new Selection."
+                    f"The data set has {size:,} instances now, and had {self.table.size:,}: new ones are never "
+                    "drawn, and missing ones still are. Create a new Selection."
                 )
 
     def _acceptance_by_class(self) -> dict[int, float]:

@@ -358,7 +358,7 @@ def chosen(stream: Stream, chart: str = "") -> Choice | None:
 
 def _incompatible(first: Series, stream: Stream, choice: Choice, alone: bool = False, why: str = "") -> str:
     why = why or (
-        f"a {choice.kind} has a chart to itself" if alone
+        f"a {choice.kind} cannot share a chart" if alone
         else f"the first is a {first.choice.kind} ({first.choice.family}), the second a {choice.kind} ({choice.family})"
     )  # fmt: skip
     return (

@@ -158,7 +158,7 @@ def _of_images(value: Any, names: tuple[str, ...]) -> Choice | None:
     if not isinstance(value, list | tuple | Mapping) or not value or sheet_of(value, names) is None:
         return None
     sure = isinstance(value, list) and all(map(is_picture, value))
-    guess = "" if sure else "Arrays in the values are taken for images; chart='table' lists them."
+    guess = "" if sure else "Arrays in the values are drawn as images; chart='table' lists them."
     return _choice("images", schema=names, guess=guess)
 
 
@@ -266,7 +266,7 @@ def _by_shape(value: Any, names: tuple[str, ...] = (), query: str = "") -> Choic
         return _choice("table", APPEND) if found.kind == "table" and (names or is_point(value)) else found
     if isinstance(value, list):
         return _of_list(value)
-    return _choice("text", guess=f"{describe(value)}: there is no chart for this type, and its repr is shown.")
+    return _choice("text", guess=f"{describe(value)}: there is no chart for this type, so its repr is shown.")
 
 
 def _of_tuple(value: tuple[Any, ...]) -> Choice:
@@ -275,7 +275,7 @@ def _of_tuple(value: tuple[Any, ...]) -> Choice:
         return _choice("annotated" if form == "nns" else "annotated3d")
     if form == "nnn":
         return _choice(
-            "line3d", guess="Three numbers are taken for a point in space; chart='line' draws a line for each part."
+            "line3d", guess="Three numbers are drawn as a point in 3D; chart='line' draws a line for each part."
         )
     if form and set(form) == {"n"}:
         return _choice("line")
@@ -345,14 +345,14 @@ def _of_array(value: Any, query: str = "") -> Choice:
         if is_few_rows(value) and sound:
             return _choice("curve", guess=guess)
         if min(shape) >= _MIN_PICTURE_PIXELS and _is_gray(value):
-            return _choice("image", guess="A matrix of bytes, or of True and False, is taken for an image; "
+            return _choice("image", guess="A matrix of bytes or booleans is drawn as an image; "
                            "chart='heatmap' draws its numbers.")  # fmt: skip
         if _counts(value) and not _is_mask(value):
-            return _choice("confusion", guess="A square matrix of counts is taken for a confusion matrix; "
+            return _choice("confusion", guess="A square matrix of counts is drawn as a confusion matrix; "
                            "chart='heatmap' or 'image' draws it as such.")  # fmt: skip
         if shape[1] in (2, 3) and shape[0] > _MIN_SCATTER_ROWS:
             return _choice("scatter" if shape[1] == 2 else "scatter3d", guess=guess or
-                           "Each row is taken for a point; chart='heatmap' draws the matrix.")  # fmt: skip
+                           "Each row is drawn as a point; chart='heatmap' draws the matrix.")  # fmt: skip
         return _choice("heatmap", guess=guess)
     if len(shape) == 4 and shape[2:] == (1, 1):
         return _choice("heatmap", guess=f"{shape} is drawn as a matrix of {shape[0]} × {shape[1]}.")

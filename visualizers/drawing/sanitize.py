@@ -152,7 +152,7 @@ def _mark(mark: Mark, x: tuple[Axis, Axis], y: tuple[Axis, Axis], space: Axis, n
             _tell(notices, len(shares), MAX_COLUMNS, "first shares")
             shares = shares[:MAX_COLUMNS]
             if not shares.sum() > 0:
-                return Text(("There is nothing to share out yet.",))
+                return Text(("There is nothing to draw yet.",))
             return Pie(shares / shares.sum(), _padded(mark.labels, len(shares), 40))
         case Table():
             _tell(notices, len(mark.rows), MAX_ROWS, "first rows")

@@ -132,7 +132,7 @@ def _no_qt() -> str:
         return f"Qt does not start within {_TOOLKIT_TIMEOUT_SECONDS:g} s"
     if done.returncode == 0:
         return ""
-    said = " ".join((done.stderr.strip().splitlines() or ["it ended without a word"])[0].split())[:200]
+    said = " ".join((done.stderr.strip().splitlines() or ["it ended without a message"])[0].split())[:200]
     more = " (Debian: apt install libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1)" if "xcb" in said else ""
     return f"Qt does not start: {said}{more}"
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from looptap.streams.columns.arithmetic import as_array
 from looptap.streams.columns.value_columns import MAX_COLUMNS, ValueColumns
 from looptap.streams.events import EventOrigin, event_of
 
@@ -22,6 +23,8 @@ HEADER_COUNT = 3
 """Elements of a row before the numbers."""
 MISSED: Final = object()
 
+Column: TypeAlias = "NDArray[Any] | Sequence[Any]"
+"""The values of one observable: an array if they are known to have one type."""
 EventOccurrence: TypeAlias = tuple[Any, int, float, int]
 """An event with its number, time and the number of the last one before its group; None ends the group of the number,
 `MISSED` stands for an event that Ctrl-C has cut short."""
@@ -43,18 +46,22 @@ class EventBatch:
         self,
         origin: EventOrigin,
         names: Sequence[str],
-        numbers: list[int],
-        times: list[float],
-        began: list[Any],
-        values: list[list[Any]],
+        numbers: Sequence[int],
+        times: Sequence[float],
+        began: Sequence[Any],
+        values: Sequence[Column],
     ) -> None:
         self.origin, self.names = origin, names
         self.numbers, self.times, self.began, self.values = numbers, times, began, values
-        self._columns: dict[int, NDArray[Any] | list[Any]] = {}
+        self._columns: dict[int, Column] = {}
 
     @classmethod
-    def of_rows(cls, origin: EventOrigin, names: Sequence[str], rows: list[Any]) -> EventBatch:
-        """Return the events of a flat list of rows."""
+    def of_rows(cls, origin: EventOrigin, names: Sequence[str], rows: Any) -> EventBatch:
+        """Return the events of a flat list of rows, or of the compiled `Rows`."""
+        if not isinstance(rows, list):
+            numbers, times, began, values = rows.columns()
+            third = array("q", began) if type(began) is bytes else began
+            return cls(origin, names, array("q", numbers), array("d", times), third, [*map(_typed, values)])
         width = HEADER_COUNT + len(names)
         numbers, times, began, *values = [rows[place::width] for place in range(width)]
         return cls(origin, names, numbers, times, began, values)
@@ -67,7 +74,8 @@ class EventBatch:
         """The events one by one, as `AttachedQuery.evaluate` takes them."""
         found: list[EventOccurrence] = []
         names, origin = self.names, self.origin
-        for number, now, began, *values in zip(self.numbers, self.times, self.began, *self.values, strict=True):
+        columns = [column.tolist() if isinstance(column, np.ndarray) else column for column in self.values]
+        for number, now, began, *values in zip(self.numbers, self.times, self.began, *columns, strict=True):
             if type(began) is int:
                 event = event_of(dict(zip(names, values, strict=True)), origin, number, now, 0.0)
                 found.append((event, number, now, began))
@@ -80,13 +88,15 @@ class EventBatch:
     @property
     def ends(self) -> list[tuple[int, float, int]]:
         """The ends of groups: number of the last event, time, number of the group."""
+        if isinstance(self.began, array):
+            return []
         rows = zip(self.numbers, self.times, self.began, strict=True)
         return [(number, now, end.group) for number, now, end in rows if type(end) is GroupEnd]
 
     @cached_property
     def events(self) -> EventBatch | None:
         """The same without ends of groups; None if Ctrl-C has cut an event short."""
-        kinds = set(map(type, self.began))
+        kinds = {int} if isinstance(self.began, array) else set(map(type, self.began))
         if kinds == {int}:
             return self
         if object in kinds:
@@ -100,8 +110,8 @@ class EventBatch:
         return self._picked([place for place, number in enumerate(self.numbers) if not number % count])
 
     def _picked(self, places: list[int]) -> EventBatch:
-        def picked(column: list[Any]) -> list[Any]:
-            return [column[place] for place in places]
+        def picked(column: Any) -> Any:
+            return column[places] if isinstance(column, np.ndarray) else [column[place] for place in places]
 
         return EventBatch(
             self.origin, self.names, picked(self.numbers), picked(self.times), picked(self.began),
@@ -111,19 +121,24 @@ class EventBatch:
     @cached_property
     def event_numbers(self) -> array[int]:
         """The numbers as 64-bit integers, which all queries of the plan share."""
+        if isinstance(self.numbers, array):
+            return self.numbers
         return array("q", self.numbers)
 
     @cached_property
     def event_times(self) -> array[float]:
         """The times as 64-bit floats, which all queries of the plan share."""
+        if isinstance(self.times, array):
+            return self.times
         return array("d", self.times)
 
-    def column(self, name: str) -> NDArray[Any] | list[Any]:
+    def column(self, name: str) -> Column:
         """Return the values of one observable: in an array if they have one type."""
         place = self.names.index(name)
         found = self._columns.get(place)
         if found is None:
-            found = self._columns[place] = _column(self.values[place])
+            values = self.values[place]
+            found = self._columns[place] = values if isinstance(values, np.ndarray) else as_array(values)
         return found
 
     def table(self, names: Sequence[str], single: bool) -> Sequence[Any]:
@@ -132,19 +147,10 @@ class EventBatch:
         arrays = [column for column in columns if isinstance(column, np.ndarray)]
         if len(arrays) == len(columns) <= MAX_COLUMNS:
             return ValueColumns(arrays, not single)
-        lists = [self.values[self.names.index(name)] for name in names]
+        lists = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
         return lists[0] if single else list(zip(*lists, strict=True))
 
 
-def _column(values: list[Any]) -> NDArray[Any] | list[Any]:
-    kinds = set(map(type, values))
-    try:
-        if kinds == {float}:
-            return np.frombuffer(array("d", values))
-        if kinds == {int}:
-            return np.frombuffer(array("q", values), np.int64)
-        if kinds == {bool}:
-            return np.frombuffer(bytes(values), np.bool_)
-    except OverflowError:  # an integer beyond 64 bits
-        pass
-    return values
+def _typed(column: tuple[str, bytes] | list[Any]) -> Column:
+    """Return a column of the compiled rows."""
+    return column if isinstance(column, list) else np.frombuffer(column[1], column[0])

@@ -13,12 +13,15 @@ from looptap.agent.loop.guard.tensor_state import Change, ObjectPath
 from looptap.streams.errors import QueryError
 
 ITERATOR = (
-    "{} is an iterator of the loop: what a query takes from it the loop would miss. Expose what it goes over, or emit "
-    "what it yields."
+    "{} is an iterator of the loop: the loop would miss the items that a query takes from it. Expose the "
+    "data that it iterates over, or emit its items."
 )
-QUEUE = "{} is a queue of the loop: what a query takes from it the loop would miss. Emit what the loop takes."
-LOCK = "{} is a lock of the loop: the loop would wait for ever for one that a query keeps."
-FILE = "{} is a file of the loop: what a query writes to it the loop would find there. Return it instead."
+QUEUE = (
+    "{} is a queue of the loop: the loop would miss the items that a query takes from it. Emit the "
+    "items that the loop takes."
+)
+LOCK = "{} is a lock of the loop: if a query keeps it, the loop waits forever."
+FILE = "{} is a file of the loop, which would then contain what the query writes. Return the value instead."
 _TAKES = frozenset({"get", "get_nowait", "recv", "recv_bytes"})
 _LOCKS = frozenset({"acquire", "wait"})
 _WRITES = frozenset({"write", "writelines", "truncate"})

@@ -52,8 +52,8 @@ _TRAVERSED = (
 """Modules of libraries whose objects are searched."""
 
 PERSISTENT = (
-    "this DataLoader keeps its workers (persistent_workers=True), and all its iterators are one: a query that goes "
-    "over it would reset the loop's. Query loader.dataset, or a loader of its own."
+    "this DataLoader keeps its workers (persistent_workers=True), and all its iterators share them: a query "
+    "that iterates over it would reset the loop's iterator. Query loader.dataset, or a separate loader."
 )
 
 Recorder = Callable[[Walk, Any, ObjectPath], None]

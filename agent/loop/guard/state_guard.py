@@ -27,10 +27,10 @@ from looptap.streams.values.snapshots import snapshot
 
 MAX_NAMED_CHANGES = 3
 """Changes that a sentence names."""
-MUTATION_ADVICE = "Query a copy (x.clone()); for what is meant to, there is run.call"
+MUTATION_ADVICE = "Query a copy (x.clone()); to change it on purpose, use run.call"
 _IMPORTS = frozenset({"__import__", "import_module", "sys"})
 """Words by which a query gets at modules of the job that it has not been shown."""
-ENDINGS = {False: "the loop continues with it as it is now", True: "it was put back"}
+ENDINGS = {False: "the loop continues with the changed value", True: "it was restored"}
 
 
 class StateGuard:

@@ -9,12 +9,12 @@ from typer import Argument, Option
 
 from looptap.cli.commands.control.give_command import for_run, interrupted, outcome_of
 from looptap.cli.formats import json_of, printable, text_of
-from looptap.cli.options import OnRanks, RunName, which_of
+from looptap.cli.options import CommandId, OnRanks, RunName, Timeout, TimeSpan, which_of
 from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
-from looptap.client.control.commands import CommandPending
 from looptap.client.control.controls import Outcome
+from looptap.client.control.pending import CommandPending
 from looptap.protocol.errors import RemoteError
 
 
@@ -23,16 +23,11 @@ def main(
     code: Annotated[
         str, Argument(metavar="CODE", help="A Python expression over what the event carries.", show_default=False)
     ],
-    on: Annotated[
-        str, Option("--on", metavar="EVENT", help="The type of event, as the job calls it in agent.emit.")
-    ] = "batch",
-    timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the outcome.")] = 30.0,
-    id: Annotated[
-        str | None,
-        Option("--id", metavar="ID", help="Only ask for the outcome of an earlier command; nothing runs."),
-    ] = None,
+    on: Annotated[str, Option("--on", metavar="EVENT", help="The type of event at which it runs.")] = "batch",
+    timeout: Timeout = TimeSpan(30),
+    id: CommandId = None,
     ranks: OnRanks = "all",
-    as_json: Annotated[bool, Option("--json", help="Print an object with result, error and traceback.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object with result, error and traceback.")] = False,
 ) -> int:
     """Run code once inside a run and print the result.
 
@@ -43,8 +38,8 @@ def main(
       looptap call digits-cnn "optimizer.param_groups[0].update(lr=0.01)"
       looptap call digits-cnn "torch.save(model.state_dict(), 'now.pt')" --on epoch
 
-    The code can change the job: that is what it is for. An error in it is printed here, and the job continues.
-    In a job of several ranks the results of all are printed, by rank.
+    The code may change the job on purpose. An error in it is printed here, and the job continues.
+    In a job on several ranks, the results of all ranks are printed.
     """
     which = which_of(ranks)
     try:

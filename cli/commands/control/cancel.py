@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from looptap.cli.formats import json_of, printable
-from looptap.cli.options import JsonObject, RunName
+from looptap.cli.options import JsonObject, RunName, Timeout, TimeSpan
 from looptap.cli.output import DONE, FAILED, complain
 from looptap.client.attach import attach
 
@@ -16,7 +16,7 @@ from looptap.client.attach import attach
 def main(
     run: RunName,
     id: Annotated[str, Argument(metavar="ID", help="Of the command; looptap commands RUN shows those that wait.")],
-    timeout: Annotated[float, Option(metavar="S", help="Seconds to wait for the answer.")] = 5.0,
+    timeout: Timeout = TimeSpan(5),
     as_json: JsonObject = False,
 ) -> int:
     """Cancel a command that still waits for its event.
@@ -36,5 +36,5 @@ def main(
     elif in_time:
         print(printable(str(outcome)))
     else:
-        complain(f"Too late to call it off: {outcome}")
+        complain(f"Too late to cancel it: {outcome}")
     return DONE if in_time else FAILED

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from looptap.cli.commands.control.give_command import give, report_earlier
-from looptap.cli.options import At, CommandId, JsonObject, OnRanks, RunName, Timeout, which_of
+from looptap.cli.options import At, CommandId, JsonObject, OnRanks, RunName, Timeout, TimeSpan, which_of
 
 
 def main(
     run: RunName,
     on: At = "",
-    timeout: Timeout = 300.0,
+    timeout: Timeout = TimeSpan(300),
     id: CommandId = None,
     ranks: OnRanks = "all",
     as_json: JsonObject = False,

@@ -16,7 +16,7 @@ from looptap.protocol.files import command_file
 
 def main(
     run: RunOrFile,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each command.")] = False,
     as_yaml: Annotated[bool, Option("--yaml", help="Print what `looptap replay` takes.")] = False,
 ) -> int:
     """List the commands given to a run, by whom and when.

@@ -15,7 +15,7 @@ from looptap.client.attach import attach
 
 def main(
     run: RunName,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each control.")] = False,
 ) -> int:
     """List what can be set in a run: values, bounds, meaning.
 

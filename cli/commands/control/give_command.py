@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +15,17 @@ from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.questions import refused
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
-from looptap.client.control.commands import CommandPending
 from looptap.client.control.controls import Outcome, line_of
+from looptap.client.control.pending import CommandPending
 from looptap.client.run import Run
 from looptap.protocol.errors import RemoteError
 from looptap.streams.errors import ControlError, LooptapError
+
+LASTING_EVENTS_COUNT = 2
+"""Events at which a change has to stand until `lasting` believes in it."""
+LASTING_SECONDS = 1.0
+"""The most that it waits for them."""
+_POLL_SECONDS = 0.02
 
 
 def give(
@@ -48,6 +56,21 @@ def give(
     return DONE
 
 
+def lasting(run: Run, outcome: Outcome) -> Outcome:
+    """Return the outcome of a change as known a few steps later, or after a second.
+
+    A script that writes its own learning rate has undone the change by then.
+    """
+    deadline, warning = time.monotonic() + LASTING_SECONDS, outcome.warning
+    with contextlib.suppress(LooptapError):  # the run has ended, or does not answer: the change was made all the same
+        while outcome.stood is not None and outcome.stood < LASTING_EVENTS_COUNT and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            outcome = run.outcome(outcome.id)
+            if outcome.warning != warning:
+                break
+    return outcome
+
+
 def report_earlier(name: str, /, as_json: bool, id: str, timeout: float, what: str, **asked: Any) -> int:
     """Print the outcome of an earlier command by its ``id``; return the exit code."""
     return give(name, lambda run: outcome_of(run, id, timeout, what, **asked), as_json)
@@ -74,7 +97,7 @@ def outcome_of(run: Run, /, id: str, timeout: float, what: str, **asked: Any) ->
     record = _recorded(run, id)
     if record is None:
         raise ControlError(
-            f"no command with the id {id!r:.80} is remembered, and nothing was done. Without --id it is a new command; "
+            f"the job remembers no command with the id {id!r:.80}; nothing was done. Without --id it is a new command; "
             f"looptap commands {run.name} lists those that were given, with --json their ids."
         )
     if record.get("what") != what or any(record.get(name) != value for name, value in asked.items()):

@@ -7,16 +7,20 @@ from typing import Annotated
 from typer import Argument
 
 from looptap.cli.commands.control.give_command import give
-from looptap.cli.options import At, JsonObject, RunName, Timeout
+from looptap.cli.options import At, JsonObject, RunName, Timeout, TimeSpan, time_of
 
 
 def main(
     run: RunName,
     seconds: Annotated[
-        float | None, Argument(metavar="SECONDS", help="For how long at most; by default as long as the job allows.")
+        float | None,
+        Argument(
+            metavar="TIME", parser=time_of,
+            help="For how long at most: 60, 60s or 5m; by default as long as the job allows.",
+        ),
     ] = None,
     on: At = "",
-    timeout: Timeout = 30.0,
+    timeout: Timeout = TimeSpan(30),
     as_json: JsonObject = False,
 ) -> int:
     """Pause a run at its next event, if the job allows it.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from looptap.cli.commands.control.give_command import give
-from looptap.cli.options import JsonObject, RunName, Timeout
+from looptap.cli.options import JsonObject, RunName, Timeout, TimeSpan
 
 
-def main(run: RunName, timeout: Timeout = 5.0, as_json: JsonObject = False) -> int:
+def main(run: RunName, timeout: Timeout = TimeSpan(5), as_json: JsonObject = False) -> int:
     """End the pause of a run, or cancel one that has not begun.
 
     It prints for how many seconds the run paused.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from looptap.cli import completion
-from looptap.cli.commands.control.give_command import give, report_earlier
+from looptap.cli.commands.control.give_command import give, lasting, report_earlier
 from looptap.cli.options import (
     At,
     CheckpointFirst,
@@ -16,6 +16,7 @@ from looptap.cli.options import (
     OnRanks,
     RunName,
     Timeout,
+    TimeSpan,
     value_of,
     which_of,
 )
@@ -46,7 +47,7 @@ def main(
         ),
     ] = "",
     checkpoint: CheckpointFirst = False,
-    timeout: Timeout = 30.0,
+    timeout: Timeout = TimeSpan(30),
     id: CommandId = None,
     ranks: OnRanks = "all",
     yes: Yes = False,
@@ -55,17 +56,18 @@ def main(
     """Set a control of a run, at a safe event.
 
     The value is checked at once, and changed between two steps, at the next event that is safe. A change by more than
-    a factor of 10, from 0 or to 0 is asked about; without a terminal it needs --yes, else the exit
-    code is 2 and nothing is done. `looptap undo` takes a change back.
+    a factor of 10, from 0 or to 0 must be confirmed. Without a terminal, confirm it with --yes; otherwise the exit
+    code is 2 and nothing is done. `looptap undo` reverts a change.
 
     \b
       looptap set digits-cnn optimizer.lr 0.01 --schedule scale
       looptap set digits-cnn echo.factor 3 --checkpoint
       looptap set digits-cnn "model[7].p" 0.2
 
-    `looptap controls` lists the controls. A value that begins with a minus goes after two more: -- -0.5. The exit code
-    is 0 if it was changed, and 1 if it was refused, failed, or was not answered in time; it may still be done then,
-    and --id asks for its outcome.
+    If the job itself sets another value at one of the next steps, as a script does that computes its own learning rate,
+    the outcome says so. `looptap controls` lists the controls. A value that begins with a minus goes after two more:
+    -- -0.5. The exit code is 0 if it was changed, and 1 if it was refused, failed, or was not answered in time; it may
+    still be done then, and --id asks for its outcome.
     """
     to, which = value_of(value), which_of(ranks)
     if id is not None:
@@ -81,7 +83,8 @@ def main(
 
     def change(job: Run) -> Any:
         how: dict[str, Any] = {"expected": seen[0]} if seen else {}
-        return job.set(name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which, **how)
+        done = job.set(name, to, on=on, schedule=schedule, checkpoint=checkpoint, timeout=timeout, ranks=which, **how)
+        return lasting(job, done)
 
     return give(run, change, as_json, question, yes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from looptap.cli.commands.control.give_command import give, report_earlier
-from looptap.cli.options import At, CheckpointFirst, CommandId, JsonObject, RunName, Timeout
+from looptap.cli.options import At, CheckpointFirst, CommandId, JsonObject, RunName, Timeout, TimeSpan
 from looptap.cli.questions import Yes
 from looptap.client.run import Run
 
@@ -12,7 +12,7 @@ def main(
     run: RunName,
     on: At = "",
     checkpoint: CheckpointFirst = False,
-    timeout: Timeout = 30.0,
+    timeout: Timeout = TimeSpan(30),
     id: CommandId = None,
     yes: Yes = False,
     as_json: JsonObject = False,

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 from typer import Argument
 
 from looptap.cli.commands.control.give_command import give, report_earlier
-from looptap.cli.options import At, CheckpointFirst, CommandId, JsonObject, OnRanks, RunName, Timeout, which_of
+from looptap.cli.options import (
+    At,
+    CheckpointFirst,
+    CommandId,
+    JsonObject,
+    OnRanks,
+    RunName,
+    Timeout,
+    TimeSpan,
+    which_of,
+)
 
 
 def main(
@@ -15,14 +25,14 @@ def main(
     name: Annotated[str, Argument(metavar="NAME", help="What the job called it in agent.trigger.")],
     on: At = "",
     checkpoint: CheckpointFirst = False,
-    timeout: Timeout = 30.0,
+    timeout: Timeout = TimeSpan(30),
     id: CommandId = None,
     ranks: OnRanks = "all",
     as_json: JsonObject = False,
 ) -> int:
     """Run a function that the job offers, once.
 
-    It runs in the loop of the job, at the next event; what it returns is printed.
+    It runs in the loop of the job, at the next event, and its result is printed.
 
     \b
       looptap trigger digits-cnn evaluate

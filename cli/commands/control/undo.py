@@ -1,4 +1,4 @@
-"""`looptap undo`: takes the last change of a control back."""
+"""`looptap undo`: undoes the last change of a control."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Argument
 
 from looptap.cli.commands.control.give_command import give, report_earlier
-from looptap.cli.options import At, CommandId, JsonObject, RunName, Timeout
+from looptap.cli.options import At, CommandId, JsonObject, RunName, Timeout, TimeSpan
 from looptap.cli.questions import Yes
 from looptap.client.run import Run
 from looptap.streams.control import leap
@@ -19,7 +19,7 @@ def main(
         str, Argument(metavar="NAME", help="Only the last change of this control.", show_default=False)
     ] = "",
     on: At = "",
-    timeout: Timeout = 30.0,
+    timeout: Timeout = TimeSpan(30),
     id: CommandId = None,
     yes: Yes = False,
     as_json: JsonObject = False,
@@ -30,9 +30,9 @@ def main(
       looptap set digits-cnn optimizer.lr 100 --schedule scale --yes
       looptap undo digits-cnn
 
-    The control gets its former value at the next event, on all ranks where it was changed, or on none. A schedule
-    that was scaled is scaled back, a frozen one continues. A change of which the job has set the control since is not
-    taken back. This is a change of its own: a second undo takes the first back, and asks if that is a large change.
+    The control gets its former value at the next event, on all ranks where it was changed, or on none. A scaled
+    schedule is scaled back, and a frozen one continues. If the job itself has set the control since, nothing is undone.
+    An undo is itself a change: a second undo reverts the first, and asks if that is a large change.
     """
     if id is not None:
         return report_earlier(run, as_json, id, timeout, "undo")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
-from looptap.cli.options import RUN_HELP
+from looptap.cli.options import RUN_HELP, Rank
 from looptap.client.bridge import bridge
 
 
 def main(
     run: Annotated[str | None, Argument(metavar="RUN", help=f"By default the newest. {RUN_HELP}")] = None,
-    rank: Annotated[
-        int | None, Option(metavar="N", help="Which rank of the run; by default 0, or the lowest.", show_default=False)
-    ] = None,
+    rank: Rank = None,
 ) -> int:
     """Join stdin and stdout to a run: the far end of ssh://host/run.
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from looptap.cli.formats import json_of, printable
+from looptap.cli.options import Place
 from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.client.attach import resolve, runs
 from looptap.store.layout.run_path import SUFFIX, kept
@@ -32,7 +33,7 @@ def main(
         str, Option("--where", metavar="EXPR", show_default=False, help="Only runs for which this is true.")
     ] = "",
     sort: Annotated[str, Option("--sort", metavar="EXPR", show_default=False, help="The best first.")] = "",
-    reverse: Annotated[bool, Option("--reverse", help="With --sort: the other way round.")] = False,
+    reverse: Annotated[bool, Option("--reverse", help="With --sort: in reverse order.")] = False,
     best: Annotated[
         list[str] | None,
         Option(
@@ -49,7 +50,7 @@ def main(
     save: Annotated[
         str, Option("--save", metavar="FILE", show_default=False, help="With --parallel: write it to a file.")
     ] = "",
-    place: Annotated[str, Option("--in", metavar="PLACE", help="tk, qt, browser or terminal.")] = "",
+    place: Place = "",
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
 ) -> int:  # fmt: skip
     """Compare runs: their settings, final and best numbers.

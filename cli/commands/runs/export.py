@@ -9,9 +9,10 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from looptap.cli.commands.runs.live_export import send_live
 from looptap.cli.commands.runs.open import failures
 from looptap.cli.formats import several
-from looptap.cli.options import STORED_HELP
+from looptap.cli.options import STORED_HELP, Every, On, WindowSize, window_of
 from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.store.reader import open as open_stored
 
@@ -22,25 +23,48 @@ FORMATS = ("csv", "parquet", "tensorboard")
 def main(
     file: Annotated[str, Argument(metavar="FILE", help=STORED_HELP, show_default=False)],
     stream: Annotated[str, Argument(metavar="STREAM", help="The stream, as `looptap open` calls it.")],
-    to: Annotated[str, Option("--to", metavar="FORMAT", help="csv, parquet or tensorboard.")] = "csv",
+    to: Annotated[
+        str, Option("--to", metavar="FORMAT", help="csv, parquet or tensorboard; with --live also an engine.")
+    ] = "csv",
     output: Annotated[
         str | None,
         Option(
             "--output", "-o", metavar="PATH", show_default=False,
-            help="The file to write (tensorboard: the directory). By default a new one here, called after the stream.",
+            help="The file to write (tensorboard: the directory). By default a new one here, called after the stream. "
+            "With --live: the port, endpoint, project or directory.",
         ),
     ] = None,
+    live: Annotated[bool, Option("--live", help="FILE is a live run or a pattern of names, STREAM a query.")] = False,
+    on: On = None,
+    window: WindowSize = None,
+    every: Every = 1,
 ) -> int:  # fmt: skip
-    """Write a stored stream as CSV, Parquet or for TensorBoard.
+    """Write a stored stream as a file, or send a live one.
 
     \b
       looptap export digits.looptap loss
       looptap export digits.looptap loss --to parquet -o loss.parquet
       looptap export digits.looptap loss --to tensorboard -o logs/digits
 
+    With --live, the numbers of a run go to your monitoring system until the run ends or you press Ctrl-C. A pattern
+    sends those of all matching runs, including runs that start later:
+
+    \b
+      looptap export --live "digits-*" "step, loss" --to prometheus -o 9464
+      looptap export --live digits-cnn "step, loss" --to otel -o http://collector:4318/v1/metrics
+      looptap export --live digits-cnn "step, loss" --to wandb -o my-project
+
+    prometheus serves the newest values (on 127.0.0.1 unless -o names a host), and otel sends them by OTLP. wandb,
+    mlflow and trackio get a run for each run (-o: project or experiment), and tensorboard a folder. Each uses its own
+    package and settings.
+
     CSV has the columns number, event, rank, time, wall, and one for each field. TensorBoard takes numbers only, and the
     number of the event as the step.
     """
+    if live:
+        how = {"on": on, "window": window_of(window), "every": every}
+        given = {name: value for name, value in how.items() if value not in (None, 1)}
+        return send_live(file, stream, given, to, output)
     if to not in FORMATS:
         complain(f"--to {to!r} is no format; there are {', '.join(FORMATS)}.")
         return MISTYPED

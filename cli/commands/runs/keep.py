@@ -8,7 +8,7 @@ import msgspec
 from typer import Argument, Option
 
 from looptap.cli.formats import json_of
-from looptap.cli.options import Every, On, RunName, WindowSize, window_of
+from looptap.cli.options import Every, JsonObject, On, RunName, StreamName, WindowSize, window_of
 from looptap.cli.output import DONE
 from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
@@ -20,21 +20,21 @@ def main(
     on: On = None,
     window: WindowSize = None,
     every: Every = 1,
-    name: Annotated[str, Option(metavar="NAME", help="The name for the stream.", show_default=False)] = "",
+    name: StreamName = "",
     end: Annotated[bool, Option("--end", help="Stop keeping the stream of this name.")] = False,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonObject = False,
 ) -> int:
     """Keep a stream in the file of the run, even after you leave.
 
     The file gets everything that the query yields from now on.
 
     \b
-      looptap keep digits-cnn "step, loss" --name loss
+      looptap keep digits-cnn "step, loss" --name curve
       looptap keep digits-cnn "layer_norms(model, 'grad')" --every 100 --name gradients
-      looptap keep digits-cnn loss --end
+      looptap keep digits-cnn curve --end
       looptap open looptap-runs/digits-cnn-….looptap
 
-    Of a stream that the job declares, the history is kept, too. looptap streams RUN shows what is kept.
+    For a declared stream, the history is kept, too. looptap streams RUN shows what is kept.
     """
     with attach(run) as job:
         if end:

@@ -16,6 +16,7 @@ from looptap.cli.formats import config_lines, json_of, printable, scalar_lines, 
 from looptap.cli.options import STORED_HELP
 from looptap.cli.output import DONE
 from looptap.store.errors import StoreError
+from looptap.store.exchange.tensorboard_run import event_files
 from looptap.store.kept_scalars import SPEED
 from looptap.store.layout.run_path import kept, store_path
 from looptap.store.reader import open as open_stored
@@ -34,7 +35,7 @@ _MAX_COMMANDS = 20  # commands that people are shown
 def main(
     file: Annotated[str | None, Argument(metavar="FILE", help=f"{STORED_HELP} By default, the runs here.")] = None,
     as_json: Annotated[
-        bool, Option("--json", help="Print an object with facts, streams and commands; without FILE a list of runs.")
+        bool, Option("--json", help="Print one JSON object with facts, streams and commands; without FILE all runs.")
     ] = False,
 ) -> int:
     """Show what a stored run holds.
@@ -46,11 +47,13 @@ def main(
       looptap open looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
       looptap open tensorboard-logs/
 
-    Without FILE, the runs that are stored in looptap-runs, or where LOOPTAP_STORE says, are listed, the newest first.
+    Of a folder, the runs that are stored in it are listed, the newest first; without FILE those of looptap-runs, or of
+    where LOOPTAP_STORE says.
     A run that is still writing, or was killed, opens too. In Python, looptap.open(FILE) gives its streams.
     """
-    if file is None:
-        return _list(as_json)
+    folder = store_path(".").parent if file is None else Path(file).expanduser()
+    if file is None or (folder.is_dir() and kept(folder=folder) and not event_files(folder)):
+        return _list(folder, as_json)
     with open_stored(file) as run:
         if as_json:
             print(json_of(_report(run)))
@@ -61,9 +64,8 @@ def main(
     return DONE
 
 
-def _list(as_json: bool) -> int:
-    folder = store_path(".").parent
-    found = [_summary(file) for file in kept()]
+def _list(folder: Path, as_json: bool) -> int:
+    found = [_summary(file) for file in kept(folder=folder)]
     if as_json:
         print(json_of(found))
         return DONE

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 from typer import Option
 
 from looptap.cli.formats import json_of, several
-from looptap.cli.options import On, RunName
+from looptap.cli.options import Config, JsonObject, On, RunName, StreamName, TimeSpan, time_of
 from looptap.cli.output import DONE
 from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
 from looptap.client.control.grants import Share
 from looptap.client.run import Run
 from looptap.streams.durations import duration
-from looptap.streams.errors import QueryError
-
-_UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def main(
@@ -28,15 +24,15 @@ def main(
         Option("--stream", metavar="STREAM", help="A stream by name, or a query; may be given several times."),
     ] = None,
     on: On = None,
-    config: Annotated[
-        bool, Option("--config", help="Show the settings of the run, its commit and versions, too.")
-    ] = False,
+    config: Config = False,
     history: Annotated[
         bool,
         Option("--history/--no-history", help="Show a number that events carry from the first event on, or from now."),
     ] = True,
-    name: Annotated[str, Option(metavar="NAME", help="The name for the query.", show_default=False)] = "",
-    expires: Annotated[str, Option(metavar="TIME", help="How long the file opens: 30m, 8h, 2d.")] = "8h",
+    name: StreamName = "",
+    expires: Annotated[
+        float, Option(metavar="TIME", parser=time_of, help="How long the file opens: 30m, 8h, 2d.")
+    ] = TimeSpan(8 * 3600),
     tcp: Annotated[
         str | None,
         Option(
@@ -62,7 +58,7 @@ def main(
         ),
     ] = "",
     list_: Annotated[bool, Option("--list", help="List the shares, and what each of them shows.")] = False,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonObject = False,
 ) -> int:  # fmt: skip
     """Show streams of a run to others, read-only.
 
@@ -79,8 +75,6 @@ def main(
     file sees the streams that were named with it, until the file expires or is revoked; without --stream, all that
     run.export has let viewers see.
     """
-
-    lasting = seconds_of(expires)
     with attach(run) as job:
         if revoke:
             return _revoked(job, id, as_json)
@@ -95,24 +89,12 @@ def main(
             made = next(share for share in job.shares if share.id == id)
         else:
             made = job.share(
-                streams=handed or None, config=config, expires=lasting, endpoint=_endpoint(tcp), path=output
+                streams=handed or None, config=config, expires=expires, endpoint=_endpoint(tcp), path=output
             )
         for each in handed:
             warn_if_it_fails(each)
         names = made.streams if made.streams is not None else [each.name for each in job.streams if each.exported]
         return _made(run, made, names, as_json)
-
-
-def seconds_of(text: str) -> float:
-    """Return the seconds in ``8h``, ``30m``, ``2d`` or ``90``. Raises QueryError.
-
-    >>> seconds_of("8h"), seconds_of("1.5d"), seconds_of("90")
-    (28800.0, 129600.0, 90.0)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)", text.strip())
-    if match is None:
-        raise QueryError(f"{text!r} is no time. Write 30m, 8h or 2d.")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def _endpoint(tcp: str | None) -> str | None:

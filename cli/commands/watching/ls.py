@@ -47,8 +47,8 @@ def main(
 ) -> int:
     """List the living runs, one line each; RUN shows all of one.
 
-    That is its settings, events, clients, and its queries with their cost: the time on the training thread, in
-    nanoseconds per event, and as a share of the time that the job takes.
+    That is its settings, events, clients, and its queries with their cost: the time that the training
+    thread spends on one at each event, and its share of the time that the job takes.
 
     \b
       looptap ls

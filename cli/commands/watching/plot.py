@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from looptap.cli import completion
 from looptap.cli.formats import several
 from looptap.cli.options import (
     RUN_HELP,
@@ -17,11 +18,14 @@ from looptap.cli.options import (
     Follow,
     Of,
     On,
+    Place,
     Ranks,
+    TimeSpan,
     Wait,
     WindowSize,
     query_arguments,
-)  # fmt: skip
+    time_of,
+)
 from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.cli.sources import source, streams_of
 from looptap.streams.stream.stream import Stream
@@ -48,6 +52,7 @@ def main(
             metavar="QUERY",
             help="Queries, each in quotes, or names of streams. By default all streams that the job declares or has "
             "stored, and the curves of what its events carry, from the first event on.",
+            autocompletion=completion.module_names,
         ),
     ] = None,
     on: On = None,
@@ -79,13 +84,13 @@ def main(
     clip: Annotated[bool, Option("--clip", help="Leave outliers out of the limits.")] = False,
     rows: Annotated[int, Option(metavar="N", help="The number of rows of charts.", show_default=False)] = 0,
     together: Annotated[bool, Option("--together", help="Draw all on one chart.")] = False,
-    place: Annotated[
-        str, Option("--in", metavar="PLACE", help="tk, qt, browser or terminal; by default the first that works.")
-    ] = "",
+    place: Place = "",
     save: Annotated[
         str, Option(metavar="FILE", help="Open nothing; write the charts to FILE: .png, .svg, .pdf or .html.")
     ] = "",
-    after: Annotated[float, Option(metavar="S", help="With --save: once values have come for S seconds.")] = 5.0,
+    after: Annotated[
+        float, Option(metavar="TIME", parser=time_of, help="With --save: how long to collect values, such as 10s.")
+    ] = TimeSpan(5),
     follow: Follow = False,
     wait: Wait = None,
 ) -> int:
@@ -99,7 +104,7 @@ def main(
       looptap plot digits-cnn loss lr --together
       looptap plot digits-cnn "step, loss" --ranks all
       looptap plot looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
-      looptap plot digits-cnn loss --save loss.png --after 10
+      looptap plot digits-cnn loss --save loss.png --after 10s
 
     The kind of chart follows from the first value; --chart names another. Keys: space pauses the pictures, s saves
     them here, l, e, x and c change axes, smoothing, x and outliers, k shows the knobs of the job, the arrows and End

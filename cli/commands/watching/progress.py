@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Option
 
-from looptap.cli.commands.watching.guess import GuessedReports, counted
+from looptap.cli.commands.watching.bar_guess import bar_reports
+from looptap.cli.commands.watching.guess import Guess, GuessedReports, counted
 from looptap.cli.formats import json_of, printable
-from looptap.cli.options import RunName, Wait
+from looptap.cli.options import RunName, TimeSpan, Wait, time_of
 from looptap.cli.output import DONE, complain
 from looptap.cli.sources import attached
 from looptap.client.estimates import banded, is_report, reports, said
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from looptap.client.streams.live import LiveStream
     from looptap.streams.stream.stream import Record
 
-    Reports: TypeAlias = LiveStream | GuessedReports
+    Reports: TypeAlias = LiveStream | Guess
 
 STILL_SECONDS = 5.0
 """Seconds without an event after which a note is shown."""
@@ -39,9 +40,13 @@ def main(
     run: RunName,
     name: Annotated[str, Option("--name", metavar="NAME", help="The observable that holds it.")] = "progress",
     on: Annotated[
-        str | None, Option("--on", metavar="EVENT", help="At which events to read it.", show_default="the commonest")
+        str | None,
+        Option("--on", metavar="EVENT", help="The type of event at which it is read.", show_default="the commonest"),
     ] = None,
-    every: Annotated[float, Option("--every", metavar="S", min=0.0, help="Seconds between two reports.")] = 1.0,
+    every: Annotated[
+        float,
+        Option("--throttle", metavar="TIME", parser=time_of, help="Show at most one report in that time, such as 30s."),
+    ] = TimeSpan(1),
     count: Annotated[int | None, Option("--count", metavar="N", min=1, help="End after N reports.")] = None,
     wait: Wait = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each report.")] = False,
@@ -52,12 +57,13 @@ def main(
 
     \b
       looptap progress digits-cnn
-      looptap progress digits-cnn --every 30 >> eta.txt
+      looptap progress digits-cnn --throttle 30s >> eta.txt
       looptap progress digits-cnn --count 1 --json | jq '.remaining[0]'
 
     The full part of the bar is certainly done, the shaded part may be: the truth lies in the band about 80 % of the
     time. The job has looptap.training.progress.Progress, and shows it by agent.expose(progress=progress). Without it,
-    the end is guessed from the step or epoch of events and a total in the config, such as max_steps or epochs.
+    the end is guessed from the step or epoch of events and a total in the config, such as max_steps or epochs, or from
+    the bar of tqdm around the loop.
 
     An object of --json has fraction, over, elapsed, remaining and stop_at (each median, low, high), epoch, steps,
     speeds in instances a second, costs in instances, overhead, note, and the run. What is not known is null.
@@ -73,12 +79,12 @@ def main(
             return DONE
 
 
-def _guessed(run: Run, name: str, every: float) -> GuessedReports | None:
+def _guessed(run: Run, name: str, every: float) -> Guess | None:
     """Return guesses for a job that exposes no `Progress`, but says where it ends."""
     if name != "progress" or run.role == VIEWER or f"{name}.epochs" in run.controls:
         return None
     what = counted(run)
-    return None if what is None else GuessedReports(run, what, every)
+    return bar_reports(run, every) if what is None else GuessedReports(run, what, every)
 
 
 def _follow(run: Run, stream: Reports, name: str, count: int | None, as_json: bool, every: float) -> int:
@@ -165,7 +171,8 @@ def _nothing(run: Run, name: str, stream: Reports) -> str:
     return (
         f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}). The job shows it by "
         "agent.expose(progress=Progress(...)) of looptap.training.progress; --name says what it is called otherwise. "
-        "The end can be guessed if events carry step or epoch, and the config has max_steps or epochs."
+        "The end can be guessed if events carry step or epoch, and the config has max_steps or epochs, or if a bar of "
+        "tqdm is around the loop."
     )
 
 

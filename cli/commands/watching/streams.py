@@ -32,8 +32,8 @@ def main(
       looptap plot digits-cnn "step, loss"
 
     Of each stream: its name, its query and type of event, how many values there were, how many of them the job still
-    holds, how many come per second, and what the query costs. Of scalars, which the job keeps without being asked:
-    the newest number of each name. With --json there are the streams alone; looptap top RUN --json has the scalars.
+    holds, how many come per second, and what the query costs. Scalars, which every job
+    keeps, are listed with their newest number. --json prints only the streams; looptap top RUN --json has the scalars.
     """
     with attach(run) as job:
         found, viewer = job.streams, job.role == VIEWER

@@ -26,7 +26,9 @@ def main(
     budget: Budget = None,
     follow: Follow = False,
     wait: Wait = None,
-    as_json: Annotated[bool, Option("--json", help="Print the state of the run as one JSON object, and exit.")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON object with the state of the run, and exit.")
+    ] = False,
 ) -> int:
     """Show a run on one screen: rates, costs, streams, controls.
 
@@ -35,14 +37,13 @@ def main(
       looptap top digits-cnn "step, loss" "mean(e.loss for e in events)"
       looptap top digits-cnn --json | jq .events
 
-    The streams that the job declares are there from the start; without a query, so are the curves of what its events
-    carry, from the first event on. Keys: a adds a query, g the norm of all gradients, d drops the stream that was
-    chosen with Tab; e moves to the controls, where Enter asks for a new value; u takes the last change back, p pauses
-    and resumes, s stops the job, each after a question; c shows what the run was started with; q or Ctrl-C leaves, and
-    the job continues.
+    It opens with the declared streams. Without a query it also shows the curves of the numbers in events, from the
+    first event on. Keys: a adds a query, g the norm of all gradients, d drops the stream that was selected with Tab;
+    e moves to the controls, where Enter asks for a new value; u undoes the last change, p pauses and resumes, s stops
+    the job, each after you confirm; c shows how the run was started; q or Ctrl-C quits, and the job continues.
 
-    The first line says when the connection is lost; looptap reconnects by itself. Without a terminal the state of the
-    run is printed once. It needs the package textual: pip install 'looptap[terminal]'.
+    The first line says when the connection is lost; looptap reconnects automatically. Without a terminal, the state
+    of the run is printed once. It needs the package textual: pip install 'looptap[terminal]'.
     """
     how = query_arguments(on, window, every, budget)
     with attached(run, follow, queries or (), wait=wait) as job:

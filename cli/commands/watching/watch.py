@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from looptap.cli import completion
 from looptap.cli.formats import cost, json_of, printable, several, text_of
 from looptap.cli.options import (
     Budget,
@@ -25,7 +26,8 @@ from looptap.cli.options import (
     Wait,
     WindowSize,
     query_arguments,
-)  # fmt: skip
+    time_of,
+)
 from looptap.cli.output import DONE, complain
 from looptap.cli.sources import source, streams_of
 from looptap.cli.tail import Tail, TailItem, show_news
@@ -39,13 +41,19 @@ from looptap.streams.text import last_line
 def main(
     run: RunOrFile,
     queries: Annotated[
-        list[str], Argument(metavar="QUERY", help="One query or more, each in quotes.", show_default=False)
+        list[str],
+        Argument(
+            metavar="QUERY", help="One query or more, each in quotes.", show_default=False,
+            autocompletion=completion.module_names,
+        ),
     ],
     on: On = None,
     of: Of = None,
     window: WindowSize = None,
     every: Every = 1,
-    throttle: Annotated[float, Option(metavar="S", help="At most one value in S seconds.")] = 0.0,
+    throttle: Annotated[
+        float, Option(metavar="TIME", parser=time_of, help="Send at most one value in that time, such as 0.5s.")
+    ] = 0.0,
     when: Annotated[
         str | None,
         Option(metavar="COND", help="Hold values back, and send them only around events where COND comes true."),
@@ -60,7 +68,10 @@ def main(
     ] = None,
     timeout: Annotated[
         float | None,
-        Option(metavar="S", help="End after S seconds; an error if not all values came by then.", show_default=False),
+        Option(
+            metavar="TIME", parser=time_of, show_default=False,
+            help="End after that time, such as 5m; it is an error if not all values came by then.",
+        ),
     ] = None,
     follow: Follow = False,
     wait: Wait = None,

@@ -15,7 +15,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from looptap.cli.formats import several
-from looptap.cli.options import RUN_HELP
+from looptap.cli.options import RUN_HELP, Config
 from looptap.cli.output import DONE, complain
 
 DEFAULT_PORT_NUMBER = 8765
@@ -35,7 +35,7 @@ def main(
     operate: Annotated[
         bool, Option("--operate", help="Let the page ask queries of jobs, turn controls and give commands.")
     ] = False,
-    config: Annotated[bool, Option("--config", help="Show the settings of the runs on a read-only page, too.")] = False,
+    config: Config = False,
     port: Annotated[
         int | None,
         Option(metavar="N", min=0, max=65_535, show_default=str(DEFAULT_PORT_NUMBER), help="The port; 0: any."),

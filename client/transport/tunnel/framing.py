@@ -18,6 +18,7 @@ from looptap.protocol import errors
 from looptap.protocol.errors import LinkError, MessageError, NotLooptap, VersionMismatch
 from looptap.protocol.files.connection import ConnectionFile, parse
 from looptap.protocol.limits import Limits
+from looptap.protocol.types.built_types import built
 
 LINE_BUFFER_BYTES = 131_072
 """Buffer size of a stream of lines: more than a line has."""
@@ -64,10 +65,10 @@ def heading_of(line: bytes, source: str) -> Heading:
     if version != _VERSION:
         raise VersionMismatch(
             f"The looptap behind {source} speaks version {_shown(version)} of the bridge and this one "
-            f"{_shown(_VERSION)}; install the same looptap on both sides."
+            f"{_shown(_VERSION)}; install the same looptap version on both sides."
         )
     try:
-        said = msgspec.json.decode(content, type=_Raw)
+        said = msgspec.json.decode(content, type=built(_Raw))
     except (ValueError, RecursionError):
         raise NotLooptap(f"What {source} says about the run cannot be understood: {_shown(content)}") from None
     if said.error or not said.file:

@@ -56,7 +56,7 @@ def command_of(name: str, rank: int | None = None) -> list[str]:
         except ValueError as error:
             raise NoSuchRun(f"{name!r} is no command: {error}.") from None
         if not command:
-            raise NoSuchRun(f"{name!r} names no command. Write 'command:ssh host looptap bridge digits-cnn'.")
+            raise NoSuchRun(f"{name!r} has no command. Write 'command:ssh host looptap bridge digits-cnn'.")
         return command
     *hosts, run = (name if "/" in name.removeprefix(SSH) else f"{name}/").removeprefix(SSH).split("/")
     if not hosts or not all(_HOST.fullmatch(host) and not host.startswith("-") for host in hosts):
@@ -249,7 +249,7 @@ class _ProcessPipe:
                 "'command:ssh host /path/to/looptap bridge run'"
             )
         elif code == 255 and self._command.command[0] == "ssh":
-            ended += " ssh must get there without asking for a password: try it by hand first."
+            ended += " ssh must connect without asking for a password: try it by hand first."
         return NoAnswer(ended)
 
     # ------------------------------------------------------------ threads

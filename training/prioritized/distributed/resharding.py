@@ -36,7 +36,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Raises ValueError for none, and for states of different data.
     """
     if not states:
-        raise ValueError("There are no states to merge: give those of all ranks.")
+        raise ValueError("There are no states to merge: pass those of all ranks.")
     if len(sizes := {one["size"] for one in states}) > 1:
         raise ValueError(
             f"The states are those of different data, of {' and '.join(map(str, sorted(sizes)))} examples."

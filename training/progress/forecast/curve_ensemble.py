@@ -9,7 +9,7 @@ form, evidence included. Paths are drawn from it. It extends the method of Dong 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -40,8 +40,6 @@ _MEANS = np.array([0.25, 0.65, 0.12])  # of c, a, t, in units of the first error
 _SPREADS = np.array([0.30, 0.45, 0.20])
 _DROP_MEAN_AND_SPREAD = (0.02, 0.06)  # mean and spread of d
 _RATE_MEAN_AND_SPREAD = (0.05, 0.08)  # the same of what the largest learning rate adds to the error
-_EARLIER_RUN_SPREADS = (0.08, 0.12, 0.05)  # spreads of c, a, and of tails and drops, about those of an earlier run
-_EARLIER_RUN_PACES = (0.7, 1.0, 1.4)  # of this run relative to an earlier one
 _NOISE_ERROR_POWER = 1.5  # power of the error by which the variance of noise falls
 _DROP_EFFECT_POINTS = 1.0  # points within which a drop of the learning rate takes effect
 _AGE_DISCOUNT, _MIN_WEIGHT = 1.0, 0.01
@@ -58,32 +56,26 @@ class Stops:
     """Draws of the raw point at which training stops, at most the last."""
 
     draws: Floats
+    weights: Floats | None = None
+    """Of the draws; None: all the same."""
 
     @property
     def median(self) -> float:
         """The median of the draws."""
-        return float(np.quantile(self.draws, 0.5, method="closest_observation"))
+        return self._quantiles(0.5)[0]
 
     def band(self) -> tuple[float, float]:
         """Return the quantiles between which about 80 % of runs stop."""
-        found = np.quantile(self.draws, _BAND_QUANTILES, method="closest_observation")
-        return float(found[0]), float(found[1])
+        low, high = self._quantiles(*_BAND_QUANTILES)
+        return low, high
 
-
-class Earlier(NamedTuple):
-    """The smoothed curve of an earlier run of the job: errors at raw points 1, 2, ..."""
-
-    errors: Floats
-
-    @property
-    def end(self) -> float:
-        """The final error as a fraction of the first."""
-        return float(min(max(self.errors[-1] / self.errors[0], 0.0), 0.99))
-
-    def shape(self, x: Floats) -> Floats:
-        """Return the curve scaled to fall from 1 to 0 and stay there."""
-        whole = (self.errors / self.errors[0] - self.end) / (1 - self.end)
-        return np.asarray(np.interp(x, np.arange(1, len(whole) + 1), whole))
+    def _quantiles(self, *shares: float) -> list[float]:
+        if self.weights is None:
+            return [float(one) for one in np.quantile(self.draws, shares, method="closest_observation")]
+        order = np.argsort(self.draws)
+        reached = np.cumsum(self.weights[order])
+        places = np.searchsorted(reached, np.array(shares) * reached[-1]).clip(0, len(order) - 1)
+        return [float(one) for one in self.draws[order][places]]
 
 
 def forecast(
@@ -95,20 +87,18 @@ def forecast(
     *,
     scale: float = 1.0,
     rng: np.random.Generator,
-    earlier: Sequence[Earlier] = (),
 ) -> Stops:
     """Draw where a run stops, given ``seen`` and ``done`` raw points.
 
     ``stops`` returns where each row of future errors, at raw points done + 1, ..., stops (0: nowhere). ``last`` is the
     largest raw point, ``rates`` the mean learning rate before each raw point 1..last, if known. ``scale`` is a typical
-    first error, used before there is one. Works without observations. With ``earlier`` runs of the same job, half of
-    the prior is that this one falls like one of them, perhaps faster or slower.
+    first error, used before there is one. Works without observations.
     """
     if done >= last:
         return Stops(np.full(1, float(last)))
     unit = float(seen.y[0]) if len(seen.y) and seen.y[0] > 0 else scale
     few = merged(seen)
-    models = [_Curves(last, known, earlier, lowest(few)) for known in _hypotheses(rates)]
+    models = [_Curves(last, known, lowest(few)) for known in _hypotheses(rates)]
     posteriors = [model.posterior(few, unit) for model in models]
     count = _count_of_last([posterior.log_evidence for posterior in posteriors])
     return Stops(np.concatenate([
@@ -193,8 +183,8 @@ class _Posterior(NamedTuple):
 class _Curves:
     """All combinations of shape, tail and u, for a run of ``last`` raw points."""
 
-    def __init__(self, last: int, rates: Floats | None, earlier: Sequence[Earlier], best: float) -> None:
-        self.last, self.earlier = last, earlier
+    def __init__(self, last: int, rates: Floats | None, best: float) -> None:
+        self.last = last
         self.rates = None
         if rates is not None and len(rates) and np.ptp(rates):  # beyond the known rates the last one holds
             self.rates = np.pad(np.asarray(rates, float), (0, max(0, last - len(rates))), mode="edge")
@@ -202,13 +192,6 @@ class _Curves:
         self.drops = self._dropped()
         self.extra = 3 + (self.rates is not None)  # the coefficients before those of the drops
         self.cells, shares = _cells(last, best)
-        self.general = len(self.cells)
-        if len(earlier):
-            more = [(("earlier", index, pace), tail)
-                    for index in range(len(earlier)) for tail in (None, 0.25,
-                    (2.0, 100.0)) for pace in _EARLIER_RUN_PACES]  # fmt: skip
-            self.cells = (*self.cells, *more)
-            shares = np.concatenate([0.5 * shares, np.full(len(more), 0.5 / len(more))])
         self.logs = np.log(shares)
         self._shapes = list(dict.fromkeys(shape for shape, _ in self.cells))
         self._tails = list(dict.fromkeys(tail for _, tail in self.cells))
@@ -288,9 +271,7 @@ class _Curves:
             return np.zeros_like(u)
         if kind == "power":
             return np.asarray((1 + u / first) ** -second)
-        if kind == "exp":
-            return np.asarray(np.exp(-((u / second) ** first)))
-        return self.earlier[int(first)].shape(u * second)
+        return np.asarray(np.exp(-((u / second) ** first)))
 
     def _priors(self) -> tuple[Floats, Floats]:
         """Return means and spreads of the coefficients of each cell.
@@ -300,13 +281,9 @@ class _Curves:
         means = np.full((len(self.cells), self.extra + len(self.drops)), _DROP_MEAN_AND_SPREAD[0])
         spreads = np.full_like(means, _DROP_MEAN_AND_SPREAD[1])
         means[:, :3], spreads[:, :3] = _MEANS, _SPREADS
-        means[self.general - 1, 0] = 1.0  # flat
+        means[-1, 0] = 1.0  # flat
         if self.extra > 3:
             means[:, 3], spreads[:, 3] = _RATE_MEAN_AND_SPREAD
-        for index in range(self.general, len(self.cells)):
-            end = self.earlier[int(self.cells[index][0][1])].end
-            means[index, :3], spreads[index, :3] = (end, 1 - end, 0.0), _EARLIER_RUN_SPREADS
-            means[index, 3:], spreads[index, 3:] = 0.0, _EARLIER_RUN_SPREADS[2]
         return means, spreads
 
     def _tail(self, tail: float | tuple[float, float] | None, x: Floats, u: Floats) -> Floats:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looptap.training.progress.forecast import curve_ensemble, power_law
-from looptap.training.progress.forecast.curve_ensemble import Earlier
+from looptap.training.progress.forecast.earlier_runs import stops_of, weights_of
 from looptap.training.progress.forecast.future_noise import lattice_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.observations import Observations
@@ -50,7 +51,7 @@ class StopForecast:
     """The forecast of the raw point at which a ``rule`` stops a run.
 
     ``method`` is "ensemble", "former" or "none" (no early stopping). ``rates`` are the learning rates before each raw
-    point, ``earlier`` the curves of earlier runs.
+    point, ``earlier`` what earlier runs have validated.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class StopForecast:
         method: str = "ensemble",
         *,
         rates: Floats | None = None,
-        earlier: Sequence[Earlier] = (),
+        earlier: Sequence[Floats] = (),
         seed: int = 0,
     ) -> None:
         if method not in METHODS:
@@ -70,6 +71,8 @@ class StopForecast:
         """For each validation: position in raw points, value, and known variance."""
         self.unless_better: int | None = None
         """The raw point at which the rule stops the run if no validation improves; None: it does not."""
+        self.fired = 0
+        """The raw point at which the rule has stopped the run; 0: it has not."""
         self.reason = ""
         """Why the last forecast is far from the one before; empty if it is not."""
         self._seed = seed  # of each forecast, so that two differ only by what is new
@@ -93,6 +96,18 @@ class StopForecast:
         self.seen.append((x, value, variance))
         self._broken |= not math.isfinite(value)
 
+    def decide(self, rule: StopRule, last: int) -> bool:
+        """Return whether ``rule`` stops the run at the last validation, and remember it.
+
+        When it stops the run of ``last`` raw points if none improves is certain, and known before the next forecast.
+        """
+        compared = self.metric.compared(np.array(self.values)).tolist()
+        stop = rule.stops(compared) == len(compared)
+        self.fired = len(compared) if stop and self.method != "none" else 0
+        if self.method == "ensemble" and not self.nothing_to_guess:
+            self.unless_better = self._unless_better(rule, compared, last)
+        return stop
+
     def make(self, last: int) -> StopAt:
         """Forecast the stop of a run with at most ``last`` raw points."""
         metric = self.metric
@@ -112,10 +127,10 @@ class StopForecast:
         if published:  # and shown as it is
             found = power_law.forecast(seen, len(raw), stops, last, rng=rng)
             return StopAt(found.median, *found.band())
-        self.unless_better = self._unless_better(history, last)
-        found = curve_ensemble.forecast(
-            seen, len(raw), stops, last, self.rates, scale=self._scale(), earlier=self.earlier, rng=rng
-        )
+        self.unless_better = self._unless_better(self.rule, history, last)
+        found = curve_ensemble.forecast(seen, len(raw), stops, last, self.rates, scale=self._scale(), rng=rng)
+        if self.earlier and (others := stops_of(self.earlier, self.rule, metric, last)):
+            found = replace(found, weights=weights_of(others, found.draws))
         return self._calm(StopAt(found.median, *found.band()), compared)
 
     def _calm(self, found: StopAt, compared: Floats) -> StopAt:
@@ -162,9 +177,10 @@ class StopForecast:
         delta = getattr(self.rule, "min_delta", 0.0) if self.metric.kind in ("loss", "max") else 0.0
         return max(self.metric.scale, _SCALE_FACTOR * delta)
 
-    def _unless_better(self, history: list[float], last: int) -> int | None:
+    @staticmethod
+    def _unless_better(rule: StopRule, history: list[float], last: int) -> int | None:
         ahead = min(last - len(history), _MAX_CERTAIN_POINTS)
         if not history or ahead < 1:
             return None
-        found = int(self.rule.stops_after(history, np.full((1, ahead), max(history)))[0])
+        found = int(rule.stops_after(history, np.full((1, ahead), max(history)))[0])
         return found or None

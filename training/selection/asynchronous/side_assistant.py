@@ -37,7 +37,7 @@ class SideAssistant:
         function = features.function if isinstance(features, ComputedFeatures) else None
         if mode == "process" and function is not None and _only_here(function):
             raise ControlError(
-                f"features={function!r:.80} cannot be called in another process: give a function of a module that can "
+                f"features={function!r:.80} cannot be called in another process: pass a function of a module that can "
                 "be imported, or an array; or asynchronous='thread'."
             )
         self.mode = mode

@@ -108,8 +108,8 @@ class AutoAssist(Method):
         if not math.isfinite(float(phi.dot(phi))):
             phi[:], self._rated_at[:] = 0, -1
             raise ValueError(
-                f"the assistant diverged with learning_rate={self.settings.learning_rate!r}, and begins again. Set a "
-                "lower one, or scale the features."
+                f"the assistant diverged with learning_rate={self.settings.learning_rate!r}, and was reset. Set a "
+                "lower rate, or scale the features."
             )
         self.averages[:] = total, count, gamma + (1 - _ACCURACY_DECAY_FACTOR) * (accuracy - gamma), updates + 1
 

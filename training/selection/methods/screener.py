@@ -76,8 +76,8 @@ class Screener(Method):
         if not np.isfinite(w).all():
             self._start()
             raise ValueError(
-                f"the net of 'screener' diverged with learning_rate={self.settings.learning_rate!r}, and begins again. "
-                "Set a lower one, or scale the features."
+                f"the net of 'screener' diverged with learning_rate={self.settings.learning_rate!r}, and was reset. "
+                "Set a lower rate, or scale the features."
             )
         losses = np.minimum(losses, _HIGHEST_LOSS)
         slope = (2 * w * np.maximum(0, self.MARGIN - losses) - 2 * (1 - w) * losses) * w * (1 - w)

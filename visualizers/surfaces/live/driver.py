@@ -10,6 +10,8 @@ import time
 import weakref
 from typing import Protocol
 
+from looptap.client.transport.background import background_thread
+
 log = logging.getLogger("looptap")
 
 _RETRY_DELAY_SECONDS = 5.0  # seconds until a failed update is retried
@@ -31,7 +33,7 @@ class Driver:
         self._changed = threading.Condition()
         self._waiting: list[tuple[float, int, Moved]] = []
         self._count = itertools.count()
-        self._running = False
+        self._running = self._ending = False
         self._failed: weakref.WeakSet[Moved] = weakref.WeakSet()
 
     def add(self, moved: Moved, pause: float = 0.0) -> None:
@@ -41,9 +43,15 @@ class Driver:
             self._waiting.append((time.monotonic() + pause, next(self._count), moved))
             heapq.heapify(self._waiting)
             self._changed.notify()
-            if not self._running:
+            if not self._running and not self._ending:
                 self._running = True
-                threading.Thread(target=self._run, name=self.name, daemon=True).start()
+                background_thread(self._run, self.name, self.end).start()
+
+    def end(self) -> None:
+        """End the thread after the visit under way."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
 
     def _run(self) -> None:
         while (found := self._next()) is not None:
@@ -54,7 +62,7 @@ class Driver:
             except Exception:
                 if moved not in self._failed:
                     self._failed.add(moved)
-                    log.exception("looptap: a chart failed; it is tried again every few seconds.")
+                    log.exception("looptap: a chart failed; looptap retries every few seconds.")
                 pause = _RETRY_DELAY_SECONDS
             if pause is not None:
                 again = max(due, begun - pause) + pause  # one late visit does not delay the following ones
@@ -65,15 +73,16 @@ class Driver:
     def _next(self) -> tuple[float, Moved] | None:
         """Wait for the next visit that is due; return its time and object."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._waiting, _IDLE_TIMEOUT_SECONDS):
+            if not self._changed.wait_for(lambda: self._waiting or self._ending, _IDLE_TIMEOUT_SECONDS):
                 self._running = False
                 return None
-            while True:
+            while not self._ending:
                 now = time.monotonic()
                 due = self._waiting[0][0]
                 if due <= now:
                     return due, heapq.heappop(self._waiting)[2]
                 self._changed.wait(due - now)
+            return None
 
 
 driver = Driver("looptap-charts")

@@ -16,6 +16,7 @@ from looptap.client.machine import described
 from looptap.client.run import Run
 from looptap.client.session.vitals import moving
 from looptap.client.streams.live import LiveStream
+from looptap.streams.durations import short_time
 from looptap.streams.errors import LooptapError
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.data.colors import COLORS
@@ -85,7 +86,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
                 parts += part() if self.run.alive else []
             except (LooptapError, TimeoutError) as error:
                 parts.append(f"<p>{html.escape(str(error))}</p>")
-        parts += ["<p>A viewer sees what is exported, and nothing else.</p>"] * self._viewer
+        parts += ["<p>A viewer sees only exported streams.</p>"] * self._viewer
         self._facts.value = "".join(parts)
         return REFRESH_INTERVAL_SECONDS if self.run.state not in ("ended", "failed") else None
 
@@ -122,7 +123,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
             ("dropped values", f"{stats.dropped:,}"),
         ]
         rows = [
-            (one.name, one.on, _time(one.nanoseconds_per_event), f"{one.share_of_time:.2%}", one.limitation)
+            (one.name, one.on, short_time(one.nanoseconds_per_event / 1e9), f"{one.share_of_time:.2%}", one.limitation)
             for one in stats.queries
         ]
         return [
@@ -212,15 +213,6 @@ def _head(run: Run) -> str:
     return f"<h3>{html.escape(run.name)}</h3><p>{html.escape(' · '.join(facts))}</p>"
 
 
-def _time(nanoseconds: float) -> str:
-    """Return a duration with three digits, in µs or ms.
-
-    >>> _time(35_400), _time(28_600_000)
-    ('35.4 µs', '28.6 ms')
-    """
-    return f"{nanoseconds / 1e6:.3g} ms" if nanoseconds >= 1e6 else f"{nanoseconds / 1e3:.3g} µs"
-
-
 def _estimate(report: Mapping[str, Any]) -> str:
     """Return the estimate in words and as a bar: full if certain, shaded if not."""
     sure, perhaps = over_by_now(report)
@@ -246,6 +238,9 @@ def table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 def overview(run: Run) -> Overview:
     """Return a dashboard of a run: rates, cost, ranks, charts, last commands.
 
-    It is a widget: make it the last expression of a cell. In a notebook that Voilà serves it is a page of its own.
+    It is a widget: make it the last expression of a cell. Voilà can serve it as a page.
+
+    Args:
+        run: A live run.
     """
     return Overview(run)

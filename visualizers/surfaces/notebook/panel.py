@@ -92,7 +92,7 @@ class ControlPanel(ipywidgets.VBox):  # type: ignore[misc]
             self._follow(row)
             row.describe()
             row.widget.disabled = bool(controls.reason) or not row.knob.there
-        reason = controls.reason or ("" if self.rows else "This run has declared nothing that can be changed.")
+        reason = controls.reason or ("" if self.rows else "This run has no controls.")
         self._head.value = f"<b>{html.escape(self.run.name)}</b> {html.escape(reason)}"
         self._foot.value = f"<i>{html.escape(kernels.note())}</i>" if self.rows else ""
         return None if controls.over else REFRESH_INTERVAL_SECONDS
@@ -181,7 +181,10 @@ def panel(run: Run) -> ControlPanel:
     """Return the controls of a run as a widget for a notebook.
 
     Make it the last expression of a cell. Sliders, switches and choices keep to the bounds that the job has declared;
-    buttons send its triggers, a checkpoint, a pause, a stop. The outcome is shown beside each, and the changes of
-    others follow within about a second. For a viewer all are disabled.
+    buttons send its triggers, a checkpoint, a pause, a stop. The outcome is shown beside each, and changes by
+    other clients appear within about a second. For a viewer all are disabled.
+
+    Args:
+        run: A live run.
     """
     return ControlPanel(run)

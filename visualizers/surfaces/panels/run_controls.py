@@ -240,15 +240,15 @@ def _offers(
     for name, doc in report.triggers.items():
         found.append((f"trigger {name}", doc, lambda name=name: run.trigger(name)))  # type: ignore[misc]
     if report.checkpoint:
-        found.append(("checkpoint", "have the job make a checkpoint", run.checkpoint))
+        found.append(("checkpoint", "make the job save a checkpoint", run.checkpoint))
     if report.may_pause:
-        found.append(("pause", f"have the loop wait, for {report.may_pause} s at most", run.pause))
+        found.append(("pause", f"pause the loop, for {report.may_pause} s at most", run.pause))
         found.append(("resume", "end a pause", run.resume))
     if newest is None:
-        found.append((UNDO, "take the last change of a control back", run.undo))
+        found.append((UNDO, "undo the last change of a control", run.undo))
     else:  # of two who take the same change back, the second does not take back what the first did
         take_back = functools.partial(run.undo, newest.name, expected=newest.id)
-        found.append((UNDO, f"take back {newest.name} {newest.old!r:.40} → {newest.new!r:.40}", take_back))
+        found.append((UNDO, f"undo {newest.name} {newest.old!r:.40} → {newest.new!r:.40}", take_back))
     return [*found, (STOP, "ask the job to stop at its next event", run.stop)]
 
 

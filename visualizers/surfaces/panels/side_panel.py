@@ -282,7 +282,7 @@ class KnobRow:
             return False
         self._drawn = now
         theme = self.panel.theme
-        dead = self.controls.reason or ("" if knob.there else "the job does not offer it now")
+        dead = self.controls.reason or ("" if knob.there else "not available now")
         letters = _MAX_LETTER_COUNT if knob.info is not None else _MAX_LETTER_COUNT // 2
         meaning = knob.meaning if knob.info is not None else ""
         question = textwrap.wrap(shown(knob.question), letters)
@@ -368,7 +368,7 @@ class KnobRow:
             try:
                 value = int(text) if info.type == "int" else float(text)
             except ValueError:
-                self.controls.say(self.knob, f"{text!r:.20} is no number.", failed=True)
+                self.controls.say(self.knob, f"{text!r:.20} is not a number.", failed=True)
                 return
         self.controls.ask(self.knob, value)
 

@@ -70,7 +70,7 @@ def reader_query(text: str, streams: Sequence[ReadableStream], window: object = 
         body = ast.parse(text.strip(), mode="eval").body
         nodes = list(_checked(body))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise QueryError(f"{text!r:.120} is no arithmetic. {_GRAMMAR}") from None
+        raise QueryError(f"{text!r:.120} is not arithmetic. {_GRAMMAR}") from None
     if len(nodes) > _MAX_NODES_COUNT:
         raise QueryError(f"{text!r:.120} is too long. {_GRAMMAR}")
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}

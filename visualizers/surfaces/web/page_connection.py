@@ -99,7 +99,7 @@ class PageConnection:
             self._end = None
         before, self._socket = self._socket, socket
         if before is not None:
-            before.close(1000, "another connection has taken its place")
+            before.close(1000, "another connection has replaced it")
         self.link.connect(socket)
         self._shelf_version, self._informed = -1, None
         operate = self._viewers.shelf.operate

@@ -112,7 +112,9 @@ class GuardedHandler(RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error without details."""
-        self.finish_text({404: "There is nothing here.", 405: "This is not done here."}.get(status_code, "It failed."))
+        self.finish_text(
+            {404: "There is nothing here.", 405: "This request is not allowed."}.get(status_code, "It failed.")
+        )
 
 
 class NothingHandler(GuardedHandler):

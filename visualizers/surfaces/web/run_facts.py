@@ -13,7 +13,7 @@ from looptap.client.config_reader import ConfigReader
 from looptap.client.estimates import Estimates, commonest, over_by_now, said
 from looptap.client.machine import described
 from looptap.client.session.vitals import moving
-from looptap.streams.durations import duration
+from looptap.streams.durations import duration, short_time
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.text import cut
 from looptap.visualizers.data.words import shown
@@ -80,7 +80,7 @@ class RunFacts:
     def export(self, name: str, shown: bool) -> None:
         """Show a declared stream to viewers, or hide it. Raises LooptapError."""
         if not self._operates:
-            raise QueryError("This run can only be looked at.")
+            raise QueryError("This run is read-only.")
         self._run.export(name, shown)
         self._looked = -math.inf
 
@@ -197,7 +197,10 @@ class RunFacts:
             ["dropped values", f"{stats.dropped:,}"],
         ]
         queries = [
-            [cut(one.name, 120), one.on, _time(one.nanoseconds_per_event), f"{one.share_of_time:.2%}", one.limitation]
+            [
+                cut(one.name, 120), one.on, short_time(one.nanoseconds_per_event / 1e9), f"{one.share_of_time:.2%}",
+                one.limitation,
+            ]
             for one in stats.queries[:_MAX_ROWS]
         ]
         return {"cost": rows, "queries": queries, "machine": described(stats.machine)}
@@ -256,15 +259,6 @@ def _command(one: Any, client: str) -> list[str]:
         "" if one.new is None else f"{one.old!r:.40} → {one.new!r:.40}" if one.old is not None else f"{one.new!r:.40}"
     )
     return [time.strftime("%H:%M:%S", time.localtime(when)), f"{one.what} {name}".strip(), change, client, one.outcome]
-
-
-def _time(nanoseconds: float) -> str:
-    """Return a duration with three digits, in µs or ms.
-
-    >>> _time(35_400), _time(28_600_000)
-    ('35.4 µs', '28.6 ms')
-    """
-    return f"{nanoseconds / 1e6:.3g} ms" if nanoseconds >= 1e6 else f"{nanoseconds / 1e3:.3g} µs"
 
 
 def _finite(number: float) -> float:

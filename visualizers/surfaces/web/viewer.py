@@ -108,7 +108,7 @@ class Viewer:
         try:
             handler, changes = _REQUESTS[kind]
         except KeyError:
-            return reply | {"error": f"A page does not ask for {kind!r:.40}."}
+            return reply | {"error": f"A page cannot request {kind!r:.40}."}
         try:
             if changes and not self._shelf.operate:
                 raise NotOperating(READ_ONLY)

@@ -25,5 +25,5 @@ def capturing() -> bool:
         return False
     captured += 1
     if captured == 1:
-        log.warning("looptap: events inside a CUDA graph are not looked at: emit after the replay. (said once)")
+        log.warning("looptap: events are ignored during CUDA graph capture: emit after the replay. (reported once)")
     return True

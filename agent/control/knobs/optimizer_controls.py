@@ -21,6 +21,7 @@ _DECAY = Control(float, minimum=0, doc="the weight decay of all parameter groups
 _MOMENTUM = Control(float, minimum=0, maximum=1, doc="the momentum (of Adam and the like: the first beta)")
 _GROUP_SCALES = ("initial_lr", "max_lr", "min_lr")
 _LIST_SCALES = ("base_lrs", "max_lrs", "_last_lr")
+_MAX_WRAPPERS_COUNT = 4
 
 Found = tuple[str, Control, Callable[[], Any], Callable[[Any, str], object], "str | None", str, Callable[[], bool]]
 """Path, declaration, getter, setter, what drives it (None: nothing ever does), why it cannot be set, if so, and
@@ -32,10 +33,8 @@ def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Ite
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "optim") or not isinstance(thing, torch.optim.Optimizer):
         return
-    schedulers = [
-        s for s in exposed.values()
-        if isinstance(s, torch.optim.lr_scheduler.LRScheduler) and getattr(s, "optimizer", None) is thing
-    ]  # fmt: skip
+    kind = torch.optim.lr_scheduler.LRScheduler
+    schedulers = [s for s in exposed.values() if isinstance(s, kind) and drives_optimizer(s, thing)]
     drives = ", ".join(type(s).__name__ for s in schedulers)
     hidden = not schedulers and hasattr(thing.step, "_wrapped_by_lr_sched")
     refusal = (
@@ -55,6 +54,19 @@ def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Ite
                 yield path, control, get, _lr_setter(thing, groups, schedulers), drives, refusal, frozen
             else:
                 yield path, control, get, _setter(thing, label, groups), None, "", lambda: False
+
+
+def drives_optimizer(scheduler: Any, optimizer: Any) -> bool:
+    """Return True if a schedule drives an optimizer, itself or by wrappers.
+
+    Accelerate's wrapper keeps it as ``optimizer``; it is read from the objects' own dicts, so that no code runs.
+    """
+    driven = scheduler
+    for _ in range(_MAX_WRAPPERS_COUNT):
+        driven = getattr(driven, "__dict__", {}).get("optimizer")
+        if driven is optimizer:
+            return True
+    return False
 
 
 def _has(group: dict[str, Any], label: str) -> bool:

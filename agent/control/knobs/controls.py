@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from looptap.agent.control.optimizer_controls import controls_of_optimizer
+from looptap.agent.control.knobs.optimizer_controls import controls_of_optimizer
 from looptap.protocol.replies import ControlInfo
 from looptap.streams.control import KINDS, Control
 from looptap.streams.errors import ControlError
@@ -129,7 +129,10 @@ class BoundControls:
         if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
             raise ControlError(f"a control's name is 1 to 100 printable characters, not {name!r:.120}.")
         if not callable(get) or not callable(set):
-            raise ControlError(f"the control {name!r} needs two functions: one without arguments, one of the value.")
+            raise ControlError(
+                f"the control {name!r} needs two functions: one without arguments that "
+                "returns the value, and one that sets it."
+            )
         self._declared[name] = BoundControl(name, control, get, lambda value, schedule: set(value))
 
     def named(self) -> dict[str, BoundControl]:
@@ -159,9 +162,14 @@ class BoundControls:
         named = self.named()
         if name in named:
             return named[name]
-        bound = self._at_path(name)
+        try:
+            bound = self._at_path(name)
+        except ControlError as error:
+            near = "" if "Did you mean" in str(error) else nearest(name, named)
+            raise ControlError(f"{error}{' ' * bool(near)}{near}") from None
         if bound is None:
-            near = nearest(name, list(named))
+            ending = [one for one in named if one.rpartition(".")[2] == name]
+            near = f"Did you mean {ending[0]!r}?" if ending else nearest(name, named)
             there = ", ".join(named) or "none"
             raise ControlError(f"there is no control {name!r:.120}; there are: {there}.{' ' * bool(near)}{near}")
         return bound
@@ -200,8 +208,8 @@ class BoundControls:
         scalar = getattr(now, "ndim", None) == 0 and hasattr(now, "fill_")
         if not (kind in KINDS or now is None or scalar):
             raise ControlError(
-                f"{path} is of type {kind.__name__}: by its path a number, text, True or False can be set. For the "
-                "rest there is run.call."
+                f"{path} is of type {kind.__name__}: by its path a number, text, True or False can be set. "
+                "For anything else, use run.call."
             )
         number = kind is float or scalar
         control = Control(kind) if kind in (bool, str, int) else _FREE if number else _Anything()

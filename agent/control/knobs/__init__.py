@@ -1,0 +1,1 @@
+"""The values that clients can set, and whether they last."""

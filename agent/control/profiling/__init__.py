@@ -1,0 +1,1 @@
+"""The profiler that a client has asked for."""

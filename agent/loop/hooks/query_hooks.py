@@ -1,0 +1,147 @@
+"""The hooks of one query: put in at its first event, read at each, and taken out."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from looptap.agent.loop.hooks.module_hook import Counter, ModuleHook
+from looptap.streams.errors import QueryError
+from looptap.streams.events import Event, Lazy, held
+from looptap.streams.values.modules.module_read import ModuleRead
+from looptap.streams.values.modules.named_modules import find, is_module
+
+
+class QueryHooks:
+    """The hooks of a query that reads modules, on each module that it names.
+
+    Training thread, except for `check` and `close`.
+    """
+
+    def __init__(
+        self, reads: Sequence[ModuleRead], exposed: Mapping[str, Any], events: Counter, on: str, every: int
+    ) -> None:
+        self._reads, self._exposed, self._events, self._on, self._every = reads, exposed, events, on, every
+        self._hooks: dict[ModuleRead, dict[str, ModuleHook]] = {}
+        self._models: dict[str, weakref.ref[Any]] = {}
+        self._closed = False
+        for read in reads:
+            read.values = self._values
+
+    def check(self) -> None:
+        """Raise QueryError for what can be known to fail before the first event."""
+        if models := models_of(self._exposed):
+            for read in self._reads:
+                try:
+                    find(models, read.patterns)
+                except RuntimeError:  # the loop is changing a module just now: the first event will tell
+                    return
+
+    def ready(self, event: Event) -> bool:
+        """Return True once the hooks are in; put them in if they are not.
+
+        Raises QueryError if that is not possible.
+        """
+        if self._hooks:
+            return True
+        observables: Any = vars(event)
+        if (load := getattr(observables, "load", None)) is not None:  # in a script as it is they are searched for
+            load(names := {"model", *(p.partition(".")[0] for read in self._reads for p in read.patterns)})
+            if not names.isdisjoint(observables.coming):
+                return False
+        if not self._closed:
+            self._put_in(models_of({**event.__looptap_exposed__(), **observables}))
+        return False
+
+    def _put_in(self, models: dict[str, Any]) -> None:
+        hooks: dict[ModuleRead, dict[str, ModuleHook]] = {}
+        found = {read: find(models, read.patterns) for read in self._reads}
+        try:
+            for read, modules in found.items():
+                hooks[read] = {}
+                for name, module in modules.items():
+                    hooks[read][name] = ModuleHook(name, module, read.kind, self._events, self._every)
+        except BaseException:
+            _each(hooks, ModuleHook.remove)
+            raise
+        self._hooks, self._models = hooks, {name: weakref.ref(model) for name, model in models.items()}
+        if self._closed:  # meanwhile, by the I/O thread
+            self.remove()
+
+    def _values(self, read: ModuleRead) -> dict[str, Any]:
+        """Return the values of this event by name. Raises QueryError without any."""
+        hooks = self._hooks[read]
+        called = {name: hook for name, hook in hooks.items() if hook.calls}
+        found, problem = {}, None
+        for name, hook in called.items():
+            try:
+                found[name] = hook.value()
+            except QueryError as error:
+                problem = problem or error
+        if found:
+            return found
+        if problem is not None:
+            raise problem
+        if self._moved():
+            raise QueryError("the model was replaced: its modules are watched from the next event on.")
+        these = repr(next(iter(hooks))) if len(hooks) == 1 else f"none of the {len(hooks)} modules of {read}"
+        verb = "was not" if len(hooks) == 1 else "was"
+        raise QueryError(
+            f"{these} {verb} called since the last {self._on!r} event. Hooks are not called inside a "
+            "function that torch.compile has compiled, or if forward() is called instead of the module."
+        )
+
+    def _moved(self) -> bool:
+        """Put the hooks on other modules if the exposed model now consists of these."""
+        models = {name: model for name, weak in self._models.items() if (model := weak()) is not None}
+        models |= models_of(self._exposed)
+        try:
+            found = {read: find(models, read.patterns) for read in self._reads}
+        except QueryError:
+            return False
+        same = all(
+            name in self._hooks[read] and self._hooks[read][name].is_on(module)
+            for read, modules in found.items() for name, module in modules.items()
+        )  # fmt: skip
+        if same:
+            return False
+        _each(self._hooks, ModuleHook.remove)
+        self._put_in(models)
+        return True
+
+    def release(self) -> None:
+        """Drop the values of this event."""
+        _each(self._hooks, ModuleHook.release)
+
+    def close(self) -> bool:
+        """Drop all values, and let each hook take itself out when it is called.
+
+        Any thread. False if no hook is in, so that none is to be taken out at an event.
+        """
+        self._closed = True
+        for hooks in list(self._hooks.values()):
+            for hook in list(hooks.values()):
+                hook.active = False
+                hook.release()
+        return bool(self._hooks)
+
+    def remove(self, event: Event | None = None) -> None:
+        """Take the hooks out."""
+        self._closed = True
+        _each(self._hooks, ModuleHook.remove)
+
+
+def _each(hooks: Mapping[ModuleRead, Mapping[str, ModuleHook]], do: Callable[[ModuleHook], None]) -> None:
+    for named in hooks.values():
+        for hook in named.values():
+            do(hook)
+
+
+def models_of(observables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the models among observables, by name."""
+    found = {}
+    for name, value in [(name, held(value)) for name, value in list(observables.items())]:
+        if type(value) is not Lazy and is_module(value):
+            found[name] = value
+    return found

@@ -1,0 +1,129 @@
+"""Reads names from the frames of the job: the user's first, inner before outer.
+
+Frames of torch, of the standard library and of looptap are passed over. A frame is read only if its code has the name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from looptap.agent.loop.calls.frame_variables import names_in, variables_in
+from looptap.streams.events import BUILT_IN, MACHINE
+from looptap.streams.language import builtins
+
+MAX_FRAMES_COUNT = 200
+"""Frames that a search goes through, from the inside out."""
+MAX_LISTED_NAMES_COUNT = 100
+"""Names that a message lists."""
+_PLAIN_WORDS = frozenset({"iter", "input", "id", "hash", "dir", "bin", "format", "type", "next", "object"})
+_OWN = frozenset({"e", "v", "events", "values", "recent", "latest", *BUILT_IN, *MACHINE})
+_NO_VALUES = (ModuleType, FunctionType, BuiltinFunctionType, type)
+USER, LIBRARY, HIDDEN = "user", "library", "hidden"
+"""Kinds of files."""
+
+
+def find(frame: FrameType | None, name: str) -> Any:
+    """Return the value of a name in sight from ``frame``. Raises KeyError."""
+    if name in reserved() or name.startswith("__"):
+        raise KeyError(name)
+    for one in outward(frame):
+        for value in _values(one, (name,)):
+            return value
+    for space in _globals(frame):
+        if name in space and not issubclass(type(space[name]), _NO_VALUES):
+            return space[name]
+    raise KeyError(name)
+
+
+def listed(frame: FrameType | None) -> list[str]:
+    """Return names in sight that a message may list."""
+    names = [
+        name for one in outward(frame) if kind_of_file(one.f_code.co_filename) == USER for name in names_in(one)
+        if not name.startswith(("_", ".")) and name not in reserved() and any(True for _ in _values(one, (name,)))
+    ]  # fmt: skip
+    return list(dict.fromkeys(names))[:MAX_LISTED_NAMES_COUNT]
+
+
+def bindings(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """Yield all names in sight and their values, in the order of a search."""
+    for one in outward(frame):
+        names = [name for name in names_in(one) if not name.startswith("__")]
+        yield from variables_in(one, names)
+    for space in _globals(frame):
+        yield from [(name, value) for name, value in [*space.items()] if not name.startswith("__")]
+
+
+def outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames to read: the user's from the inside out, then libraries'."""
+    later: list[FrameType] = []
+    for _ in range(MAX_FRAMES_COUNT):
+        if frame is None:
+            break
+        kind = USER if frame.f_globals.get("__name__") == "__main__" else kind_of_file(frame.f_code.co_filename)
+        if kind == USER:
+            yield frame
+        elif kind == LIBRARY:
+            later.append(frame)
+        frame = frame.f_back
+    yield from later
+
+
+@lru_cache(4096)
+def kind_of_file(file: str) -> str:
+    """Return whether a file is the user's, a library's, or hidden from queries.
+
+    >>> kind_of_file("train.py"), kind_of_file("<frozen runpy>"), kind_of_file(os.__file__)
+    ('user', 'hidden', 'hidden')
+    """
+    if file.startswith(("<frozen", "<string>", "<torch_package", "<eval_with_key>", "<__array_function__")):
+        return HIDDEN
+    for folder, kind in _folders():
+        if file.startswith(folder):
+            return kind
+    return USER
+
+
+@cache
+def reserved() -> frozenset[str]:
+    """Return the names that queries have for themselves, whatever the job calls so."""
+    return frozenset(builtins.names()) - _PLAIN_WORDS | _OWN
+
+
+@cache
+def _folders() -> tuple[tuple[str, str], ...]:
+    """Return folders of libraries and of hidden files, the longest first."""
+    torch, package = sys.modules.get("torch"), sys.modules["looptap"]
+    hidden = {os.path.dirname(os.path.realpath(getattr(module, "__file__", None) or "")) for module in (torch,)}
+    hidden |= {os.path.dirname(getattr(torch, "__file__", None) or "")}
+    hidden |= {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
+    ours = os.path.dirname(package.__file__ or "")
+    rooms = [os.path.join(ours, name) for name in sorted(os.listdir(ours))] if os.path.isdir(ours) else []
+    hidden |= {path for room in rooms if os.path.isdir(room) for path in (room, os.path.realpath(room))}
+    hidden -= {os.path.realpath(os.path.join(ours, "examples")), os.path.join(ours, "examples")}
+    libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    libraries |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
+    found = [(path, HIDDEN) for path in hidden if path] + [(path, LIBRARY) for path in libraries if path]
+    ends = [(os.path.join(path, ""), kind) for path, kind in found]
+    return tuple(sorted(ends, key=lambda end: -len(end[0])))
+
+
+# ---------------------------------------------------------------- one frame
+
+
+def _values(frame: FrameType, names: Iterable[str]) -> Iterator[Any]:
+    return (value for _, value in variables_in(frame, names) if not issubclass(type(value), _NO_VALUES))
+
+
+def _globals(frame: FrameType | None) -> Iterator[dict[str, Any]]:
+    """Yield the module variables of the user's functions in sight."""
+    seen: set[int] = set()
+    for one in outward(frame):
+        if id(one.f_globals) not in seen and kind_of_file(one.f_code.co_filename) == USER:
+            seen.add(id(one.f_globals))
+            yield one.f_globals

@@ -1,0 +1,136 @@
+"""What `looptap run` costs a script that knows nothing of looptap.
+
+Three processes run the same script, an MLP, in shuffled blocks of steps, one at a time: plain Python, `looptap run`
+without a client, and `looptap run` with five streams of names that the script has. One of the scripts takes its
+batches from a DataLoader, whose waits `looptap run` measures. It is wall time, the agent's I/O thread included. The
+losses of all three are compared: they must be the same. The last row is what the file that pip puts beside looptap,
+`looptap_auto.pth`, adds to the start of an interpreter: two empty environments, one of which has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from harness import HERE, Block, Row, in_units, interleave, main, program
+
+import looptap
+
+STEPS, ROUNDS, WARM_UP = 40, 100, 4
+STARTS = 150
+"""Starts of each interpreter."""
+QUERIES = [
+    "loss, steps", "mean(e.loss for e in events)", "loss > 3 * mean(e.loss for e in recent(50))", "x.shape", "line",
+]  # fmt: skip
+RUN = ("-m", "looptap", "run", "--name")
+PTH = HERE.parent / "src" / "looptap_auto.pth"
+
+
+class Setting(NamedTuple):
+    """A script that is measured, by what a step of it is called."""
+
+    words: str
+    arguments: tuple[str, ...]
+    queries: list[str]
+    promised: float | None = None
+    """The most that an idle step may take, as a ratio."""
+
+
+SETTINGS = (
+    Setting("a step of about 2 ms", ("384",), QUERIES),
+    Setting("a step of about 5 ms", ("640",), QUERIES, 1.01),
+    Setting(
+        "a step of about 5 ms with batches of a DataLoader", ("640", "loader"),
+        [*QUERIES[:-1], "data_seconds"], 1.01,
+    ),
+)  # fmt: skip
+
+
+class Script:
+    """The script in a process of its own; the last loss of each block."""
+
+    def __init__(self, arguments: tuple[str, ...], *how: str) -> None:
+        command = [sys.executable, *how, str(HERE / "script_in_blocks.py"), *arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.losses: list[str] = []
+
+    def block(self, steps: int) -> Block:
+        def run() -> float:
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            print(steps, file=self.process.stdin, flush=True)
+            seconds, loss = self.process.stdout.readline().split()
+            self.losses.append(loss)
+            return float(seconds)
+
+        return run
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+def of_scripts(rounds: int) -> Iterator[Row]:
+    """Yield two rows of each setting."""
+    for setting in SETTINGS:
+        names = tuple("-".join((kind, *setting.arguments)) for kind in ("idle", "asked"))
+        with contextlib.ExitStack() as stack:
+            scripts = [Script(setting.arguments), *(Script(setting.arguments, *RUN, name) for name in names)]
+            for script in scripts:
+                stack.callback(script.close)
+                script.block(2)()  # the agent starts with the first step
+            run = stack.enter_context(looptap.attach(names[1], timeout=60))
+            streams = [
+                run.stream(query, on="step", window=100 if "events" in query else None) for query in setting.queries
+            ]
+            blocks = dict(zip(("plain", "idle", "asked"), (s.block(STEPS) for s in scripts), strict=True))
+            seen = interleave(blocks, rounds, warm_up=WARM_UP)
+            assert scripts[0].losses == scripts[1].losses == scripts[2].losses
+            for stream in (streams[0], streams[-1]):
+                assert len(stream.values) > STEPS * rounds // 2, [str(one) for one in streams]
+        for name, what in (("idle", "no client"), ("asked", f"{len(setting.queries)} streams")):
+            ratio, promised = seen.ratio(name, "plain"), setting.promised if name == "idle" else None
+            yield Row(
+                f"{setting.words} under `looptap run`, {what} (baseline: python)",
+                in_units(seen.median("plain")),
+                in_units(seen.median(name)),
+                ratio.slower(),
+                "" if promised is None else f"≤ {100 * promised - 100:.0f} % slower",
+                None if promised is None else ratio.at_most(promised),
+                figures=dict(seen.seconds),
+            )
+
+
+def of_starts(starts: int) -> Iterator[Row]:
+    """Yield the row of an interpreter's start."""
+    with tempfile.TemporaryDirectory() as folder:
+        blocks: dict[str, Block] = {}
+        for name in ("without", "with"):
+            made = Path(folder, name)
+            venv.create(made, symlinks=True)
+            if name == "with":
+                shutil.copy(PTH, next(made.glob("lib/python*/site-packages")))
+            blocks[name] = program([str(made / "bin" / "python"), "-c", "pass"])
+        seen = interleave(blocks, starts, warm_up=5)
+    yield Row(
+        "`python -c pass` with `looptap_auto.pth` in site-packages, LOOPTAP_AUTO not set (baseline: without the file)",
+        in_units(seen.median("without")),
+        in_units(seen.median("with")),
+        seen.ratio("with", "without").slower(),
+        figures=dict(seen.seconds),
+    )
+
+
+def rows(rounds: int = ROUNDS, starts: int = STARTS) -> Iterator[Row]:
+    yield from of_scripts(rounds)
+    yield from of_starts(starts)
+
+
+if __name__ == "__main__":
+    main(rows, __doc__)

@@ -1,0 +1,1 @@
+"""Commands that show what the process of a job does: stacks, a profile, memory."""

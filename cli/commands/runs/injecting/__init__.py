@@ -1,0 +1,1 @@
+"""Starting looptap inside a running Python process that has none."""

@@ -1,0 +1,34 @@
+"""`looptap run`: starts a script as it is, with looptap in its process."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from looptap.cli.options import ScriptName
+
+CONTEXT_SETTINGS: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""The options after SCRIPT are those of the script."""
+
+
+def main(
+    job: Annotated[list[str], Argument(metavar="SCRIPT...", help="The script, or a launcher, with its arguments.")],
+    name: ScriptName = None,
+    module: Annotated[bool, Option("-m", help="SCRIPT is a module, as with python -m.")] = False,
+) -> int:
+    """Start a PyTorch script as it is, and let clients attach to it.
+
+    The script runs as with python: its arguments, its output, its exit code. With its first optimizer step the run can
+    be asked for its loss, its model, its optimizer, and its own variables by their names:
+
+    \b
+      looptap run train.py --epochs 10
+      looptap run --name digits -m train
+
+    With torchrun it is `torchrun -m looptap run train.py`, with its options. docs/integrations.md says
+    what looptap finds automatically. The same as looptap.auto() in the script.
+    """
+    from looptap.integrations.auto.launch import launch
+
+    return launch(job, module=module, name=name)

@@ -1,0 +1,51 @@
+"""`looptap modules`: the modules of a job's models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+from typer import Argument, Option
+
+from looptap.cli.formats import json_of, printable
+from looptap.cli.options import RunName
+from looptap.cli.output import DONE, complain
+from looptap.client.attach import attach
+from looptap.client.streams.model_modules import line_of
+
+
+def main(
+    run: RunName,
+    pattern: Annotated[
+        str, Argument(metavar="PATTERN", help="A part of the names, or a pattern: 'encoder.*'.", show_default=False)
+    ] = "",
+    as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each module.")] = False,
+) -> int:
+    """List the modules of a run's models, with classes and shapes.
+
+    \b
+      looptap modules digits-cnn
+      looptap modules digits-cnn 'fc*'
+      looptap watch digits-cnn "activations('fc').norm()"
+
+    Of each module: its name in queries, its class, the numbers in its parameters and in those of the modules inside,
+    the shapes of its own parameters, and why a query cannot watch it, if it cannot. The models are those that the job
+    exposes or passes to its events.
+    """
+    with attach(run) as job:
+        found = job.modules(pattern)
+    if as_json:
+        print(json_of(msgspec.to_builtins(list(found.values()))))
+        return DONE
+    if not found:
+        if found.models:
+            return complain(f"No module is called {printable(pattern)!r}; looptap modules {job.name} lists all.")
+        return complain("The job exposes no model, and passes none to its events: agent.expose(model=model).")
+    console = Console(highlight=False, soft_wrap=True)
+    for name, one in found.items():
+        console.print(Text.assemble((printable(name), "cyan"), f"  {printable(line_of(one))}"))
+    if found.left_out:
+        console.print(f"and {found.left_out:,} more; a PATTERN lists fewer.")
+    return DONE

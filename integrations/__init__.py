@@ -1,0 +1,1 @@
+"""Connects looptap to code that knows nothing of it: scripts, frameworks."""

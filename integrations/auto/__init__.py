@@ -1,0 +1,1 @@
+"""An agent for scripts as they are: events from torch, observables by name."""

@@ -1,0 +1,1 @@
+"""What torch does, turned into the events of an agent."""

@@ -1,0 +1,136 @@
+"""`RunEvents`: turns what torch's hooks report into the events of an agent.
+
+Training thread, any of them. Events: ``step`` after each update of a model, ``skipped`` where a `GradScaler` left one
+out, and, as guesses, ``epoch`` and ``evaluation``: see `LoaderPasses`; an evaluation without a DataLoader ends with the
+first backward pass after ``model.eval()``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from looptap.agent.agent import Agent
+from looptap.integrations.auto.hooks.passes import EVALUATION, LoaderPasses
+from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
+from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
+from looptap.integrations.auto.sight.models import optimizers_exist
+from looptap.integrations.harmless import harmlessly
+
+MAX_BACKWARDS_COUNT = 2000
+"""Backward passes without a step after which each counts as one."""
+_STEPPED_NUMBER = 2
+
+Runner = Callable[..., Any]
+
+
+class RunEvents:
+    """The events of this process; ``start`` makes the agent."""
+
+    def __init__(self, start: Callable[[], Agent]) -> None:
+        self._script = ScriptAgent(start)
+        self._updates = ThreadUpdates()
+        self._passes = LoaderPasses()
+        self._without_optimizer = False
+        self._steps_in_backward = False
+        self._inside_backward: Callable[[], int] = sys.modules["torch"]._C._current_graph_task_id
+
+    def before_backward(self, outputs: Sequence[Any], run: Runner) -> Runner | None:
+        """Note the losses; return what is to run in place of ``run``, if anything."""
+        update = self._updates.mine
+        update.backwards += 1
+        if update.stepped:
+            self._end_update(update)
+        elif update.late:
+            update.late = False
+            self._script.raise_event(STEP, update)
+        if update.evaluating:
+            update.evaluating = False
+            self._script.raise_event(EVALUATION, update)
+        for output in outputs:
+            update.note_loss(output)
+        if update.at_backward:
+            update.at_backward.read(sys._getframe())
+        if not self._script.started and not self._without_optimizer:
+            self._without_optimizer = update.backwards >= MAX_BACKWARDS_COUNT or not optimizers_exist()
+        if self._without_optimizer or self._steps_in_backward:
+            return self._then_raise(update, run)
+        return None
+
+    def after_step(self, optimizer: Any) -> None:
+        """Raise the event of an update once the last of its optimizers has stepped."""
+        update, key = self._updates.mine, id(optimizer)
+        self._without_optimizer = False
+        if self._inside_backward() != -1:
+            if not self._steps_in_backward:  # that this pass is an update was not known when it began
+                self._steps_in_backward = update.late = True
+            return
+        if update.scaled_steps is not None:
+            update.scaled_steps.add(key)
+        if key in update.stepped:
+            self._end_update(update)
+        if update.note_step(optimizer) and not update.raised:
+            update.raised = True
+            self._script.raise_event(STEP, update, optimizer)
+
+    def before_scale(self, scaler: Any) -> None:
+        """Note that the next loss is multiplied by the scale of ``scaler``."""
+        update = self._updates.mine
+        update.scaler = weakref.ref(scaler)
+        if update.scaled_steps is None:
+            update.scaled_steps = set()
+
+    def before_scaler_update(self, scaler: Any) -> None:
+        """Raise an event for each optimizer whose step ``scaler`` has left out."""
+        update = self._updates.mine
+        stepped, update.scaled_steps = update.scaled_steps or set(), set()
+        for key, state in getattr(scaler, "_per_optimizer_states", {}).items():  # a disabled scaler has none
+            if key not in stepped and getattr(state.get("stage"), "value", 0) == _STEPPED_NUMBER:
+                known = self._script.optimizers.by_id.get(key)
+                self._script.raise_event(SKIPPED, update, None if known is None else known.reference())
+
+    def before_batch(self, iterator: Any) -> None:
+        """Raise the event of a pass over the data that has ended."""
+        update = self._updates.mine
+        event = self._passes.before_batch(iterator, update.steps)
+        if event is not None and self._script.started:
+            if event == EVALUATION:
+                update.evaluating = False
+            self._script.raise_event(event, update)
+        update.fetch_began = time.perf_counter()
+
+    def after_batch(self, iterator: Any) -> None:
+        """Add the time that a batch took to those of the update that it is for."""
+        update = self._updates.mine
+        if update.fetch_began and sys.modules["torch"].is_grad_enabled():
+            update.data_seconds = (update.data_seconds or 0.0) + time.perf_counter() - update.fetch_began
+        update.fetch_began = 0.0
+
+    def before_eval(self, module: Any) -> None:
+        """Note that an evaluation begins, if ``module`` is a model that is trained."""
+        if self._script.started and self._script.optimizers.trains(module):
+            self._updates.mine.evaluating = True
+
+    def _end_update(self, update: ThreadUpdate) -> None:
+        """Raise the event of an update that has had its last step, if it has had none."""
+        if not update.raised:
+            last = update.stepped[next(reversed(update.stepped))]()
+            update.end_of_steps()
+            self._script.raise_event(STEP, update, last)
+        elif len(update.stepped) == 1:
+            update.end_of_steps()
+        update.begin()
+
+    def _then_raise(self, update: ThreadUpdate, run: Runner) -> Runner:
+        """Return a function that runs a backward pass, and then raises its event."""
+
+        def run_backward(*arguments: Any, **keywords: Any) -> Any:
+            result = run(*arguments, **keywords)
+            if self._without_optimizer or self._steps_in_backward:
+                harmlessly(self._script.raise_event, STEP, update)
+            return result
+
+        return run_backward

@@ -1,0 +1,153 @@
+"""`ScriptAgent`: the agent of a script, and the observables of its events."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from looptap.agent.agent import Agent, emit_found, looks_next, name_events
+from looptap.integrations.auto.hooks.updates import ThreadUpdate, total
+from looptap.integrations.auto.sight.found_names import found_names
+from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer, KnownOptimizers
+from looptap.integrations.auto.sight.models import modules_in_sight
+from looptap.integrations.auto.sight.root_inputs import NAMES, ModelInputs
+from looptap.integrations.harmless import say_once
+from looptap.streams.events import FoundObservables, lazy
+
+STEP, SKIPPED = "step", "skipped"
+UPDATES = (STEP, SKIPPED)
+"""Events that carry a loss and a batch; the others are guesses."""
+
+
+class ScriptAgent:
+    """The agent of this process, which ``start`` makes at the first event.
+
+    Any thread. Never raises, except for `looptap stop`.
+    """
+
+    def __init__(self, start: Callable[[], Agent]) -> None:
+        self._start = start
+        self._agent: Agent | None = None
+        self._failed = False
+        self._lock = threading.RLock()
+        self.optimizers = KnownOptimizers()
+        self._inputs = ModelInputs()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    @property
+    def started(self) -> bool:
+        """True from the first event on."""
+        return self._agent is not None
+
+    def raise_event(self, event: str, update: ThreadUpdate, optimizer: Any = None) -> None:
+        """Raise an event of the thread of ``update``; ``optimizer`` has made it."""
+        known = None if optimizer is None else self.optimizers.get(optimizer)
+        if self._agent is None or (known is None and optimizer is not None):
+            known = self._meet(optimizer, sys._getframe())
+        agent = self._agent
+        if event == STEP:
+            update.steps += 1
+        if agent is not None:
+            emit_found(agent, event, lambda: self._observables(agent, event, update, optimizer, known))
+        if event in UPDATES:
+            update.forget()
+            if self._inputs:
+                self._inputs.forget(_any_model if known is None else known.trains)
+
+    # ------------------------------------------------------------ observables
+
+    def _observables(
+        self, agent: Agent, event: str, update: ThreadUpdate, optimizer: Any, known: KnownOptimizer | None
+    ) -> FoundObservables:
+        frame = sys._getframe()
+        if known is None and len(self.optimizers.by_id) == 1:
+            (known,) = [*self.optimizers.by_id.values()]
+            optimizer = known.reference()
+        special: dict[str, Callable[[], Any]] = {"model": lambda: _model(known, frame)}
+        if optimizer is not None:
+            special["optimizer"] = lambda: optimizer
+        found = found_names(special, frame, update.at_backward)
+        if event not in UPDATES:
+            found["guess"] = True
+            return found
+        if update.data_seconds is not None:
+            found["data_seconds"] = update.data_seconds
+        losses = update.unscaled_losses(isinstance(optimizer, sys.modules["torch"].optim.LBFGS))
+        if (loss := total(losses)) is not None:
+            found["loss"] = loss
+            special["losses"] = lambda: tuple(losses)
+            if known is not None and self.optimizers.several and len(update.stepped) < 2:
+                found[f"loss/{known.name}"] = loss
+        elif looks_next(agent, event):
+            found.load(("loss",))
+        special.update({name: self._reader(name, found) for name in NAMES})
+        return found
+
+    def _reader(self, name: str, found: FoundObservables) -> Callable[[], Any]:
+        """Return a function that reads an input of the model."""
+
+        def read() -> Any:
+            inputs = self._inputs.of(found["model"])
+            if not inputs.ask():
+                found.coming.add(name)
+            return inputs.read(name)
+
+        return read
+
+    # ------------------------------------------------------------ the agent
+
+    def _meet(self, optimizer: Any, frame: FrameType) -> KnownOptimizer | None:
+        """Start the agent with the first update, and get to know an optimizer."""
+        with self._lock:
+            if self._agent is None and not self._failed:
+                try:
+                    self._agent = self._start()
+                    name_events(self._agent, "batch", STEP)
+                except Exception as error:
+                    self._failed = True
+                    say_once(error)
+            if optimizer is None or self._agent is None:
+                return None
+            known = self.optimizers.get(optimizer)
+            if known is None:
+                known = self.optimizers.add(optimizer, frame)
+                if self.optimizers.several or len(self.optimizers.by_id) == 1:
+                    self._expose(known, frame)
+            return known
+
+    def _expose(self, known: KnownOptimizer, frame: FrameType) -> None:
+        """Expose an optimizer's controls and learning rate, without keeping it alive."""
+        assert self._agent is not None
+        alone = len(self.optimizers.by_id) == 1
+        name = "optimizer" if alone else known.name
+        exposed = {name: lazy(known.reference)}
+        if known.scheduler is not None:
+            exposed["scheduler" if alone else f"{name}_scheduler"] = lazy(known.scheduler)
+        model = known.model(frame)
+        if model is not None and alone:
+            exposed["model"] = lazy(weakref.ref(model))
+        self._agent.expose(**exposed)
+
+    def _forked(self) -> None:
+        """Forget the parent's agent: a child that trains has one of its own."""
+        self._agent, self._failed, self._lock = None, False, threading.RLock()
+
+
+def _model(known: KnownOptimizer | None, frame: FrameType) -> Any:
+    """Return the model of an optimizer, or the first in sight. Raises KeyError."""
+    model = None if known is None else known.model(frame)
+    if model is None:
+        for _, module in modules_in_sight(frame):
+            return module
+        raise KeyError("model")
+    return model
+
+
+def _any_model(model: Any) -> bool:
+    return True

@@ -1,0 +1,118 @@
+"""What one thread has done since its last model update.
+
+A model update is what follows backward passes: one step of an optimizer, or of several that take turns on the same
+gradients. Which one comes last is learned from the update before.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+from looptap.integrations.auto.sight.found_names import NamesAtBackward
+
+MAX_LOSSES_COUNT = 10_000
+"""Micro-losses of one update that are kept."""
+
+
+class ThreadUpdate:
+    """The open update of one thread."""
+
+    __slots__ = (
+        "at_backward", "backwards", "data_seconds", "evaluating", "fetch_began", "followers", "late", "losses",
+        "raised", "scaled_steps", "scaler", "stepped", "steps",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.losses: deque[tuple[Any, Any]] = deque(maxlen=MAX_LOSSES_COUNT)
+        """What backward was called on, detached, and the gradient scale that it was multiplied by, or None."""
+        self.steps = self.backwards = 0
+        """Updates and backward passes so far."""
+        self.raised = False
+        """True if the event of this update has been raised."""
+        self.late = False
+        """True if its event is due at the next backward pass: optimizers stepped inside the last one."""
+        self.stepped: dict[int, Any] = {}
+        """Optimizers that stepped in this update, by id, in order; the value is a weak reference."""
+        self.followers: dict[int, int] = {}
+        """By optimizer the one that steps after it, on the same gradients."""
+        self.scaler: Any = None
+        """The `GradScaler` that has scaled the next loss: a weak reference, or None."""
+        self.scaled_steps: set[int] | None = None
+        """Optimizers that stepped since the last update of a `GradScaler`; None without one."""
+        self.evaluating = False
+        """True after ``model.eval()``, until the next backward pass."""
+        self.at_backward = NamesAtBackward()
+        self.data_seconds: float | None = None
+        """How long it has waited for DataLoaders; None if the thread has used none."""
+        self.fetch_began = 0.0
+        """When the wait that is under way began, or 0."""
+
+    def note_loss(self, output: Any) -> None:
+        """Note what backward is called on: a scalar, without its graph."""
+        scaler, self.scaler = self.scaler, None
+        torch: Any = sys.modules["torch"]
+        functions = torch._C
+        if not isinstance(output, torch.Tensor) or output.numel() != 1 or functions._len_torch_dispatch_stack():
+            return
+        with functions.DisableTorchFunction():
+            value = output.detach()
+        self.losses.append((value, None if scaler is None else getattr(scaler(), "_scale", None)))
+
+    def begin(self) -> None:
+        """Begin an update, since the last one has had its steps."""
+        self.stepped.clear()
+        self.raised = False
+
+    def note_step(self, optimizer: Any) -> bool:
+        """Note that an optimizer has stepped; return True if the last of the update.
+
+        Call `begin` before the step that repeats one: an update has no optimizer twice.
+        """
+        key = id(optimizer)
+        if self.stepped:
+            self.followers[next(reversed(self.stepped))] = key
+        self.stepped[key] = weakref.ref(optimizer)
+        return self.followers.get(key) is None
+
+    def end_of_steps(self) -> None:
+        """Note that no further optimizer has stepped in this update."""
+        if self.stepped:
+            self.followers.pop(next(reversed(self.stepped)), None)
+
+    def forget(self) -> None:
+        """Release what was noted for the event, which has been raised."""
+        self.losses.clear()
+        if self.data_seconds:
+            self.data_seconds = 0.0
+        if self.at_backward:
+            self.at_backward.forget()
+
+    def unscaled_losses(self, first_only: bool) -> list[Any]:
+        """Return the losses of the update, unscaled.
+
+        ``first_only`` is for an optimizer that evaluates its closure several times.
+        """
+        pairs = list(self.losses)[:1] if first_only else list(self.losses)
+        torch: Any = sys.modules["torch"]
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            return [value if scale is None else value / scale.to(value.device) for value, scale in pairs]
+
+
+class ThreadUpdates(threading.local):
+    """The open update of each thread."""
+
+    def __init__(self) -> None:
+        self.mine = ThreadUpdate()
+
+
+def total(losses: list[Any]) -> Any:
+    """Return the sum of the losses, on which an update descends, or None."""
+    if len(losses) < 2:
+        return losses[0] if losses else None
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        return sum(one.float() if one.dtype in (torch.float16, torch.bfloat16) else one for one in losses)

@@ -1,0 +1,76 @@
+"""The optimizers that have stepped, and their models: found once, held weakly."""
+
+from __future__ import annotations
+
+import weakref
+from types import FrameType
+from typing import Any
+
+from looptap.integrations.auto.sight.models import model_of, name_of, scheduler_of
+
+MAX_NAMED_COUNT = 8
+"""Optimizers that have names of their own; a loop with one for each parameter has hundreds."""
+RETRY_EVENTS = 100
+"""Events until a model that was not in sight is searched for again."""
+
+
+class KnownOptimizer:
+    """An optimizer that has stepped."""
+
+    def __init__(self, optimizer: Any, frame: FrameType | None, taken: set[str]) -> None:
+        self.reference: weakref.ref[Any] = weakref.ref(optimizer)
+        name = name_of(optimizer, frame)
+        self.name = name if name not in taken else next(n for i in range(2, 1000) if (n := f"{name}{i}") not in taken)
+        """The job's name for it, made different from the others."""
+        scheduler = scheduler_of(optimizer, frame)
+        self.scheduler: weakref.ref[Any] | None = None if scheduler is None else weakref.ref(scheduler)
+        self._model: weakref.ref[Any] | None = None
+        self._search_in = 0
+        self.model(frame)
+
+    def model(self, frame: FrameType | None) -> Any:
+        """Return the model that it trains; None if that is in sight of no frame."""
+        model = None if self._model is None else self._model()
+        if model is None:
+            self._search_in -= 1
+            optimizer = self.reference()
+            if self._search_in < 0 and optimizer is not None:
+                self._search_in = RETRY_EVENTS
+                model = model_of(optimizer, frame)
+                if model is not None:
+                    self._model = weakref.ref(model)
+        return model
+
+    def trains(self, module: Any) -> bool:
+        """Return True if this is its model."""
+        return self._model is not None and self._model() is module
+
+
+class KnownOptimizers:
+    """All optimizers that have stepped and are still there."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, KnownOptimizer] = {}
+
+    def get(self, optimizer: Any) -> KnownOptimizer | None:
+        """Return what is known of an optimizer; None before its first step."""
+        known = self.by_id.get(id(optimizer))
+        return known if known is not None and known.reference() is optimizer else None
+
+    def add(self, optimizer: Any, frame: FrameType | None) -> KnownOptimizer:
+        """Add an optimizer that steps for the first time."""
+        for key, old in [*self.by_id.items()]:
+            if old.reference() is None:
+                del self.by_id[key]
+        taken = {known.name for known in self.by_id.values()}
+        known = self.by_id[id(optimizer)] = KnownOptimizer(optimizer, frame, taken)
+        return known
+
+    @property
+    def several(self) -> bool:
+        """True if their losses need names: there are several, but not hundreds."""
+        return 1 < len(self.by_id) <= MAX_NAMED_COUNT
+
+    def trains(self, module: Any) -> bool:
+        """Return True if one of them trains this module as its model."""
+        return any(known.trains(module) for known in [*self.by_id.values()])

@@ -1,0 +1,101 @@
+"""Finds what belongs to an optimizer: its model, its name, its scheduler."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from looptap.agent.control.knobs.optimizer_controls import drives_optimizer
+from looptap.agent.loop.sight.frames import bindings
+
+MAX_OBJECTS_COUNT = 5000
+"""Values in sight that a search looks at."""
+MAX_MODULES_COUNT = 64
+"""Modules in sight of which the parameters are counted."""
+
+
+def model_of(optimizer: Any, frame: FrameType | None) -> Any:
+    """Return the module in sight that has most of an optimizer's parameters, or None.
+
+    Of several the one with the fewest others, then the one that is called ``model``, then the first.
+    """
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    best, rank = None, (0, 0, False)
+    for name, module in modules_in_sight(frame):
+        ids = {id(parameter) for parameter in module.parameters()}
+        mine = (len(ids & held), -len(ids - held), name == "model")
+        if mine[0] and mine > rank:
+            best, rank = module, mine
+    return best
+
+
+def modules_in_sight(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """Yield the modules in sight, and those that objects in sight have as attributes."""
+    kind = sys.modules["torch"].nn.Module
+    seen: set[int] = set()
+    for name, value in _with_attributes(frame):
+        if issubclass(type(value), kind) and id(value) not in seen:
+            seen.add(id(value))
+            yield name, value
+            if len(seen) >= MAX_MODULES_COUNT:
+                return
+
+
+def name_of(optimizer: Any, frame: FrameType | None) -> str:
+    """Return the name that the job has for an optimizer; "optimizer" without one."""
+    found = (name for name, value in _with_attributes(frame) if value is optimizer and name != "self")
+    return next(found, "optimizer")
+
+
+def scheduler_of(optimizer: Any, frame: FrameType | None) -> Any:
+    """Return the schedule in sight that drives an optimizer, or None."""
+    kind = sys.modules["torch"].optim.lr_scheduler.LRScheduler
+    for _, value in _with_attributes(frame):
+        if issubclass(type(value), kind) and drives_optimizer(value, optimizer):
+            return value
+    return None
+
+
+def optimizers_exist() -> bool:
+    """Return True if an optimizer of torch's kind has ever been made.
+
+    The first one of a class marks the class's ``step``.
+    """
+    kinds = [sys.modules["torch"].optim.Optimizer]
+    while kinds:
+        kind = kinds.pop()
+        if getattr(kind.step, "hooked", False):
+            return True
+        kinds += type.__subclasses__(kind)
+    return False
+
+
+def _with_attributes(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """Yield names in sight and values, and then the attributes of plain objects.
+
+    Attributes are read from the objects' own dicts: no code of the job's runs.
+    """
+    objects: list[Any] = []
+    seen: set[int] = set()
+    for name, value in bindings(frame):
+        if len(seen) >= MAX_OBJECTS_COUNT:
+            return
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield name, value
+        if type(value) in (list, tuple) and len(value) <= MAX_MODULES_COUNT:
+            yield from ((name, item) for item in value)
+        elif type(value) is dict and len(value) <= MAX_MODULES_COUNT:
+            yield from ((str(key), item) for key, item in [*value.items()])
+        elif not issubclass(type(value), type):
+            objects.append(value)
+    for value in objects:
+        try:
+            attributes = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            continue
+        if type(attributes) is dict and len(attributes) <= 1000:
+            yield from [(name, one) for name, one in [*attributes.items()] if isinstance(name, str)]

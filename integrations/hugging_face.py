@@ -1,0 +1,222 @@
+"""A callback for the `Trainer` of transformers, with the loss of each step.
+
+    from looptap.integrations.hugging_face import HuggingFaceCallback
+
+    trainer = Trainer(..., callbacks=[HuggingFaceCallback("bert-tiny")])
+
+Events: ``step`` after each update of the weights, where the gradients still stand; ``step_end`` where the trainer has
+finished it and may save; ``epoch``, ``evaluation``, ``log`` and ``checkpoint``. Transformers hands its callbacks no
+loss: it is what ``training_step`` returns, summed over the batches that were accumulated.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import transformers
+from transformers import EarlyStoppingCallback, TrainerCallback
+
+from looptap.agent.agent import Agent
+from looptap.integrations.callers import caller_of
+from looptap.integrations.harmless import harmlessly
+from looptap.integrations.training_estimate import EarlyStop
+from looptap.integrations.training_run import TrainingRun, harmless, optimizer_and_schedule, turned_loader
+from looptap.streams.errors import ControlError
+
+STATE = "looptap"
+"""The place of the agent's state among those of callbacks, in ``trainer_state.json``."""
+
+
+class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not seen by the type checker
+    """Raises the events of a `transformers.Trainer`, and offers its controls.
+
+    ``name`` is what clients ask for, by default the trainer's ``run_name``, else the last part of its ``output_dir``.
+    ``options`` are those of `looptap.Agent`; ``agent`` is one of your own in its place, which stays open.
+
+    Clients can stop the training where it would stop early itself, save a checkpoint like the trainer's own, and set
+    the learning rate, and the factor of an `Echo` that feeds the trainer. Raises TypeError and ValueError for wrong
+    arguments; later nothing raises into the training but ``on_stop``.
+    """
+
+    def __init__(self, name: str | None = None, *, agent: Agent | None = None, **options: Any) -> None:
+        self._name = name
+        self.run = TrainingRun("transformers", name, agent, options)
+        self._trainer: weakref.ref[Any] = lambda: None  # type: ignore[assignment]  # none so far
+        self._losses: list[Any] = []
+        self._batches: list[Any] = []
+        self._logs: dict[str, Any] = {}
+        self._finished = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+    # ------------------------------------------------------------ begin and end
+
+    @harmless
+    def on_train_begin(self, args: Any, state: Any, control: Any, **what: Any) -> None:
+        """Open the agent, and begin to note losses."""
+        agent = self.run.begin(args.run_name or args.output_dir, args.to_dict)
+        optimizer, schedule = optimizer_and_schedule(what.get("optimizer"), what.get("lr_scheduler"))
+        self.run.expose(model=what.get("model"), optimizer=optimizer, scheduler=schedule)
+        self.run.expose(state=state, echo=turned_loader(what.get("train_dataloader")))
+        trainer = caller_of(sys._getframe(1), transformers.Trainer)
+        if trainer is None:
+            raise RuntimeError("no transformers.Trainer calls this callback: its events have no loss, and no batch.")
+        self._trainer = weakref.ref(trainer)
+        self._note_steps(trainer)
+        agent.checkpoint(self._save, at="step_end", together=True)
+        harmlessly(self._expect, args, state, what.get("train_dataloader"))
+        stored = (state.stateful_callbacks or {}).get(STATE)
+        if stored is not None:
+            agent.load_state_dict({**stored, **({} if args.process_index == 0 else {"file": ""})})
+
+    @harmless
+    def on_train_end(self, args: Any, state: Any, control: Any, **what: Any) -> None:
+        """Close the agent, and leave the trainer as it was."""
+        trainer = self._trainer()
+        if trainer is not None and isinstance(vars(trainer).get("training_step"), _NotedStep):
+            del trainer.training_step
+        self._forget()
+        self.run.end()
+
+    # ------------------------------------------------------------ events
+
+    @harmless
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **what: Any) -> Any:
+        """Raise ``step``: the weights are updated, and their gradients are still there."""
+        if self.run.agent is None:
+            return None
+        if self.run.estimate is not None:
+            self.run.estimate.trained()
+        losses, batches = self._losses, self._batches
+        event: dict[str, Any] = {"step": state.global_step + 1, "epoch": state.epoch}
+        if losses:
+            loss = losses[0]
+            for other in losses[1:]:
+                loss = loss + other
+            event |= {"loss": loss, "losses": tuple(losses), "batch": batches[-1], "batches": tuple(batches)}
+        trainer = self._trainer()
+        if trainer is not None and trainer.accelerator.optimizer_step_was_skipped:
+            event["skipped"] = True
+        event["logs"] = self._logs
+        self._forget()
+        del losses, batches
+        self.run.emit("step", event)
+        return self._stopped(control)
+
+    @harmless
+    def on_step_end(self, args: Any, state: Any, control: Any, **what: Any) -> Any:
+        """Raise ``step_end``: the trainer has counted the step, and may save."""
+        self._finished = True
+        try:
+            self.run.emit("step_end", {"step": state.global_step, "epoch": state.epoch})
+        finally:
+            self._finished = False
+        self._store(state, control)
+        return self._stopped(control)
+
+    @harmless
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **what: Any) -> Any:
+        """Raise ``epoch``."""
+        self.run.emit("epoch", {"epoch": state.epoch, "step": state.global_step, "logs": self._logs})
+        self._store(state, control)
+        return self._stopped(control)
+
+    @harmless
+    def on_evaluate(self, args: Any, state: Any, control: Any, **what: Any) -> None:
+        """Raise ``evaluation`` with the metrics."""
+        metrics = what.get("metrics") or {}
+        if self.run.estimate is not None:
+            self.run.estimate.validated(metrics)
+        self.run.emit("evaluation", {"step": state.global_step, "epoch": state.epoch, **metrics, "metrics": metrics})
+
+    @harmless
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **what: Any) -> None:
+        """Count a batch of an evaluation, for the estimate of the remaining time."""
+        if self.run.estimate is not None:
+            self.run.estimate.validating()
+
+    @harmless
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **what: Any) -> None:
+        """Raise ``log`` with what the trainer logs."""
+        self._logs = {**(logs or {})}
+        self.run.log({"epoch": state.epoch, **self._logs}, state.global_step)
+
+    @harmless
+    def on_save(self, args: Any, state: Any, control: Any, **what: Any) -> None:
+        """Raise ``checkpoint`` with its path."""
+        path = f"{args.output_dir}/checkpoint-{state.global_step}"
+        self.run.emit("checkpoint", {"step": state.global_step, "epoch": state.epoch, "path": path})
+
+    # ------------------------------------------------------------ inside
+
+    def _note_steps(self, trainer: Any) -> None:
+        """Have ``training_step`` of the trainer note its batch and its loss."""
+        if not isinstance(vars(trainer).get("training_step"), _NotedStep):
+            trainer.training_step = _NotedStep(trainer.training_step, self)
+
+    def _expect(self, args: Any, state: Any, loader: Any) -> None:
+        """Expose the estimate of the remaining time."""
+        every = state.eval_steps if args.eval_strategy == "steps" else None
+        if args.eval_strategy == "epoch" and hasattr(loader, "__len__"):
+            every = math.ceil(len(loader) / args.gradient_accumulation_steps)
+        callbacks = getattr(self._trainer(), "callback_handler", None)
+        found = (one for one in getattr(callbacks, "callbacks", ()) if isinstance(one, EarlyStoppingCallback))
+        early, stop = next(found, None), None
+        if early is not None:
+            metric = args.metric_for_best_model
+            stop = EarlyStop(
+                metric if metric.startswith("eval_") else f"eval_{metric}", early.early_stopping_patience,
+                early.early_stopping_threshold, bool(args.greater_is_better), "huggingface",
+                functools.partial(setattr, early, "early_stopping_patience"),
+            )  # fmt: skip
+        self.run.expect(state.max_steps - state.global_step, every, stop)
+
+    def note(self, inputs: Any, loss: Any) -> None:
+        """Note the batch and the loss of one call of ``training_step``."""
+        if self.run.agent is not None:
+            self._batches.append(inputs)
+            self._losses.append(loss)
+
+    def _forget(self) -> None:
+        self._losses, self._batches = [], []
+
+    def _stopped(self, control: Any) -> Any:
+        if not self.run.stops:
+            return None
+        control.should_training_stop = True
+        return control
+
+    def _store(self, state: Any, control: Any) -> None:
+        """Add the agent's state to that of the trainer if it is about to save."""
+        if control.should_save and self.run.agent is not None:
+            state.stateful_callbacks[STATE] = self.run.agent.state_dict()
+
+    def _save(self) -> str:
+        """Save a checkpoint, resumable like the trainer's own."""
+        trainer = self._trainer()
+        if trainer is None or self.run.agent is None or not self._finished:
+            raise ControlError("a checkpoint is saved where a step has ended: ask for it with on='step_end'.")
+        trainer.state.stateful_callbacks[STATE] = self.run.agent.state_dict()
+        trainer._save_checkpoint(trainer.model_wrapped, trial=None)
+        trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+        return f"{trainer.args.output_dir}/checkpoint-{trainer.state.global_step}"
+
+
+class _NotedStep:
+    """``training_step`` of one trainer, whose batch and loss a callback notes."""
+
+    def __init__(self, step: Callable[..., Any], callback: HuggingFaceCallback) -> None:
+        self._step, self._callback = step, weakref.ref(callback)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        loss = self._step(*arguments, **keywords)
+        callback = self._callback()
+        if callback is not None:
+            callback.note(arguments[1] if len(arguments) > 1 else keywords.get("inputs"), loss)
+        return loss

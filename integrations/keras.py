@@ -1,0 +1,167 @@
+"""A callback for `keras.Model.fit` on torch, with the loss of each step.
+
+    from looptap.integrations.keras import KerasCallback
+
+    model.fit(x, y, callbacks=[KerasCallback("mnist")])
+
+Events: ``step`` after each update of the weights, ``epoch``, ``evaluation`` and ``log``. The ``loss`` of a step is what
+``compute_loss`` returned, the mean of the batches that the optimizer accumulated; Keras itself hands its callbacks a
+running mean, which is in ``logs``.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from looptap.agent.agent import Agent
+from looptap.integrations.training_run import TrainingRun, harmless
+from looptap.streams.errors import ControlError
+
+
+class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is not seen by the type checker
+    """Raises the events of `keras.Model.fit`, and offers its controls.
+
+    ``name`` is what clients ask for, by default the name of the model. ``options`` are those of `looptap.Agent`;
+    ``agent`` is one of your own in its place, which stays open. ``checkpoints`` is a folder for checkpoints that
+    clients ask for; without it there are none.
+
+    Clients can stop the training as ``model.stop_training`` does, save a checkpoint, and set the learning rate. Raises
+    RuntimeError on another backend than torch, TypeError and ValueError for wrong arguments; later nothing raises into
+    the training but ``on_stop``.
+    """
+
+    def __init__(
+        self, name: str | None = None, *, agent: Agent | None = None,
+        checkpoints: str | os.PathLike[str] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if keras.backend.backend() != "torch":
+            raise RuntimeError(
+                f"Keras computes with {keras.backend.backend()!r}, and looptap sees torch alone: set "
+                "KERAS_BACKEND=torch before keras is imported."
+            )
+        self._name, self._checkpoints = name, checkpoints
+        self.run = TrainingRun("keras", name, agent, options)
+        self._noted: list[dict[str, Any]] = []
+        self._epoch = self._step = 0
+        self._parts_count = 1  # batches of an update
+        self._batches_count: int | None = None  # so far, of this training and of those that it resumes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+    @harmless
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Open the agent, and begin to note losses."""
+        agent, model = self.run.begin(self.model.name), self.model
+        self.run.expose(model=model, optimizer=model.optimizer)
+        if not isinstance(vars(model).get("compute_loss"), _NotedLoss):
+            object.__setattr__(model, "compute_loss", _NotedLoss(model.compute_loss, self))
+        rate = getattr(model.optimizer, "_learning_rate", None)
+        if isinstance(rate, keras.Variable):
+            agent.control(
+                "optimizer.lr", lambda: float(rate.value), rate.assign, minimum=0, at="step", doc="the learning rate"
+            )
+        if self._checkpoints is not None:
+            agent.checkpoint(self._save, at="step")
+        self._batches_count = None
+
+    @harmless
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Note the number of the epoch; before the first, how far the model has come."""
+        self._epoch = epoch
+        if self._batches_count is None:  # now: another callback may have restored the model at the beginning
+            optimizer = self.model.optimizer
+            self._parts_count = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+            self._batches_count = int(getattr(optimizer, "_iterations", 0))
+            self._step = self._batches_count // self._parts_count
+            batches, epochs = self.params.get("steps"), self.params.get("epochs")
+            if batches and epochs:
+                ahead = self._batches_count + batches * (epochs - epoch)
+                self.run.expose(max_steps=ahead // self._parts_count)
+
+    @harmless
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Raise ``step``, and ``log`` with the running means."""
+        if self.run.agent is None:
+            return
+        self._batches_count = (self._batches_count or 0) + 1
+        updated = self._batches_count % self._parts_count == 0
+        self._step = self._batches_count // self._parts_count
+        logs = dict(logs or {})
+        self.run.log({"epoch": self._epoch, **logs}, self._step)
+        if updated:
+            noted, self._noted = self._noted, []
+            event = {"step": self._step, "epoch": self._epoch, "batch_idx": batch, **whole(noted), "logs": logs}
+            self.run.emit("step", event)
+            self._stop()
+
+    @harmless
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Raise ``epoch`` with its metrics."""
+        logs = dict(logs or {})
+        self.run.emit("epoch", {"step": self._step, **logs, "epoch": epoch, "logs": logs})
+        self._stop()
+
+    @harmless
+    def on_test_end(self, logs: Any = None) -> None:
+        """Raise ``evaluation`` with the metrics."""
+        metrics = dict(logs or {})
+        event = {"step": self._step, "epoch": self._epoch, **metrics, "metrics": metrics}
+        self.run.emit("evaluation", event)
+
+    @harmless
+    def on_train_end(self, logs: Any = None) -> None:
+        """Close the agent, and leave the model as it was."""
+        if isinstance(vars(self.model).get("compute_loss"), _NotedLoss):
+            object.__delattr__(self.model, "compute_loss")
+        self._noted = []
+        self.run.end()
+
+    def note(self, loss: Any, given: dict[str, Any]) -> None:
+        """Note a loss that is computed in training, and what from."""
+        if self.run.agent is not None and given.get("training", True):
+            x, y = given.get("x"), given.get("y")
+            self._noted = self._noted[1 - self._parts_count :] if self._parts_count > 1 else []
+            self._noted.append({"loss": loss.detach(), "x": x, "y": y, "y_pred": given.get("y_pred"), "batch": (x, y)})
+
+    def _save(self) -> str:
+        if self.run.agent is None or self._checkpoints is None:
+            raise ControlError("the training has ended.")
+        os.makedirs(self._checkpoints, exist_ok=True)
+        path = os.path.join(self._checkpoints, f"step={self._step}.keras")
+        self.model.save(path)
+        self.run.emit("checkpoint", {"step": self._step, "epoch": self._epoch, "path": path})
+        return path
+
+    def _stop(self) -> None:
+        if self.run.stops:
+            self.model.stop_training = True
+
+
+def whole(noted: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what an update computed, from what was noted of each of its batches."""
+    if not noted:
+        return {}
+    losses = tuple(one["loss"] for one in noted)
+    loss = losses[0] if len(losses) == 1 else sum(losses) / len(losses)
+    return {**noted[-1], "loss": loss, "losses": losses, "batches": tuple(one["batch"] for one in noted)}
+
+
+class _NotedLoss:
+    """``compute_loss`` of one model, of which a callback notes what it returns."""
+
+    def __init__(self, compute: Callable[..., Any], callback: KerasCallback) -> None:
+        self._compute, self._callback = compute, weakref.ref(callback)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        loss = self._compute(*arguments, **keywords)
+        callback = self._callback()
+        if callback is not None:
+            callback.note(loss, {**dict(zip(("x", "y", "y_pred"), arguments, strict=False)), **keywords})
+        return loss

@@ -1,0 +1,208 @@
+"""A callback for `lightning.pytorch` and `pytorch_lightning`.
+
+    from looptap.integrations.lightning import LightningCallback
+
+    trainer = Trainer(..., callbacks=[LightningCallback("mnist")])
+
+Events: ``step`` after each update of the weights, ``epoch``, ``evaluation``, ``log`` with what ``self.log`` says, and
+``checkpoint``. A loss is what ``training_step`` returns, summed over the batches that were accumulated; with manual
+optimization that returns none, what ``manual_backward`` was called on.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from looptap.agent.agent import Agent
+from looptap.integrations import tee
+from looptap.integrations.harmless import harmlessly
+from looptap.integrations.training_estimate import EarlyStop
+from looptap.integrations.training_run import TrainingRun, harmless, optimizer_and_schedule, turned_loader
+from looptap.streams.errors import ControlError
+
+
+def _callbacks() -> tuple[type, ...]:
+    """Return the base class of each Lightning that is loaded, or of one."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    loaded = [name for name in names if name in sys.modules]
+    if not loaded:
+        loaded = [name for name in names if find_spec(name.partition(".")[0]) is not None][:1] or [names[-1]]
+    return tuple(import_module(name).Callback for name in loaded)
+
+
+class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two packages is loaded is known at run time
+    """Raises the events of a Lightning `Trainer`, and offers its controls.
+
+    ``name`` is what clients ask for, by default the class of the module. ``options`` are those of `looptap.Agent`;
+    ``agent`` is one of your own in its place, which stays open. ``dirpath`` is where checkpoints go that clients ask
+    for: by default where those of the trainer go.
+
+    Clients can stop the training as ``trainer.should_stop`` does, save a checkpoint, and set the learning rate, and the
+    factor of an `Echo` that feeds the trainer. Raises TypeError and ValueError for wrong arguments; later nothing
+    raises into the training but ``on_stop``.
+    """
+
+    def __init__(
+        self, name: str | None = None, *, agent: Agent | None = None, dirpath: str | None = None, **options: Any
+    ) -> None:
+        self._name, self._dirpath = name, dirpath
+        self.run = TrainingRun("lightning", name, agent, options)
+        self._losses: list[Any] = []
+        self._batches: list[Any] = []
+        self._step = 0
+        self._stops_at_epochs = False  # rather than after a validation
+        self._stored: dict[str, Any] | None = None
+        self._tee: tee.Tee | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+    # ------------------------------------------------------------ begin and end
+
+    @harmless
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Open the agent."""
+        agent = self.run.begin(type(pl_module).__name__, lambda: dict(pl_module.hparams) or None)
+        pairs = [optimizer_and_schedule(optimizer, None)[0] for optimizer in trainer.optimizers]
+        names = ["optimizer"] if len(pairs) == 1 else [f"optimizer{index}" for index in range(len(pairs))]
+        self.run.expose(model=pl_module, **dict(zip(names, pairs, strict=True)))
+        schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+        names = ["scheduler"] if len(schedules) == 1 else [f"scheduler{index}" for index in range(len(schedules))]
+        self.run.expose(**dict(zip(names, schedules, strict=True)), state=trainer.state)
+        self.run.expose(echo=turned_loader(trainer.train_dataloader))
+        agent.checkpoint(lambda: self._save(trainer), at="step", together=True)
+        self._tee = tee.start(agent, ["lightning"])
+        self._step = trainer.global_step
+        if pl_module.automatic_optimization:
+            harmlessly(self._expect, trainer)
+        stored, self._stored = self._stored, None
+        if stored is not None:
+            agent.load_state_dict({**stored, **({} if trainer.global_rank == 0 else {"file": ""})})
+
+    @harmless
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Close the agent."""
+        self._close("the training ended")
+
+    @harmless
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close the agent, and say why."""
+        self._close(f"the training ended with {type(exception).__name__}")
+
+    def _close(self, reason: str) -> None:
+        self._losses, self._batches = [], []
+        if self._tee is not None:
+            self._tee.stop()
+        self._tee = None
+        self.run.end(reason)
+
+    # ------------------------------------------------------------ events
+
+    @harmless
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Note the loss of a backward pass of a manual optimization."""
+        if self.run.agent is not None and not pl_module.automatic_optimization:
+            self._losses.append(loss.detach())
+
+    @harmless
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Raise ``step`` if this batch has updated the weights."""
+        if self.run.agent is None:
+            return
+        returned = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if returned is not None and hasattr(returned, "detach"):
+            if not pl_module.automatic_optimization:
+                self._losses = []
+            self._losses.append(returned.detach())
+        self._batches.append(batch)
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        if self.run.estimate is not None:
+            self.run.estimate.trained()
+        losses, batches, self._losses, self._batches = self._losses, self._batches, [], []
+        event: dict[str, Any] = {"step": self._step, "epoch": trainer.current_epoch, "batch_idx": batch_idx}
+        event |= {"batch": batch, "batches": tuple(batches), "outputs": outputs}
+        if losses:
+            loss = losses[0]
+            for other in losses[1:]:
+                loss = loss + other
+            event |= {"loss": loss, "losses": tuple(losses)}
+        self.run.emit("step", event)
+        self._stop(trainer)
+
+    @harmless
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Raise ``epoch``."""
+        if self.run.estimate is not None and self._stops_at_epochs:
+            self.run.estimate.validated(trainer.callback_metrics)
+        self.run.emit("epoch", {"epoch": trainer.current_epoch, "step": trainer.global_step})
+        self._stop(trainer)
+
+    @harmless
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, *what: Any, **more: Any) -> None:
+        """Count a batch of a validation, for the estimate of the remaining time."""
+        if self.run.estimate is not None:
+            self.run.estimate.validating()
+
+    @harmless
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Raise ``evaluation`` with the metrics, as early stopping sees them."""
+        if self.run.agent is None or trainer.sanity_checking:
+            return
+        metrics = {**trainer.callback_metrics}
+        if self.run.estimate is not None and not self._stops_at_epochs:
+            self.run.estimate.validated(metrics)
+        event = {"step": trainer.global_step, "epoch": trainer.current_epoch, **metrics, "metrics": metrics}
+        self.run.emit("evaluation", event)
+
+    def _expect(self, trainer: Any) -> None:
+        """Expose the estimate of the remaining time."""
+        every, epochs, early = trainer.val_check_batch, trainer.check_val_every_n_epoch, trainer.early_stopping_callback
+        self._stops_at_epochs = bool(getattr(early, "_check_on_train_epoch_end", False))
+        if epochs is not None:
+            every = min(every, trainer.num_training_batches) * epochs
+        if self._stops_at_epochs:
+            every = trainer.num_training_batches
+        every = every / trainer.accumulate_grad_batches if trainer.enable_validation or early is not None else math.inf
+        stop = None if early is None else EarlyStop(
+            early.monitor, early.patience, early.min_delta, early.mode == "max", "lightning",
+            functools.partial(setattr, early, "patience"), early.stopping_threshold, early.divergence_threshold,
+        )  # fmt: skip
+        steps = trainer.estimated_stepping_batches - trainer.global_step
+        self.run.expect(steps, math.ceil(every) if math.isfinite(every) else None, stop)
+
+    # ------------------------------------------------------------ checkpoints
+
+    @harmless
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Raise ``checkpoint``."""
+        self.run.emit("checkpoint", {"step": trainer.global_step, "epoch": trainer.current_epoch})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the agent's state, for the checkpoint."""
+        return {} if self.run.agent is None else self.run.agent.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Note the agent's state, from which it resumes when the training starts."""
+        self._stored = state_dict
+
+    def _save(self, trainer: Any) -> str:
+        """Save a checkpoint, resumable like the trainer's own."""
+        if self.run.agent is None:
+            raise ControlError("the training has ended.")
+        own = getattr(trainer.checkpoint_callback, "dirpath", None)
+        folder = self._dirpath or own or os.path.join(trainer.default_root_dir, "checkpoints")
+        path = os.path.join(folder, f"looptap-step={trainer.global_step}.ckpt")
+        trainer.save_checkpoint(path)
+        return path
+
+    def _stop(self, trainer: Any) -> None:
+        if self.run.stops:
+            trainer.should_stop = True

@@ -1,0 +1,1 @@
+"""Types of messages and files, as msgspec reads them."""

@@ -1,0 +1,6 @@
+"""`python -m looptap`: the same as `looptap`."""
+
+from looptap.cli.entry_point import main
+
+if __name__ == "__main__":
+    main()

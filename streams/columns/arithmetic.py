@@ -1,0 +1,336 @@
+"""Python's operators on whole columns, with the results of value by value.
+
+An operand is an array (float64, int64 or bool, for Python's float, int and bool), a list of plain values where these
+have several types, or one constant. numpy computes where its result is the same to the last bit. Elsewhere Python's own
+operator goes along the lists: for integers that may leave 64 bits or that a float does not represent, powers,
+remainders of floats, and mixed types. What raises for one value raises for the column.
+"""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress, repeat
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Operand: TypeAlias = Any
+"""An array, a list, or a constant."""
+Mask: TypeAlias = "NDArray[np.bool_]"
+
+_INT_LIMIT, _EXACT_INT_LIMIT = 2**63, 2**53  # of an array; of those that a float represents
+_NUMBERS = frozenset({float, int, bool})
+_KINDS: dict[type, str] = {float: "f", int: "i", bool: "b"}
+_DTYPES: dict[str, Any] = {"f": np.float64, "i": np.int64, "b": np.bool_}
+
+
+class NotInColumns(Exception):
+    """An operation that is left to the evaluation value by value."""
+
+
+def as_array(values: Sequence[Any]) -> NDArray[Any] | Sequence[Any]:
+    """Return numbers of one type as an array, other values as they are.
+
+    >>> as_array([1, 2]), as_array([1, 2.5]), as_array([2**63])
+    (array([1, 2]), [1, 2.5], [9223372036854775808])
+    """
+    kinds = set(map(type, values))
+    try:
+        if kinds == {float}:
+            return np.frombuffer(array("d", values))
+        if kinds == {int}:
+            return np.frombuffer(array("q", values), np.int64)
+        if kinds == {bool}:
+            return np.frombuffer(bytes(values), np.bool_)
+    except OverflowError:  # an integer beyond 64 bits
+        pass
+    return values
+
+
+def as_list(value: Operand, count: int) -> list[Any]:
+    """Return an operand as a list of ``count`` values."""
+    found: list[Any] = value.tolist() if isinstance(value, np.ndarray) else value
+    return found if isinstance(value, np.ndarray | list) else [value] * count
+
+
+def as_column(value: Operand, count: int) -> NDArray[Any] | list[Any]:
+    """Return an operand as an array or a list of ``count`` values."""
+    if isinstance(value, np.ndarray | list):
+        return value
+    kind = _kind(value)
+    return np.full(count, value, _DTYPES[kind]) if kind else [value] * count
+
+
+def picked(value: Operand, mask: Mask) -> Operand:
+    """Return the values of an operand at which ``mask`` is true."""
+    if isinstance(value, np.ndarray):
+        return value[mask]
+    return list(compress(value, mask.tolist())) if isinstance(value, list) else value
+
+
+def chosen(mask: Mask, true: Operand, false: Operand) -> Operand:
+    """Return the values of ``true`` where ``mask`` is, and of ``false`` elsewhere.
+
+    >>> chosen(np.array([True, False, True]), [1, None], 0.5)
+    [1, 0.5, None]
+    """
+    kind = _kind(true)
+    if kind and kind == _kind(false):
+        found = np.empty(len(mask), _DTYPES[kind])
+        found[mask], found[~mask] = true, false
+        return found
+    sides = [iter(as_list(side, len(mask))) for side in (false, true)]
+    return [next(sides[which]) for which in mask.tolist()]
+
+
+def truth(value: Operand) -> Mask | bool:
+    """Return which values are true; one bool if all are, or none is."""
+    if isinstance(value, np.ndarray):
+        mask: Mask = value if value.dtype.kind == "b" else value != 0
+    elif isinstance(value, list):
+        mask = np.fromiter(map(bool, value), np.bool_, len(value))
+    else:
+        return bool(value)
+    count = int(np.count_nonzero(mask))
+    return mask if 0 < count < len(mask) else count > 0
+
+
+def opposite(true: Mask | bool) -> Mask | bool:
+    """Return where what `truth` has returned is false."""
+    return not true if isinstance(true, bool) else ~true
+
+
+def each(function: Callable[..., Any], *operands: Operand) -> Operand:
+    """Return what ``function`` gives for the numbers of the operands, one by one.
+
+    >>> each(round, np.array([1.5, 2.5]))
+    array([2, 2])
+    """
+    if any(not are_numbers(operand) for operand in operands):
+        raise NotInColumns
+    found = _mapped(function, operands)
+    if not are_numbers(found):
+        raise NotInColumns
+    return found
+
+
+def _mapped(function: Callable[..., Any], operands: Sequence[Operand]) -> Operand:
+    columns: list[Iterable[Any]] = []
+    for operand in operands:
+        if isinstance(operand, np.ndarray | list):
+            columns.append(operand.tolist() if isinstance(operand, np.ndarray) else operand)
+        else:
+            columns.append(repeat(operand))
+    if all(isinstance(column, repeat) for column in columns):
+        return function(*operands)
+    return as_array(list(map(function, *columns)))
+
+
+def are_numbers(value: Operand) -> bool:
+    """Return True for numbers, integers up to 64 bits or a little beyond."""
+    if isinstance(value, np.ndarray):
+        return True
+    values = value if isinstance(value, list) else [value]
+    small = all(number.bit_length() <= 128 for number in values if type(number) is int)
+    return small and _NUMBERS.issuperset(map(type, values))
+
+
+def all_equal_themselves(column: Operand) -> bool:
+    """Return True if no item is a NaN."""
+    if isinstance(column, np.ndarray):
+        return column.dtype.kind != "f" or not np.isnan(column).any()
+    return all(item == item for item in column)
+
+
+def _kind(value: Operand) -> str:
+    """Return f, i or b for what is or fits an array of this kind, else nothing."""
+    if isinstance(value, np.ndarray):
+        return str(value.dtype.kind)
+    kind = _KINDS.get(type(value), "")
+    return "" if kind == "i" and not -_INT_LIMIT <= value < _INT_LIMIT else kind
+
+
+def _magnitude(value: Operand) -> int:
+    """Return the largest magnitude of integers."""
+    if isinstance(value, np.ndarray):
+        return max(int(value.max()), -int(value.min()))
+    return abs(int(value))
+
+
+def _as_ints(value: Operand) -> Operand:
+    """Return bools as integers, as Python's arithmetic takes them."""
+    if isinstance(value, np.ndarray):
+        return value.astype(np.int64) if value.dtype.kind == "b" else value
+    return int(value) if type(value) is bool else value
+
+
+def _constant(value: Operand) -> bool:
+    return not isinstance(value, np.ndarray | list)
+
+
+# ---------------------------------------------------------------- operators
+
+
+def _ring(python: Any, ufunc: Any, a: Operand, b: Operand) -> Operand:
+    """Return a sum, difference or product."""
+    kinds = _kind(a), _kind(b)
+    if (_constant(a) and _constant(b)) or not all(kinds):
+        return each(python, a, b)
+    a, b = _as_ints(a), _as_ints(b)
+    if "f" in kinds:
+        return ufunc(a, b)
+    bound = operator.mul if python is operator.mul else operator.add
+    if bound(_magnitude(a), _magnitude(b)) < _INT_LIMIT:
+        return ufunc(a, b)
+    return each(python, a, b)
+
+
+def add(a: Operand, b: Operand) -> Operand:
+    """Return ``a + b``."""
+    return _ring(operator.add, np.add, a, b)
+
+
+def subtract(a: Operand, b: Operand) -> Operand:
+    """Return ``a - b``."""
+    return _ring(operator.sub, np.subtract, a, b)
+
+
+def multiply(a: Operand, b: Operand) -> Operand:
+    """Return ``a * b``."""
+    return _ring(operator.mul, np.multiply, a, b)
+
+
+def divide(a: Operand, b: Operand) -> Operand:
+    """Return ``a / b``. Raises ZeroDivisionError."""
+    kinds = _kind(a), _kind(b)
+    if (_constant(a) and _constant(b)) or not all(kinds):
+        return each(operator.truediv, a, b)
+    a, b = _as_ints(a), _as_ints(b)
+    if not np.all(b):
+        raise ZeroDivisionError
+    if "f" in kinds or max(_magnitude(a), _magnitude(b)) <= _EXACT_INT_LIMIT:
+        return np.true_divide(a, b)
+    return each(operator.truediv, a, b)
+
+
+def _floored(python: Any, ufunc: Any, a: Operand, b: Operand) -> Operand:
+    if isinstance(a, np.ndarray) and a.dtype.kind in "ib" and type(b) is int and 0 < b < _INT_LIMIT:
+        return ufunc(_as_ints(a), b)
+    return each(python, a, b)
+
+
+def floor_divide(a: Operand, b: Operand) -> Operand:
+    """Return ``a // b``. Raises ZeroDivisionError."""
+    return _floored(operator.floordiv, np.floor_divide, a, b)
+
+
+def remainder(a: Operand, b: Operand) -> Operand:
+    """Return ``a % b``. Raises ZeroDivisionError."""
+    return _floored(operator.mod, np.remainder, a, b)
+
+
+def power(a: Operand, b: Operand) -> Operand:
+    """Return ``a ** b``. Raises OverflowError, ZeroDivisionError."""
+    return each(_power, a, b)
+
+
+def _power(a: Any, b: Any) -> Any:
+    if type(a) is not float and type(b) is not float and abs(a).bit_length() * abs(b) > 128:
+        raise NotInColumns  # integers without bound
+    return a**b
+
+
+def _bitwise(python: Any, ufunc: Any, a: Operand, b: Operand) -> Operand:
+    kinds = _kind(a) + _kind(b)
+    if (_constant(a) and _constant(b)) or kinds not in ("ii", "ib", "bi", "bb"):
+        return each(python, a, b)
+    return ufunc(a, b) if kinds == "bb" else ufunc(_as_ints(a), _as_ints(b))
+
+
+def bit_and(a: Operand, b: Operand) -> Operand:
+    """Return ``a & b``."""
+    return _bitwise(operator.and_, np.bitwise_and, a, b)
+
+
+def bit_or(a: Operand, b: Operand) -> Operand:
+    """Return ``a | b``."""
+    return _bitwise(operator.or_, np.bitwise_or, a, b)
+
+
+def bit_xor(a: Operand, b: Operand) -> Operand:
+    """Return ``a ^ b``."""
+    return _bitwise(operator.xor, np.bitwise_xor, a, b)
+
+
+def _signed(python: Any, ufunc: Any, a: Operand) -> Operand:
+    if isinstance(a, np.ndarray) and (a.dtype.kind != "i" or _magnitude(a) < _INT_LIMIT):
+        return ufunc(_as_ints(a))
+    return each(python, a)
+
+
+def negative(a: Operand) -> Operand:
+    """Return ``-a``."""
+    return _signed(operator.neg, np.negative, a)
+
+
+def positive(a: Operand) -> Operand:
+    """Return ``+a``."""
+    return _signed(operator.pos, np.positive, a)
+
+
+def absolute(a: Operand) -> Operand:
+    """Return ``abs(a)``."""
+    return _signed(abs, np.absolute, a)
+
+
+def negation(a: Operand) -> Operand:
+    """Return ``not a``."""
+    return opposite(truth(a))
+
+
+_UFUNCS: dict[Any, Any] = {
+    operator.eq: np.equal, operator.ne: np.not_equal, operator.lt: np.less, operator.le: np.less_equal,
+    operator.gt: np.greater, operator.ge: np.greater_equal,
+}  # fmt: skip
+
+
+def compare(python: Callable[[Any, Any], Any], a: Operand, b: Operand) -> Operand:
+    """Return the comparison of the operands, of which ``python`` is the operator.
+
+    >>> compare(operator.lt, np.array([1, 2]), 2)
+    array([ True, False])
+    """
+    kinds = _kind(a), _kind(b)
+    ufunc = _UFUNCS.get(python)
+    if ufunc is None or not all(kinds) or (_constant(a) and _constant(b)):
+        return _mapped(python, (a, b))
+    a, b = _as_ints(a), _as_ints(b)
+    whole = [x for x, kind in zip((a, b), kinds, strict=True) if kind != "f"]
+    if len(whole) == 1 and _magnitude(whole[0]) > _EXACT_INT_LIMIT:
+        return _mapped(python, (a, b))  # Python compares an integer with a float exactly
+    return ufunc(a, b)
+
+
+def largest(*operands: Operand) -> Operand:
+    """Return ``max(a, b, …)`` of numbers."""
+    return _extreme(max, np.greater, operands)
+
+
+def smallest(*operands: Operand) -> Operand:
+    """Return ``min(a, b, …)`` of numbers."""
+    return _extreme(min, np.less, operands)
+
+
+def _extreme(python: Any, better: Any, operands: Sequence[Operand]) -> Operand:
+    kinds = set(map(_kind, operands))
+    if len(operands) < 2:
+        raise NotInColumns
+    if len(kinds) > 1 or kinds == {""} or all(map(_constant, operands)):
+        return each(python, *operands)
+    found, *rest = operands
+    for operand in rest:
+        found = np.where(better(operand, found), operand, found)
+    return found

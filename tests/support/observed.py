@@ -1,0 +1,38 @@
+"""Run a script with looptap's hooks and an agent in memory; print its streams.
+
+`python observed.py SCRIPT QUERIES`: QUERIES is JSON, a list of [query, type of events]. The last line of the output is
+JSON: the values of each query, its errors, and the counts of events.
+"""
+
+import json
+import runpy
+import sys
+
+import torch  # noqa: F401 - the hooks are placed in it
+
+from looptap.integrations.auto.hooks.run_events import RunEvents
+from looptap.integrations.auto.hooks.torch_hooks import place_hooks
+from looptap.testing import pair, parts_of
+
+
+def main(script, queries):
+    agent, run = pair("observed", groups=("step", "epoch"))
+    streams = [run.stream(query, on=on, budget=float("inf")) for query, on in queries]
+    place_hooks(RunEvents(lambda: agent))
+    sys.argv = [script]
+    runpy.run_path(script, run_name="__main__")
+    agent.close()
+    found = [{"values": [plain(value) for value in stream.values], "errors": stream.errors} for stream in streams]
+    counts = {name: source.number for name, source in parts_of(agent).sources.types() if source.number}
+    print(json.dumps({"streams": found, "events": counts}))
+
+
+def plain(value):
+    if isinstance(value, tuple):
+        return [plain(one) for one in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value if isinstance(value, int | float | str) else str(value)
+
+
+main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,166 @@
+"""Scripts that know nothing of looptap: their events, and what queries find."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+SCRIPTS = TESTS / "trainers" / "scripts"
+TOLERANCE = 1e-6  # of a sum of two float32 numbers
+MEAN = "mean(e.loss for e in events)"
+
+QUERIES = {
+    "gpt": ["losses", "event_number, x.sum(), X.sum()", "y.shape", ("val_loss", "evaluation")],
+    "manual_sgd": ["loss, batch, model.weight.grad.norm()", "x.shape"],
+    "gan": ["e['loss/optimizerG']", "lambda e: e.model.out_features", "lambda e: len(e.losses)"],
+    "scaled": ["loss, step", ("step, str(loss)", "skipped")],
+    "lbfgs": [],
+    "several_in_one": ["hidden_loss", "data.shape"],
+    "in_backward": ["loss, step"],
+    "threads": ["number, loss"],
+    "epochs": [
+        ("epoch, guess, batch_idx", "epoch"), ("test_loss", "evaluation"), MEAN, "data_seconds, event_dt", "los",
+    ],
+    "compiled": ["x.shape"],
+    "freed": ["loss, x.shape, hidden.sum()", "lambda e: e.nothing"],
+}
+"""What is asked of each script besides `ALWAYS`: at each step, or at another event."""
+ALWAYS = ["loss", "sum(float(p.norm()) for p in model.parameters())", "x.sum()", "lambda e: e.model.state_dict()"]
+
+
+def ran(*command):
+    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, cwd=TESTS)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@cache
+def plain(script):
+    """Return what a script prints without looptap."""
+    return ran(SCRIPTS / f"{script}.py").stdout.splitlines()
+
+
+class Observed:
+    """A script under looptap: what it printed, and the values of each query."""
+
+    def __init__(self, script):
+        queries = [*ALWAYS, *QUERIES[script]]
+        asked = json.dumps([query if isinstance(query, tuple) else (query, "step") for query in queries])
+        done = ran(TESTS / "support" / "observed.py", SCRIPTS / f"{script}.py", asked)
+        *self.lines, last = done.stdout.splitlines()
+        found = json.loads(last)
+        self.always = [stream["values"] for stream in found["streams"]][: len(ALWAYS)]
+        self.values = [stream["values"] for stream in found["streams"]][len(ALWAYS) :]
+        self.losses, self.events, self.stderr = self.always[0], found["events"], done.stderr
+
+    def printed(self, word="step"):
+        return [line.split()[1:] for line in self.lines if line.split()[0] == word]
+
+
+observed = cache(Observed)
+
+
+@pytest.mark.parametrize("script", QUERIES)
+def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
+    seen = observed(script)
+    assert seen.lines == plain(script)
+    assert len([line for line in seen.lines if line.startswith("parameters")]) >= 1
+    assert all(seen.always), [len(values) for values in seen.always]
+
+
+@pytest.mark.parametrize("script", ["gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward"])
+def test_each_update_is_an_event_with_the_loss_that_it_descended_on(script):
+    seen = observed(script)
+    assert seen.losses == pytest.approx([float(words[0]) for words in seen.printed()], rel=TOLERANCE)
+    assert seen.events["step"] == len(seen.printed())
+
+
+def test_micro_batches_have_their_losses_and_x_is_the_batch_of_the_last_not_the_prefetched_one():
+    seen = observed("gpt")
+    micro, inputs, shapes, evaluated = seen.values
+    assert [len(pair) for pair in micro] == [2] * 6
+    # from the second event on: before the first nothing had asked for the inputs
+    assert inputs == [[n, int(used), int(next_)] for n, (_, used, next_) in enumerate(seen.printed(), 1)][1:]
+    assert shapes == ["[4, 8]"] * 5 or shapes == [[4, 8]] * 5
+    assert len(evaluated) == 1
+
+
+def test_a_loop_without_an_optimizer_raises_an_event_after_each_backward_pass():
+    rows, shapes = observed("manual_sgd").values
+    printed = observed("manual_sgd").printed()
+    assert [row[:2] for row in rows] == [[float(loss), int(batch)] for loss, batch in printed]
+    assert len(shapes) == 5
+
+
+def test_two_models_have_their_own_optimizer_model_and_named_loss():
+    seen = observed("gan")
+    named, models, counts = seen.values
+    assert named == pytest.approx([float(loss) for loss, which in seen.printed() if which == "G"])
+    assert models == [1, 4] * 4
+    assert counts == [2, 1] * 4
+
+
+def test_steps_that_a_gradient_scaler_leaves_out_are_events_of_their_own():
+    seen = observed("scaled")
+    assert seen.values[0] == [[float(loss), int(step)] for loss, step in seen.printed()]
+    assert seen.values[1] == [[0, "nan"], [3, "nan"]]
+    assert seen.events == {"step": 4, "skipped": 2}
+
+
+def test_optimizers_that_step_during_backward_make_one_event_a_pass():
+    # that the first pass was an update is known as the second one begins
+    seen = observed("in_backward")
+    assert seen.values[0][1:] == [[float(loss), int(step)] for loss, step in seen.printed()][1:]
+
+
+def test_a_name_that_is_gone_by_the_step_is_read_at_the_backward_pass():
+    seen = observed("several_in_one")
+    hidden, shapes = seen.values
+    assert hidden == [float(loss) for loss, _ in seen.printed()][1:]
+    assert len(shapes) == 5
+
+
+def test_threads_have_their_own_losses_and_names():
+    seen = observed("threads")
+    for number in (1, 2):
+        mine = [loss for which, loss in seen.values[0] if which == number]
+        assert mine == [float(loss) for loss, which in seen.printed() if which == str(number)]
+
+
+def test_epochs_and_evaluations_are_guessed_from_data_loaders():
+    seen = observed("epochs")
+    epochs, tests, means, _, _ = seen.values
+    assert epochs == [[0, True, 2], [1, True, 2], [2, True, 2]]
+    assert tests == [float(loss) for (loss,) in seen.printed("test")]
+    losses = [float(words[0]) for words in seen.printed()]
+    assert means == pytest.approx([sum(losses[i : i + 3]) / 3 for i in (0, 3, 6)])
+
+
+def test_the_time_that_a_step_waited_for_the_loader_is_a_part_of_its_time():
+    rows = observed("epochs").values[3]
+    assert len(rows) == 9
+    assert all(0 < waited < dt for waited, dt in rows[1:])
+
+
+def test_a_compiled_step_is_an_event():
+    seen = observed("compiled")
+    assert seen.events["step"] == 5
+    assert seen.losses == pytest.approx([float(words[0]) for words in seen.printed()])
+
+
+def test_what_the_script_deletes_is_gone_at_once_and_its_own_locals_stay():
+    seen = observed("freed")
+    assert seen.printed("gone") == [["[True,", "True,", "True]"]] * 4
+    assert seen.lines[-1] == "given []"
+    assert len(seen.values[0]) == 3
+
+
+def test_an_unknown_name_lists_those_that_are_in_sight():
+    seen = observed("epochs")
+    assert seen.values[-1] == []
+    assert "no observable 'los'" in seen.stderr
+    assert "batch_idx" in seen.stderr

@@ -1,0 +1,293 @@
+"""What a query finds in a script by name, and what is left untouched."""
+
+import copy
+import pickle
+import sys
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from looptap.agent.agent import emit_found
+from looptap.agent.loop.sight.frames import find, kind_of_file, listed
+from looptap.integrations.auto.hooks.passes import LoaderPasses
+from looptap.integrations.auto.sight.known_optimizers import KnownOptimizers
+from looptap.integrations.auto.sight.models import model_of, scheduler_of
+from looptap.integrations.auto.sight.root_inputs import RootInputs
+from looptap.streams.events import FoundObservables
+from looptap.testing import pair
+
+of_the_module = 7
+
+
+def seen(name):
+    return find(sys._getframe(1), name)
+
+
+# ---------------------------------------------------------------- frames
+
+
+def test_names_are_found_from_the_inside_out_and_then_in_the_module():
+    number, outer = 1, "outer"
+
+    def inner():
+        number = 2
+        return seen("number"), seen("outer"), seen("of_the_module"), number
+
+    assert inner() == (2, "outer", 7, 2)
+    assert (number, outer) == (1, "outer")
+
+
+def test_modules_functions_classes_and_words_of_the_language_are_no_observables():
+    mean, torch_, events = 5, torch, 6
+    for name in ("torch_", "seen", "mean", "events", "__name__", "nothing"):
+        with pytest.raises(KeyError):
+            seen(name)
+    assert (mean, torch_, events) == (5, torch, 6)
+    assert {"name"} <= set(listed(sys._getframe()))
+
+
+def test_frames_of_libraries_come_after_those_of_the_user_and_of_torch_never():
+    assert kind_of_file(torch.nn.__file__) == kind_of_file(weakref.__file__) == "hidden"
+    assert kind_of_file(pytest.__file__) == "library"
+    assert kind_of_file(__file__) == "user"
+
+
+def test_what_is_read_keeps_nothing_alive():
+    thing = nn.Linear(1, 1)
+    gone = weakref.ref(thing)
+    assert seen("thing") is thing
+    del thing
+    assert gone() is None
+
+
+def test_a_dict_of_the_own_variables_stays_as_the_function_left_it():
+    def function():
+        mine = 1
+        given = locals()
+        with pytest.raises(KeyError):
+            find(sys._getframe(), "mine")
+        return given, mine
+
+    given, _ = function()
+    assert given["mine"] == 1
+
+
+class Proxy:
+    """An object that counts what is asked of it."""
+
+    def __init__(self):
+        object.__setattr__(self, "asked", [])
+
+    def __getattribute__(self, name):
+        object.__getattribute__(self, "asked").append(name)
+        raise AttributeError(name)
+
+    @property
+    def __class__(self):
+        raise AssertionError("asked for its class")
+
+
+def test_objects_of_the_script_are_not_asked_anything():
+    proxy = Proxy()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert seen("proxy") is proxy
+    assert model_of(optimizer, sys._getframe()) is model
+    assert object.__getattribute__(proxy, "asked") == []
+
+
+# ---------------------------------------------------------------- events
+
+
+def test_only_names_that_queries_use_are_searched_for_and_none_without_a_query():
+    agent, run = pair("lazy", groups=("step",), history=False)
+    searched = []
+
+    def search(name):
+        searched.append(name)
+        return {"a": 1, "b": [2], "c": 3}[name]
+
+    def emit():
+        emit_found(agent, "step", lambda: FoundObservables({}, search, lambda: "abc"))
+
+    emit()
+    assert searched == []
+    stream = run.stream("lambda e: (e.a, e.b)", on="step")
+    emit()
+    assert (stream.values, sorted(set(searched))) == ([(1, [2])], ["a", "b"])
+    emit()
+    assert len(stream.values) == 2
+    assert sorted(set(searched)) == ["a", "b"]
+
+
+def test_a_missing_name_lists_those_in_sight():
+    agent, run = pair("lazy", groups=("step",), history=False)
+    stream = run.stream("los", on="step")
+    emit_found(agent, "step", lambda: FoundObservables({}, {"loss": 1.0}.__getitem__, lambda: ["loss"]))
+    assert stream.error_count == 1
+    assert stream.values == []
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_the_model_is_the_module_with_most_of_the_parameters_and_fewest_others():
+    class Trainer:
+        def __init__(self):
+            self.net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+            self.other = nn.Linear(9, 9)
+
+    trainer = Trainer()
+    both = nn.ModuleList([trainer.net, trainer.other])
+    optimizer = torch.optim.SGD(trainer.net.parameters(), lr=0.1)
+    assert model_of(optimizer, sys._getframe()) is trainer.net
+    assert model_of(torch.optim.SGD(both.parameters(), lr=0.1), sys._getframe()) is both
+
+
+def test_several_optimizers_have_the_names_of_the_script_and_are_let_go():
+    first = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    known = KnownOptimizers()
+    assert known.add(first, sys._getframe()).name == "first"
+    gone = weakref.ref(first)
+    del first
+    assert gone() is None
+    second = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    known.add(second, sys._getframe())
+    assert len(known.by_id) == 1
+    assert not known.several
+
+
+@pytest.mark.parametrize(("arguments", "keywords", "x", "y"), [
+    ((1.0,), {}, 1.0, None), ((1.0, 2.0), {}, 1.0, 2.0), ((), {"input_ids": 1.0, "labels": 3.0}, 1.0, 3.0),
+    ((), {"labels": 3.0, "input_ids": 1.0}, 1.0, 3.0),
+])  # fmt: skip
+def test_inputs_and_target_are_those_of_the_last_forward_pass(arguments, keywords, x, y):
+    class Model(nn.Module):
+        def forward(self, *arguments, **keywords):
+            return torch.zeros(1, requires_grad=True)
+
+    model = Model()
+    inputs = RootInputs(model)
+    assert not inputs.ask()
+    tensors = [torch.tensor(one) for one in arguments]
+    model(*tensors, **{name: torch.tensor(one) for name, one in keywords.items()})
+    with torch.no_grad():
+        model(torch.tensor(9.0))
+    assert inputs.read("x") == x
+    if y is None:
+        with pytest.raises(KeyError):
+            inputs.read("y")
+    else:
+        assert inputs.read("y") == y
+
+
+def test_a_model_whose_inputs_are_noted_is_saved_as_if_they_were_not():
+    model = nn.Linear(2, 2)
+    plain = pickle.dumps(model)
+    inputs = RootInputs(model)
+    inputs.ask()
+    assert model._forward_pre_hooks
+    assert pickle.dumps(model) == plain
+    assert not copy.deepcopy(model)._forward_pre_hooks
+    model(torch.ones(1, 2))
+    assert inputs.read("x").shape == (1, 2)
+
+
+class Wrapped:
+    """An optimizer in another one, as Accelerate wraps it."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+
+def test_a_schedule_that_drives_an_optimizer_by_a_wrapper_is_found():
+    agent, run = pair("wrapped")
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)
+    trainer = SimpleNamespace(lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))
+    trainer.lr_scheduler.optimizer = Wrapped(optimizer)
+    assert scheduler_of(optimizer, sys._getframe()) is trainer.lr_scheduler
+    agent.expose(optimizer=optimizer, scheduler=trainer.lr_scheduler)
+    assert run.controls["optimizer.lr"].driven == "StepLR"
+
+
+# ---------------------------------------------------------------- passes
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(6.0))
+
+
+class Loop:
+    """A loop over DataLoaders that counts its steps and the events of its passes."""
+
+    def __init__(self):
+        self.passes, self.steps, self.events = LoaderPasses(), 0, []
+
+    def batches(self, loader, most=99):
+        iterator = iter(loader)
+        for _ in range(most):
+            self.events += filter(None, [self.passes.before_batch(iterator, self.steps)])
+            try:
+                yield next(iterator)
+            except StopIteration:
+                return
+
+    def train(self, loader, most=99):
+        for _ in self.batches(loader, most):
+            self.steps += 1
+
+    def evaluate(self, loader):
+        with torch.no_grad():
+            for _ in self.batches(loader):
+                pass
+
+
+DATA = list(torch.arange(6.0))
+
+
+def test_a_pass_with_steps_is_an_epoch_and_one_without_gradients_an_evaluation():
+    loop, train, test = Loop(), DataLoader(DATA, batch_size=2), DataLoader(DATA, batch_size=3)
+    for _ in range(2):
+        loop.train(train)
+        loop.evaluate(test)
+    assert loop.events == ["epoch", "evaluation"] * 2
+
+
+def test_a_pass_that_breaks_off_or_has_no_length_ends_when_the_next_one_begins():
+    for loader in (DataLoader(DATA, batch_size=1), DataLoader(Endless(), batch_size=1)):
+        loop = Loop()
+        for _ in range(3):
+            loop.train(loader, 4)
+        assert loop.events == ["epoch", "epoch"]
+
+
+def test_an_evaluation_in_the_middle_of_an_epoch_does_not_end_it():
+    loop, train, test = Loop(), DataLoader(DATA, batch_size=2), DataLoader(DATA, batch_size=6)
+    for _ in loop.batches(train):
+        loop.steps += 1
+        loop.evaluate(test)
+    assert loop.events == ["evaluation"] * 3 + ["epoch"]
+
+
+def test_loaders_side_by_side_and_single_batches_of_fresh_iterators_are_no_epochs():
+    loop, first, second = Loop(), DataLoader(DATA, batch_size=2), DataLoader(DATA, batch_size=2)
+    for _ in zip(loop.batches(first), loop.batches(second), strict=False):
+        loop.steps += 1
+    assert loop.events == ["epoch"]
+    loop = Loop()
+    for _ in range(5):
+        loop.train(first, 1)
+    assert loop.events == []
+
+
+def test_workers_that_stay_and_samplers_of_any_kind_are_followed():
+    loop = Loop()
+    loader = DataLoader(DATA, num_workers=1, persistent_workers=True, batch_sampler=[[0, 1], [2, 3]])
+    for _ in range(2):
+        loop.train(loader)
+    assert loop.events == ["epoch"] * 2

@@ -1,0 +1,275 @@
+"""How long values gather before they are sent, by their readers and their room."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from memory_wire import Wire
+from waiting import soon
+
+import looptap
+from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS
+from looptap.agent.server import exporter
+from looptap.protocol import messages as m
+from looptap.streams.stream.attention import PROMPT_SECONDS, UNSEEN_SECONDS, WATCHED_SECONDS
+from looptap.testing import Clock, pair, parts_of
+
+A, B = b"a", b"b"
+MANY, LARGE = 100_000, 100_000
+"""More values, and more bytes in one, than may gather for long."""
+
+
+@pytest.fixture
+def wire():
+    found = Wire()
+    yield found
+    found.agent.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr(exporter, "time", found)
+    found.monotonic = found
+    return found
+
+
+def patient(wire: Wire, **more) -> None:
+    """Attach a client at whose stream nothing looks, flush, and let values gather."""
+    wire.client(A)
+    wire.attach(A, **more)
+    wire.tell(A, m.Beat(patience=UNSEEN_SECONDS))
+    wire.emit(0)
+    wire.deliver()
+    assert wire.dispatcher.linger(steady=True) == UNSEEN_SECONDS
+
+
+def emitted_until_hastened(wire: Wire, **more) -> int:
+    """Emit until the I/O thread is asked to hurry; return the number of events."""
+    queues = wire.parts.queues
+    before = queues.hastened
+    for step in range(1, MANY):
+        wire.emit(step, **more)
+        if queues.hastened > before:
+            assert wire.dispatcher.linger(steady=True) == 0.0
+            return step
+    raise AssertionError("values gathered without bound")
+
+
+# ---------------------------------------------------------------- the agent's side
+
+
+def test_values_gather_for_as_long_as_the_least_patient_client_can_wait(wire):
+    for peer in (A, B):
+        wire.client(peer)
+        wire.attach(peer)
+    assert wire.dispatcher.linger(steady=True) == PROMPT_SECONDS  # nothing is known of them
+    wire.tell(A, m.Beat(patience=UNSEEN_SECONDS))
+    assert wire.dispatcher.linger(steady=True) == PROMPT_SECONDS
+    wire.tell(B, m.Beat(patience=WATCHED_SECONDS))
+    assert wire.dispatcher.linger(steady=True) == WATCHED_SECONDS
+    assert wire.dispatcher.linger() == PROMPT_SECONDS  # the first values after a rest
+    wire.tell(B, m.Leave())
+    assert wire.dispatcher.linger(steady=True) == UNSEEN_SECONDS
+    wire.attach(A, 2, latency="low")
+    assert wire.dispatcher.linger(steady=True) == 0.001
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e9, float("inf"), float("nan")])
+def test_no_client_can_have_values_gather_for_longer_or_shorter_than_that(wire, seconds):
+    wire.client(A)
+    wire.attach(A)
+    wire.tell(A, m.Beat(patience=seconds))
+    assert PROMPT_SECONDS <= wire.dispatcher.linger(steady=True) <= UNSEEN_SECONDS
+
+
+def test_a_client_that_comes_back_over_a_new_link_is_not_patient(wire):
+    wire.client(A, token="same")
+    wire.attach(A)
+    wire.tell(A, m.Beat(patience=UNSEEN_SECONDS))
+    assert wire.dispatcher.linger(steady=True) == UNSEEN_SECONDS
+    wire.client(B, token="same", streams=(1,))
+    assert wire.dispatcher.linger(steady=True) == PROMPT_SECONDS
+
+
+def test_values_that_are_kept_in_a_file_gather_no_longer_than_ever(tmp_path):
+    agent, run = pair(store=tmp_path / "run.looptap")
+    stream = run.stream("step", on="batch")
+    (client,) = parts_of(agent).dispatcher.clients.values()
+    client.patience = UNSEEN_SECONDS
+    assert parts_of(agent).dispatcher.linger(steady=True) == UNSEEN_SECONDS
+    run.keep(stream, name="steps")
+    assert parts_of(agent).dispatcher.linger(steady=True) == PROMPT_SECONDS
+    agent.close()
+
+
+def test_many_events_that_wait_for_their_evaluation_are_evaluated_at_once(wire):
+    patient(wire)
+    wire.parts.sources.evaluator.max_pending = MAX_PENDING_EVENTS
+    assert 100 < emitted_until_hastened(wire) < MAX_PENDING_EVENTS
+
+
+@pytest.mark.parametrize(("text", "most"), [("x", 5000), ("x" * LARGE, 5)])
+def test_many_values_or_large_ones_are_sent_at_once(wire, text, most):
+    patient(wire, code="text")
+    assert emitted_until_hastened(wire, text=text) <= most
+
+
+@pytest.mark.parametrize("values", [2, 16, 1000])
+def test_no_more_values_gather_than_half_of_those_that_a_queue_holds(values):
+    wire = Wire(outbox_values=values)
+    patient(wire, code="text, step")
+    emitted_until_hastened(wire, text="x")
+    wire.deliver()
+    assert wire.said(m.Status)[-1].dropped == 0
+    assert len(wire.values(A)) <= 1 + (values + 1) // 2
+    wire.agent.close()
+
+
+@pytest.mark.parametrize("query", ["step, text", "step"])
+@pytest.mark.parametrize("history", [2, 16, 300])
+def test_no_value_of_a_declared_stream_is_overwritten_while_values_gather(wire, history, query, clock):
+    wire.parts.sources.evaluator.max_pending = MAX_PENDING_EVENTS
+    wire.agent.stream("declared", query, on="batch", history=history)
+    wire.client(A)
+    wire.tell(A, m.Read(1, 1, "declared"))
+    wire.tell(A, m.Beat(patience=UNSEEN_SECONDS))
+    for step in range(3000):
+        wire.emit(step, text="x")
+        if wire.dispatcher.linger(steady=True) == 0.0:
+            wire.deliver()
+            clock.advance(2.0)
+            assert wire.dispatcher.linger(steady=True) == UNSEEN_SECONDS
+    wire.deliver()
+    seen = wire.values(A)
+    assert [one[0] if isinstance(one, tuple | list) else one for one in seen] == list(range(3000))
+
+
+def test_where_values_had_to_be_sent_early_fewer_gather_for_a_while(wire, clock):
+    patient(wire, code="text")
+    clock.advance(0.1)
+    emitted_until_hastened(wire, text="x")
+    wire.deliver()
+    assert wire.dispatcher.linger(steady=True) == pytest.approx(0.05)
+    clock.advance(2.0)
+    wire.deliver()
+    assert wire.dispatcher.linger(steady=True) == UNSEEN_SECONDS
+    clock.advance(0.001)
+    emitted_until_hastened(wire, text="x")
+    wire.deliver()
+    assert wire.dispatcher.linger(steady=True) == PROMPT_SECONDS
+
+
+def test_an_interrupt_costs_no_request_to_hurry(wire):
+    patient(wire)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    queues, wake = wire.parts.queues, wire.parts.queues.wake_gathering
+    queues.wake_gathering = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        queues.hasten()
+    woken = []
+    queues.wake_gathering = lambda: (woken.append(True), wake())
+    queues.hasten()
+    assert woken
+
+
+# ---------------------------------------------------------------- the client's side
+
+
+def patience(job: looptap.testing.Pair) -> float:
+    """Return what the agent knows of its client, after a heartbeat of that."""
+    job.run.session.on_tick()
+    (client,) = job.parts.dispatcher.clients.values()
+    return client.patience
+
+
+def forget(*streams: looptap.LiveStream) -> None:
+    """Let some time pass since the streams were last read."""
+    for stream in streams:
+        stream.feed.attention.looked_at = stream.feed.attention.waited_at = -1e9
+
+
+def test_a_client_is_patient_while_nothing_looks_at_its_streams():
+    job = pair()
+    stream, other = job.run.stream("step", on="batch"), job.run.stream("step * 2", on="batch")
+    assert patience(job) == PROMPT_SECONDS  # they have just been opened
+    forget(stream, other)
+    assert patience(job) == UNSEEN_SECONDS
+    job.agent.emit("batch", step=1)
+    (client,) = job.parts.dispatcher.clients.values()
+    assert client.patience == UNSEEN_SECONDS
+    assert stream.latest == 1
+    assert client.patience == WATCHED_SECONDS  # at once
+    assert patience(job) == WATCHED_SECONDS
+    forget(stream)
+    assert patience(job) == UNSEEN_SECONDS
+    assert other.wait(1) == [2]
+    assert client.patience == PROMPT_SECONDS
+    forget(stream, other)
+    other.on_value(print)
+    forget(stream, other)
+    assert patience(job) == PROMPT_SECONDS
+    job.agent.close()
+
+
+@pytest.mark.parametrize("read", ["values", "records", "arrived", "to_numpy", "columns", "first"])
+def test_every_way_to_read_a_stream_is_a_look(read):
+    job = pair()
+    stream = job.run.stream("step", on="batch")
+    job.agent.emit("batch", step=1)
+    forget(stream)
+    assert patience(job) == UNSEEN_SECONDS
+    found = getattr(stream, read)
+    if callable(found):
+        found()
+    assert patience(job) == WATCHED_SECONDS
+    job.agent.close()
+
+
+def test_the_agent_knows_at_once_of_a_thread_that_waits(directory):
+    with looptap.Agent("paced") as agent, looptap.attach("paced") as run:
+        stream = run.stream("step", on="batch")
+        (client,) = parts_of(agent).dispatcher.clients.values()
+
+        def rests() -> bool:
+            forget(stream)
+            return client.patience == UNSEEN_SECONDS
+
+        soon(rests)
+        waiter = threading.Thread(target=stream.wait, args=(1,))
+        waiter.start()
+        soon(lambda: client.patience == PROMPT_SECONDS)
+        agent.emit("batch", step=1)
+        waiter.join()
+
+
+def test_values_that_nothing_waits_for_arrive_as_soon_as_they_are_too_many(directory, monkeypatch):
+    linger = exporter.Pacing.linger
+
+    def longer(pacing: exporter.Pacing, *, steady: bool = False) -> float:
+        """Return a minute for what is otherwise half a second."""
+        seconds = linger(pacing, steady=steady)
+        return 60.0 if seconds > PROMPT_SECONDS else seconds
+
+    monkeypatch.setattr(exporter.Pacing, "linger", longer)
+    with looptap.Agent("paced", budget=float("inf")) as agent, looptap.attach("paced") as run:
+        streams = [run.stream("step", on="batch"), run.stream("step, text", on="batch")]
+        agent.emit("batch", step=0, text="x")
+        for stream in streams:
+            stream.wait(1)
+        (client,) = parts_of(agent).dispatcher.clients.values()
+
+        def rests() -> bool:
+            forget(*streams)
+            return client.patience == UNSEEN_SECONDS
+
+        soon(rests)
+        for step in range(1, 20_000):
+            agent.emit("batch", step=step, text="x")
+        for stream in streams:
+            soon(lambda stream=stream: stream.feed.arrived > 10_000)
+            assert stream.dropped == 0
