@@ -6,7 +6,9 @@ import io
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Exit codes: 0 success, 1 failure, 2 a usage error, 130 interrupted.
     """
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    try:
+        code = run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if arguments is None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C from here on ends the process, without a traceback
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -22,6 +22,7 @@ from looptap.client.ranks.ranks import Ranks
 from looptap.client.run import Run
 from looptap.client.session.session import disconnect_abandoned
 from looptap.client.transport.failover import FailoverTransport
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.client.transport.tunnel.process import START_TIMEOUT_SECONDS, CommandRoute, is_remote, over_ssh, relay_of
 from looptap.client.transport.zmq_client import ZmqTransport
 from looptap.protocol.errors import (
@@ -70,7 +71,7 @@ def attach(
     *,
     rank: int | None = None,
     directory: str | os.PathLike[str] | None = None,
-    timeout: float = 5.0,
+    timeout: float = REPLY_SECONDS,
     wait: float | None = None,
     follow: bool = False,
 ) -> Run:

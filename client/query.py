@@ -13,6 +13,7 @@ from looptap.client.ranks.ranks import RankHandle
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.client.streams.live import LiveStream
 from looptap.client.streams.source import source_of
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
@@ -40,7 +41,7 @@ def stream(
     buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     latency: str = "normal",
     name: str = "",
-    timeout: float = 5.0,
+    timeout: float = REPLY_SECONDS,
     ranks: str | int | Iterable[int] | None = None,
     combine: str | Callable[..., Any] | None = None,
     patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,

@@ -26,6 +26,7 @@ from looptap.client.session.vitals import QUIET_SECONDS
 from looptap.client.streams.live import LiveStream
 from looptap.client.streams.model_modules import ModelModules
 from looptap.client.transport.base import Transport
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.replies import CommandRecord, StreamInfo
 from looptap.protocol.run_config import RunConfig
@@ -48,8 +49,8 @@ class Run:
     """
 
     def __init__(
-        self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False,
-        siblings: RankDirectory[Run] | None = None, ranks: Ranks[Run] | None = None,
+        self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = REPLY_SECONDS,
+        follow: bool = False, siblings: RankDirectory[Run] | None = None, ranks: Ranks[Run] | None = None,
     ) -> None:  # fmt: skip
         self.session = Session(transport, run=run, timeout=timeout, follow=follow)
         """The conversation with the agent, for the parts of looptap itself."""
@@ -175,7 +176,7 @@ class Run:
         """Return the seconds since each type's last event, by the agent's own clock."""
         return self.session.vitals.ages()
 
-    def stats(self, timeout: float = 5.0) -> dict[str, Any]:
+    def stats(self, timeout: float = REPLY_SECONDS) -> dict[str, Any]:
         """Return the agent's counters. Raises NoAnswer after ``timeout`` s.
 
         Args:
@@ -184,7 +185,7 @@ class Run:
         counters: dict[str, Any] = msgspec.to_builtins(self.agent_stats(timeout))
         return counters
 
-    def agent_stats(self, timeout: float = 5.0, *, machine: bool = False) -> AgentStats:
+    def agent_stats(self, timeout: float = REPLY_SECONDS, *, machine: bool = False) -> AgentStats:
         """Return the same as `stats`, as a struct. Raises NoAnswer after ``timeout`` s.
 
         Args:
@@ -195,7 +196,9 @@ class Run:
         what = "The question for the agent's counters"
         return self.session.inquire(lambda number: m.GetStats(number, machine), what, timeout)
 
-    def stacks(self, timeout: float = 5.0, *, ranks: str | int | Iterable[int] | None = None) -> dict[Any, Any]:
+    def stacks(
+        self, timeout: float = REPLY_SECONDS, *, ranks: str | int | Iterable[int] | None = None
+    ) -> dict[Any, Any]:
         """Return the stack of each thread of the job, even while the loop hangs.
 
         The result is a dict. ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and
@@ -217,7 +220,7 @@ class Run:
         stacks: dict[Any, Any] = msgspec.to_builtins(self.stack_report(timeout))
         return stacks
 
-    def stack_report(self, timeout: float = 5.0) -> StackReport:
+    def stack_report(self, timeout: float = REPLY_SECONDS) -> StackReport:
         """Return the same as `stacks` of one rank, as a struct. Raises NoAnswer.
 
         Args:
@@ -225,7 +228,7 @@ class Run:
         """
         return self.session.inquire(m.GetStacks, "The question for the stacks of the job", timeout)
 
-    def modules(self, pattern: str = "", timeout: float = 5.0) -> ModelModules:
+    def modules(self, pattern: str = "", timeout: float = REPLY_SECONDS) -> ModelModules:
         """Return the modules of the job's models by name, for `activations` and the like.
 
         Each has the name of its class (``kind``), the numbers in its ``parameters`` with those of the modules inside,

@@ -214,7 +214,7 @@ def test_too_many_open_files_are_a_warning():
         agent.close()
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "inert" in done.stdout, done.stderr

@@ -95,7 +95,7 @@ def test_a_script_that_is_asked_gives_the_same_numbers_and_answers(place, tmp_pa
                 run.stream("max(e.loss for e in events)", on="step", window=10, budget=float("inf")),
             ]
             go.touch()
-            out, errors = job.communicate(timeout=120)
+            out, errors = job.communicate(timeout=300)
             assert (job.returncode, errors) == (0, "")
             soon(lambda: all(stream.state != "live" for stream in asked))
             rows = asked[0].values
@@ -175,7 +175,7 @@ def test_what_a_script_logs_is_the_same_and_there_by_its_tags(place, tmp_path):
             streams = {tag: run.stream(tag) for tag in ("train/loss", "rates/a", "rates/b", "shown")}
             logs = run.stream("source, step, logs", on="log", budget=float("inf"))
             go.touch()
-            out, errors = job.communicate(timeout=120)
+            out, errors = job.communicate(timeout=300)
             assert job.returncode == 0, errors
             soon(lambda: logs.state != "live")
     finally:

@@ -40,7 +40,7 @@ class Environment:
 
     def ran(self, *words: object, **variables: str) -> str:
         job = self.start(*words, **variables)
-        out, errors = job.communicate(timeout=120)
+        out, errors = job.communicate(timeout=300)
         assert (job.returncode, errors) == (0, "")
         return out
 
@@ -82,7 +82,7 @@ def test_a_plain_python_process_is_a_run_with_the_same_numbers(installed, place,
             assert run.info.pid == job.pid
             stream = run.stream("loss, step", on="step", budget=float("inf"))
             go.touch()
-            out, errors = job.communicate(timeout=120)
+            out, errors = job.communicate(timeout=300)
         assert (job.returncode, errors) == (0, "")
         assert len(stream.values) >= 50
     finally:

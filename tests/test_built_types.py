@@ -48,7 +48,7 @@ print("whole")
 
 def together(checked: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", TOGETHER.replace("CHECKED", checked)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_threads_that_meet_a_type_at_once():

@@ -100,16 +100,16 @@ def test_commands_that_wait_are_bounded_and_outlast_those_that_are_over():
 def test_a_command_that_has_begun_is_not_cancelled(directory):
     begun, go = threading.Event(), threading.Event()
     with looptap.Agent("begun") as agent, looptap.attach("begun") as run:
-        agent.trigger("long", lambda: begun.set() or go.wait(60))
+        agent.trigger("long", lambda: begun.set() or go.wait(300))
         id = waiting(run.trigger, "long")
         soon(lambda: run.commands)
         loop = threading.Thread(target=agent.emit, args=("batch",))
         loop.start()
-        assert begun.wait(60)
+        assert begun.wait(300)
         with pytest.raises(CommandPending, match=r"not cancelled within 0\.05 s: it has begun.*run\.outcome"):
             run.cancel(id, timeout=0.05)
         go.set()
-        loop.join(60)
+        loop.join(300)
         assert run.cancel(id).outcome == "done"
 
 
@@ -133,7 +133,7 @@ def test_in_a_fast_loop_each_command_is_either_done_once_or_cancelled(directory)
                     assert (n in done) == (found.outcome == "done"), found
         finally:
             over.set()
-            thread.join(60)
+            thread.join(300)
     assert len(done) == len(set(done))
 
 

@@ -857,7 +857,7 @@ def test_a_chart_may_be_fed_drawn_and_changed_from_several_threads():
         push(stream, [1.0] * 20)
     over.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert errors == []
     chart.pull()
     assert chart.draw().marks[0].x[-1] == 6001

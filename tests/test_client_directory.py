@@ -352,7 +352,7 @@ def test_attach_waits_as_long_as_asked_and_logs_that_it_waits(directory, caplog,
 
     starter = threading.Thread(target=start)
     starter.start()
-    with attach("late", wait=60, timeout=60) as run:
+    with attach("late", wait=300, timeout=300) as run:
         assert run.name == "late"
     starter.join()
     agents[0].close()

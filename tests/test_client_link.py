@@ -255,7 +255,7 @@ def test_a_frame_over_the_bound_ends_the_link(raw_server):
 # ---------------------------------------------------------------- six situations, six messages
 
 
-def refusal(link, timeout=60.0):
+def refusal(link, timeout=300.0):
     """Return the error of an attempt to connect, after which no thread is left."""
     with pytest.raises(LinkError) as caught:
         link.start(RecordingReceiver(), timeout)

@@ -92,15 +92,15 @@ def test_tasks_of_srun_are_the_ranks_of_one_run_in_a_shared_directory(cluster, m
     job = subprocess.Popen(command)
     try:
         found = rank_jobs.started(cluster / "shared", 2, "train")
-        with looptap.attach("command:srun --jobid=17 --overlap -n1 looptap bridge train", timeout=60) as run:
+        with looptap.attach("command:srun --jobid=17 --overlap -n1 looptap bridge train", timeout=300) as run:
             assert run.id == found.id
-            assert run.stream("loss", on="batch").wait(5, timeout=60)[-1] == 1.0
+            assert run.stream("loss", on="batch").wait(5, timeout=300)[-1] == 1.0
         with found.attach() as run:  # as on the login node
             stream = run.stream("loss, rank", on="batch", ranks="all")
             soon(lambda: {row.rank for row in stream.values} == {0, 1})
             assert {row.loss for row in stream.values} == {1.0}
-            assert {one.outcome for one in run.stop(timeout=60).ranks.values()} == {"done"}
-        assert job.wait(60) == 0
+            assert {one.outcome for one in run.stop(timeout=300).ranks.values()} == {"done"}
+        assert job.wait(300) == 0
     finally:
         rank_jobs.end([job])
 
@@ -111,12 +111,12 @@ def test_a_run_in_a_pod_is_reached_by_kubectl_exec(cluster, monkeypatch):
     job = subprocess.Popen([sys.executable, str(cluster / "train.py")], env=environment)
     try:
         soon(lambda: [run for run in looptap.runs(cluster / "pods" / "train-0") if run.alive], 120)
-        with looptap.attach("command:kubectl exec -i train-0 -- looptap bridge train", timeout=60) as run:
+        with looptap.attach("command:kubectl exec -i train-0 -- looptap bridge train", timeout=300) as run:
             stream = run.stream("step, loss", on="batch")
-            assert stream.wait(20, timeout=60)
-            run.stop(timeout=60)
-        assert job.wait(60) == 0
+            assert stream.wait(20, timeout=300)
+            run.stop(timeout=300)
+        assert job.wait(300) == 0
         with pytest.raises(looptap.LooptapError, match='pods "train-1" not found'):
-            looptap.attach("command:kubectl exec -i train-1 -- looptap bridge train", timeout=60)
+            looptap.attach("command:kubectl exec -i train-1 -- looptap bridge train", timeout=300)
     finally:
         rank_jobs.end([job])

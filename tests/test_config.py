@@ -239,7 +239,7 @@ def test_a_job_shows_and_stores_what_it_was_started_with(repository, directory, 
                 assert len(lines) == 1
                 assert "configured  alive for" in lines[0]
                 run.stop()
-            assert job.wait(60) == 0
+            assert job.wait(300) == 0
         finally:
             job.kill()
     (path,) = (repository / "looptap-runs").glob("*.looptap")
@@ -281,7 +281,7 @@ def test_the_shortest_run_has_its_settings_in_its_file(directory, monkeypatch, t
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOOPTAP_STORE")
     never = threading.Event()
-    monkeypatch.setattr("looptap.agent.run.configuration._repository", lambda: never.wait(60) and (None, ""))
+    monkeypatch.setattr("looptap.agent.run.configuration._repository", lambda: never.wait(300) and (None, ""))
     try:
         for n in range(20):
             looptap.Agent(f"short-{n}", config={"lr": n}).close()
@@ -320,14 +320,14 @@ def test_a_slow_git_holds_up_neither_the_job_nor_its_end(directory, monkeypatch,
 
     def slow(folder):
         begun.set()
-        assert go.wait(60)
+        assert go.wait(300)
         return working_tree.Diff("late")
 
     monkeypatch.setattr("looptap.agent.run.configuration.uncommitted", slow)
     monkeypatch.setattr("looptap.agent.run.configuration._repository", lambda: (tmp_path, "c" * 40))
     try:
         with looptap.Agent("slow", config={"lr": 0.1}) as agent, looptap.attach("slow") as run:
-            assert begun.wait(60)
+            assert begun.wait(300)
             agent.emit("batch")
             assert run.config["lr"] == 0.1
             assert run.config.diff_note == "being read"

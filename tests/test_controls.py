@@ -469,7 +469,7 @@ def test_ctrl_c_works_in_a_pause():
     presser.start()
     with pytest.raises(KeyboardInterrupt):
         agent.emit("batch")
-    presser.join(60)
+    presser.join(300)
     assert agent.stats()["paused"] == 0
     agent.emit("batch")
     assert agent.stats()["events"] == {"batch": 2}

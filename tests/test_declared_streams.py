@@ -402,7 +402,7 @@ def test_readers_on_a_thread_of_their_own_get_whole_values_while_the_ring_is_wri
     for number in range(1, 30_001):
         ring.put(number, 0.0, number, 64)
     over.set()
-    thread.join(60)
+    thread.join(300)
     assert seen == sorted(set(seen))
     assert len(seen) + reader.dropped == 30_000
 

@@ -62,7 +62,7 @@ def test_a_guard_of_many_agents_misses_no_event_that_a_rule_needs(directory, cou
             soon(lambda: sum(w.judged + w.missing for w in guard.watched if w.rule != rules[-1].name) >= wanted, 300)
             for process in processes:
                 process.stdin.close()  # that ends them
-            assert guard.wait(60)
+            assert guard.wait(300)
     firings = guard.firings
     assert [firing for firing in firings if firing.action in ("gap", "problem")] == []
     alarms = sorted((f.run.split("-")[1], f.value) for f in firings if f.rule == "alarm")

@@ -184,11 +184,11 @@ def test_while_the_loop_is_long_inside_an_event_a_client_gets_an_explanation(dir
     with looptap.Agent("stuck") as agent, looptap.attach("stuck") as run:
         stream = run.stream("step", on="batch")
         inside, go = threading.Event(), threading.Event()
-        agent.expose(wait=lambda: inside.set() or go.wait(60))
+        agent.expose(wait=lambda: inside.set() or go.wait(300))
         blocker = run.stream("wait() or step", on="batch", budget=float("inf"))
         loop = threading.Thread(target=agent.emit, args=("batch",), kwargs={"step": 1})
         loop.start()
-        assert inside.wait(60)
+        assert inside.wait(300)
         with pytest.raises(looptap.LimitReached, match="inside an event"):
             run.export(stream, name="steps")
         assert run.streams == []

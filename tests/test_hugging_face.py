@@ -111,7 +111,7 @@ def test_its_own_agent_names_its_steps_so(tmp_path, monkeypatch):
             stream = run.stream("step", budget=float("inf"))
             seen.append(stream)
             callback.run.emit("step", {"step": 99})
-            stream.wait(1, timeout=60)
+            stream.wait(1, timeout=300)
 
     hugging_face(At(2, look), callback)
     assert seen[0].values == [99]
@@ -292,11 +292,11 @@ def test_two_ranks_save_and_stop_together_or_not_at_all(tmp_path):
     run = started(tmp_path, 2, "ranks").attach()
     with pytest.raises(looptap.ControlError, match="all ranks of this job together"):
         run.checkpoint(ranks=0)
-    saved = run.checkpoint(timeout=60)
+    saved = run.checkpoint(timeout=300)
     assert {one.result for one in saved.ranks.values()} == {f"{tmp_path}/saved/checkpoint-{saved.number}"}
     assert (tmp_path / "saved" / f"checkpoint-{saved.number}" / "rng_state_1.pth").exists()
-    stopped = run.stop(timeout=60)
-    job.join(120)
+    stopped = run.stop(timeout=300)
+    job.join(300)
     lines = last_lines(texts)
     assert lines[0] == lines[1]
     assert lines[0].endswith(f" {stopped.number}")

@@ -155,7 +155,7 @@ def chaos(directory):
             yield report
         finally:
             child.send_signal(signal.SIGKILL)  # its own child ends by itself: it finds no run, or by its alarm
-            child.wait(60)
+            child.wait(300)
             torch.set_num_threads(threads)
 
 

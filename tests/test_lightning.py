@@ -236,10 +236,10 @@ def test_two_ranks_save_and_stop_together_or_not_at_all(tmp_path):
     run = started(tmp_path, 2, "ranks").attach()
     with pytest.raises(looptap.ControlError, match="all ranks of this job together"):
         run.checkpoint(ranks=0)
-    saved = run.checkpoint(timeout=60)
+    saved = run.checkpoint(timeout=300)
     assert (tmp_path / "saved" / f"looptap-step={saved.number}.ckpt").exists()
-    stopped = run.stop(timeout=60)
-    job.join(120)
+    stopped = run.stop(timeout=300)
+    job.join(300)
     lines = last_lines(texts)
     assert lines[0] == lines[1]
     assert lines[0].endswith(f" {stopped.number}")

@@ -71,5 +71,5 @@ def test_another_strategy_is_refused():
 
 def test_the_example_runs():
     command = [sys.executable, "-m", "looptap.examples.linear_svm", "--steps", "256", "--runs", "4"]
-    done = warm.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = warm.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.count("pegasos") == 2

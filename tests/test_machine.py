@@ -61,7 +61,7 @@ def job(code=JOB):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     with warm.Popen([sys.executable, "-c", textwrap.dedent(code)], **pipes) as child:
         try:
-            with looptap.attach("machine", wait=120) as run:
+            with looptap.attach("machine", wait=300) as run:
                 yield run
         finally:
             child.kill()
@@ -275,7 +275,7 @@ def test_a_driver_that_fails_hangs_or_stops_answering_is_said(monkeypatch):
     hangs = threading.Event()
     monkeypatch.setattr("looptap.agent.machine.devices.START_SECONDS", 0.05)
     monkeypatch.setattr("looptap.agent.machine.devices.STALE_SECONDS", 0.05)
-    meter = DeviceMeter(lambda: hangs.wait(60) and Nvml(Library(devices=1)))
+    meter = DeviceMeter(lambda: hangs.wait(300) and Nvml(Library(devices=1)))
     assert "has not answered" in soon(meter.ask)
     hangs.set()
     found = soon(lambda: isinstance(answer := meter.ask(), tuple) and answer)
@@ -322,7 +322,7 @@ def test_reading_creates_no_cuda_context():
         used(["GPU-a", "GPU-b"])
         assert not torch.cuda.is_initialized()
     """
-    warm.run([sys.executable, "-c", textwrap.dedent(code)], env={**os.environ}, check=True, timeout=120)
+    warm.run([sys.executable, "-c", textwrap.dedent(code)], env={**os.environ}, check=True, timeout=300)
 
 
 def test_proc_says_what_psutil_says():

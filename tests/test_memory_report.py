@@ -147,7 +147,7 @@ def test_a_recording_ends_in_a_loop_that_hangs(directory, monkeypatch):
     with looptap.Agent("hanging") as agent:
         pending = job.while_asked(agent, lambda run: run.memory(steps=100, timeout=0.0))
         with looptap.attach("hanging") as run:  # and no further event comes
-            report = run.outcome(pending.id, timeout=60).result
+            report = run.outcome(pending.id, timeout=300).result
     assert report["tensors"] == []
     assert report["notes"] == [
         "the recording ended after 0.2 s", "the loop raised no event at which tensors could be listed"

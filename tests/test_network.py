@@ -65,7 +65,7 @@ class Job:
 
     def end(self):
         self._over = True
-        self._thread.join(60)
+        self._thread.join(300)
         self.agent.close()
 
 
@@ -158,7 +158,7 @@ def test_a_link_that_breaks_before_the_first_welcome_is_restored(directory, monk
     file = read(path)
     with Proxy(file.endpoints[0]) as proxy:
         link = ZmqTransport([proxy.endpoint], file.server_public.encode(), file.client)
-        with Run(link, run=file.run, timeout=60) as run:
+        with Run(link, run=file.run, timeout=300) as run:
             assert run.state == "live"
             assert run.stream("step").wait(2, 60)
     job.end()
@@ -521,7 +521,7 @@ def test_streams_move_on_to_the_next_run_of_the_name_with_a_seam_for_each(direct
             run.stream("step", timeout=0.1)
     killed = steps.arrived
     with ThreadPoolExecutor(1) as pool, child() as (job, second):
-        late = pool.submit(run.stream, "step + 1", timeout=60)  # asked of the next run, if this comes in time
+        late = pool.submit(run.stream, "step + 1", timeout=300)  # asked of the next run, if this comes in time
         assert late.result().wait(1)
         run.attached[-1].close()
         del late
@@ -568,7 +568,7 @@ def test_a_command_is_not_carried_over_to_the_next_run(directory):
         asking.start()
         soon(lambda: run.session.requests)
         job.kill()
-        asking.join(60)
+        asking.join(300)
     assert len(failures) == 1
     run.close()
     soon(lambda: not [t for t in threading.enumerate() if t.name == "looptap-follow"])

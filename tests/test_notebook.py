@@ -430,7 +430,7 @@ def test_a_cell_is_pulled_and_drawn_by_others_while_its_live_chart_is_shown():
             push(stream, [(number, 1 / number)])
             plot.pull()
             plot.cells[0].draw()
-        shower.join(60)
+        shower.join(300)
     finally:
         sys.setswitchinterval(before)
         live.close()

@@ -14,7 +14,7 @@ import json, nbformat
 from nbclient import NotebookClient
 cells = ["import looptap", "looptap.attach('no-such-run')", "1 / 0"]
 book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-NotebookClient(book, allow_errors=True, kernel_name="python3", timeout=120).execute()
+NotebookClient(book, allow_errors=True, kernel_name="python3", timeout=300).execute()
 print(json.dumps([cell.outputs for cell in book.cells]))
 """
 

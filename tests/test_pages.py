@@ -318,7 +318,7 @@ def test_a_reader_sees_each_item_once_while_pages_are_joined(tmp_path, prompt):
             soon(lambda: run.streams)
             seen, called = [], []
             run.stream("n").on_value(called.append, replay=True)
-            for value in run.stream("n").follow(timeout=60):
+            for value in run.stream("n").follow(timeout=300):
                 seen.append(value)
             assert seen == list(range(1, len(seen) + 1))
             assert len(seen) >= 29_999
@@ -327,7 +327,7 @@ def test_a_reader_sees_each_item_once_while_pages_are_joined(tmp_path, prompt):
             assert (run.stream("n").dropped, len(run.stream("n"))) == (0, len(seen))
     finally:
         over.set()
-        thread.join(60)
+        thread.join(300)
 
 
 # ---------------------------------------------------------------- crashes and damage

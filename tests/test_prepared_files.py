@@ -373,7 +373,7 @@ def test_a_fifo_with_a_reader_is_written_to(good, short):
         os.set_blocking(end, True)
         assert select.select([end], [], [], 60)[0], "nothing was written"
         assert len(file.read().splitlines()) == 20_001
-        writing.join(60)
+        writing.join(300)
 
 
 def test_an_export_without_a_name_never_writes_through_a_link(good, short, capsys):

@@ -476,7 +476,7 @@ def test_a_job_that_was_killed_and_resumed_knows_how_long_it_still_takes(tmp_pat
     with warm.Popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout.readline() == "saved\n"
         first.send_signal(signal.SIGKILL)
-    again = warm.run(command, capture_output=True, text=True, timeout=120)
+    again = warm.run(command, capture_output=True, text=True, timeout=300)
     cost, remaining, fraction = map(float, again.stdout.split())
     assert cost == 5.5 * 20 * 4
     assert remaining == pytest.approx(5.5 * 120, rel=0.05)

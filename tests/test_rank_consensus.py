@@ -142,7 +142,7 @@ class Ranks:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
             assert not thread.is_alive()
 
 
@@ -259,7 +259,7 @@ def test_a_store_that_hangs_holds_the_loop_no_longer_than_it_may(both, monkeypat
     both.emit(1, 1)
     both.prepare("x")
     free = threading.Event()
-    parts_of(both.agents[0]).dispatcher.commands.agreement.ballots.connected = lambda: free.wait(60) and both.store
+    parts_of(both.agents[0]).dispatcher.commands.agreement.ballots.connected = lambda: free.wait(300) and both.store
     (outcome,) = both.agree("x", 2, (0,))
     both.emit(1, 1)
     with pytest.raises(InDoubt, match="has not answered"):
@@ -343,7 +343,7 @@ def test_a_command_cancelled_on_one_rank_runs_on_none_without_a_wait(monkeypatch
     first.start()
     soon(lambda: both.store.check(["looptap/x/4/in"]))  # it waits for the other rank
     assert both.runs[1].cancel("x").outcome == "cancelled"
-    first.join(60)
+    first.join(300)
     assert not first.is_alive()
     both.agents[1].emit("batch")
     for one in outcomes:

@@ -227,7 +227,7 @@ def test_a_relay_merges_on_the_way(job, place):
     query = "sum(e.loss for e in events), len(events), max(e.rank_twice for e in events)"
     with attach("many", directory=place) as run:
         direct = run.stream(query, combine="merge")
-        relayed = run.stream(query, combine="merge", relay=True, timeout=60)
+        relayed = run.stream(query, combine="merge", relay=True, timeout=300)
         (part,) = relayed.parts.values()
 
         def common():

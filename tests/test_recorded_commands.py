@@ -34,7 +34,7 @@ def test_a_job_says_where_its_commands_are_recorded(place, tmp_path, monkeypatch
         assert job.stdout.readline() == "ready\n"
         with looptap.attach("commanded") as run:
             run.stop()
-        said = job.communicate(timeout=60)[1]
+        said = job.communicate(timeout=300)[1]
     (file,) = tmp_path.glob("*/commanded-*.looptap")
     assert [command.what for command in looptap.open(file).commands] == ["stop"]
     announced = "looptap: the commands of clients are recorded in" in said

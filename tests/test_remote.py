@@ -31,7 +31,7 @@ from looptap.protocol.files.connection import private_dir
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="starts shells")
 
-attach = functools.partial(looptap.attach, timeout=60)
+attach = functools.partial(looptap.attach, timeout=300)
 """As `looptap.attach`; a command is a session of its own, which on a busy machine starts late."""
 LOOPTAP = shlex.join([sys.executable, "-m", "looptap.cli"])
 BRIDGE = f"command:{LOOPTAP} bridge digits"
@@ -76,7 +76,7 @@ def sleeping():
 def works(run):
     """Make one request of every kind."""
     stream = run.stream("step, loss", on="batch")
-    assert stream.wait(n=20, timeout=60)
+    assert stream.wait(n=20, timeout=300)
     steps = [value.step for value in stream.values]
     assert steps == list(range(steps[0], steps[0] + len(steps)))
     assert isinstance(run.call("step"), int)
@@ -113,7 +113,7 @@ def test_a_dropped_run_ends_its_command(agent):
 
 CLIENT = """
 import sys, time, looptap
-run = looptap.attach(sys.argv[1], timeout=60)
+run = looptap.attach(sys.argv[1], timeout=300)
 print("attached", flush=True)
 time.sleep(60)
 """
@@ -450,7 +450,7 @@ def test_ranks_behind_sshd_are_reached_by_one_connection_each_or_by_a_relay(sshd
         monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path / "here"))
         with attach("ssh://node/digits") as run:
             both = run.stream("rank", ranks="all", combine="list")
-            relayed = run.stream("len(events)", combine="merge", window=20, relay=True, timeout=60)
+            relayed = run.stream("len(events)", combine="merge", window=20, relay=True, timeout=300)
             assert "ranks 0-1 by a relay" in relayed.notes
             soon(lambda: both.latest == [0, 1] and relayed.latest == 40)
             assert run.call("rank", ranks=1) == 1

@@ -62,7 +62,7 @@ def train(agent, steps=300, ready=None, pace=0.0):
 def steer(name, ready, path, failures):
     """Send the job commands, at whatever step it is by then."""
     try:
-        assert ready.wait(60)
+        assert ready.wait(300)
         with looptap.attach(name) as run:
             run.set("optimizer.lr", 0.1, schedule="scale")
             run.set("model[2].p", 0.123456789012345678)
@@ -86,7 +86,7 @@ def test_a_steered_and_a_replayed_run_end_bit_for_bit_alike(directory):
     client = threading.Thread(target=steer, args=("steered", ready, path, failures))
     client.start()
     steered, steps = train(agent, steps=5000, ready=ready, pace=0.001)
-    client.join(60)
+    client.join(300)
     assert failures == []
     assert path.read_text().count("\n- ") == 9
     records = parts_of(agent).dispatcher.commands.commands.records
@@ -211,5 +211,5 @@ def test_a_job_is_replayed_from_the_shell_without_a_change_of_its_code(tmp_path)
     )
     command = [sys.executable, "-m", "looptap.cli", "replay", str(path), sys.executable, "-c", code]
     environment = {**os.environ, "LOOPTAP_DIR": str(tmp_path)}
-    finished = warm.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    finished = warm.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert (finished.returncode, finished.stdout) == (0, "steps 3\n"), finished.stderr

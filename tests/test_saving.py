@@ -85,7 +85,7 @@ def test_a_missing_library_is_reported_with_the_install_command(suffix, package,
         "except ImportError as error: print(error)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path / f"a{suffix}"), package]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'" in done.stdout, done
 
 
@@ -99,7 +99,7 @@ def test_nothing_of_the_libraries_is_loaded_before_it_is_needed_and_pyplot_never
         "assert 'matplotlib.figure' in sys.modules\n"
         "assert not {'matplotlib.pyplot', 'plotly'} & set(sys.modules), 'pyplot'\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.png")], check=True, timeout=300)
 
 
 def test_a_csv_has_a_row_for_each_x_and_a_table_for_each_axis_and_panel(tmp_path):

@@ -537,7 +537,7 @@ def test_a_client_that_comes_at_step_8000_gets_the_curve_from_the_first_event(jo
         assert names["optimizer.lr"].value == 0.1
         loss = run.stream("step, loss")
         kept = loss.history.last
-        loss.wait(kept + 50, timeout=60)
+        loss.wait(kept + 50, timeout=300)
         records = loss.records
         assert (records[0].event, records[0].value.step) == (1, 0)
         assert records[0].value.loss > records[-1].value.loss
@@ -586,7 +586,7 @@ def test_a_stream_that_follows_its_run_begins_each_with_its_history(directory):
     with looptap.attach("following", follow=True) as run:
         loss = run.stream("loss")
         first.emit("batch", loss=2.0)
-        loss.wait(2, timeout=60)
+        loss.wait(2, timeout=300)
         first.close()
         with looptap.Agent("following") as second:
             second.emit("batch", loss=3.0)

@@ -161,7 +161,7 @@ def test_a_fleet_is_exported_from_the_command_line(tmp_path, monkeypatch):
             one.close()
             exporting.send_signal(signal.SIGINT)
             rest = exporting.stderr.read()
-    assert exporting.wait(60) == 0
+    assert exporting.wait(300) == 0
     assert "10 values sent to tensorboard" in rest
     files = sorted((tmp_path / "logs").glob("fleet-*/*"))
     assert len(files) == 2

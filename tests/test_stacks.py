@@ -15,7 +15,7 @@ import looptap
 HANGS = {
     "sleeps": "time.sleep(60)",
     "spins": "\n".join(["end = time.monotonic() + 60", "while time.monotonic() < end: pass"]),
-    "waits in C": "threading.Lock().acquire() and (lock := threading.Lock()).acquire() and lock.acquire(timeout=60)",
+    "waits in C": "threading.Lock().acquire() and (lock := threading.Lock()).acquire() and lock.acquire(timeout=300)",
     "reads a pipe": "os.read(os.pipe()[0], 1)",
 }
 
@@ -55,9 +55,9 @@ def test_a_hanging_job_shows_its_stacks(hanging):
 
 def test_the_command_line_shows_them_too(hanging):
     command = [sys.executable, "-m", "looptap.cli", "stacks", "hanging", "--timeout", "20"]
-    text = warm.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    text = warm.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     assert "in stuck_here" in text
     assert "batch: 7 events" in text
     assert "looptap-io" not in text
-    reported = warm.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=True).stdout
+    reported = warm.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=True).stdout
     assert json.loads(reported)["events"]["batch"]["count"] == 7

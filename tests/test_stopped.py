@@ -44,7 +44,7 @@ class Job:
 
     def end(self):
         self._over = True
-        self._thread.join(60)
+        self._thread.join(300)
         self.agent.close()
 
 

@@ -77,8 +77,8 @@ def test_a_stored_stream_has_what_a_live_one_has(run):
     assert loss.latest.loss == ROWS[-1][1]
     assert (len(loss), loss.arrived, loss.dropped, loss.forgotten, loss.state) == (10_000, 10_000, 0, 0, "ended")
     assert [row.step for row in loss] == list(range(10_000))
-    assert list(loss.follow(timeout=60)) == ROWS
-    assert loss.wait(10_000, timeout=60) == ROWS
+    assert list(loss.follow(timeout=300)) == ROWS
+    assert loss.wait(10_000, timeout=300) == ROWS
     assert [record.number for record in loss.records_after(9_998)] == [9_999, 10_000]
     assert loss.to_numpy().shape == (10_000, 2)
     assert list(loss.to_pandas()["loss"]) == [loss for _, loss in ROWS]
@@ -86,7 +86,7 @@ def test_a_stored_stream_has_what_a_live_one_has(run):
     loss.on_value(seen.append, replay=True)
     assert seen == ROWS
     with pytest.raises(looptap.StreamEnded, match=r"10000 of 10001 values"):
-        loss.wait(10_001, timeout=60)
+        loss.wait(10_001, timeout=300)
 
 
 def test_a_stream_is_found_by_its_name_or_its_query(run):
@@ -194,9 +194,9 @@ def test_a_run_that_is_being_written_is_followed_to_its_end(tmp_path):
         doubled = stream.query("(2 * v for v in values)")
         last = stream.query("max(v for v in values)")
         stream.on_value(seen.append, replay=True)
-        assert list(stream.follow(timeout=60)) == list(range(1, 301))
-        assert doubled.wait(300, timeout=60) == list(range(2, 601, 2))
-        assert last.wait(1, timeout=60) == [300]
+        assert list(stream.follow(timeout=300)) == list(range(1, 301))
+        assert doubled.wait(300, timeout=300) == list(range(2, 601, 2))
+        assert last.wait(1, timeout=300) == [300]
         assert seen == list(range(1, 301))
         assert (stream.dropped, run.state, run.reason) == (0, "ended", "the run ended")
 
@@ -209,7 +209,7 @@ def test_a_run_whose_process_was_killed_ends_and_keeps_what_it_had(tmp_path):
             assert run.alive
             process.kill()
             process.wait()
-            assert list(run.stream("n").follow(timeout=60)) == list(range(1, 201))
+            assert list(run.stream("n").follow(timeout=300)) == list(range(1, 201))
             assert (run.state, run.reason) == ("ended", "its process ended without closing the file")
         with looptap.open(path) as again:
             assert again.state == "ended"

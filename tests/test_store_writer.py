@@ -243,7 +243,7 @@ class Slow(sqlite3.Connection):
     def execute(self, sql, *parameters):
         if sql == "COMMIT":
             self.waits.set()
-            self.go.wait(60)
+            self.go.wait(300)
         return super().execute(sql, *parameters)
 
 
@@ -261,7 +261,7 @@ def test_a_slow_commit_blocks_no_caller_and_dropped_values_are_counted(made, slo
     kept = made(limit=1_000_000)
     stream = kept.stream("s")
     kept.append(stream, batch(1, [0.0]))
-    assert slow.waits.wait(60)
+    assert slow.waits.wait(300)
     longest, handed = 0.0, 1
     for _ in range(5000):
         more = batch(handed + 1, [1.0] * 10, nbytes=100)
@@ -284,7 +284,7 @@ def test_values_beside_a_refused_one_keep_their_order(made, slow):
         kept = made(Path(f"{made.folder}/order-{place}.looptap"))
         stream = kept.stream("s")
         kept.append(stream, batch(1, [1]))
-        assert slow.waits.wait(60)
+        assert slow.waits.wait(300)
         for number in range(4):  # all of these are one commit
             if number == place:
                 kept.append(stream, batch(2, [2])._replace(rank=2**80))
@@ -304,7 +304,7 @@ def test_pending_items_count_with_their_stated_bytes(made, slow):
     kept = made(limit=20_000)
     stream = kept.stream("s")
     kept.append(stream, batch(1, [0.0]))
-    assert slow.waits.wait(60)
+    assert slow.waits.wait(300)
     before = kept.stats().waiting_bytes
     assert kept.append(stream, batch(2, [1.0], nbytes=5000))
     assert kept.stats().waiting_bytes == before + 5000 + 64
@@ -315,7 +315,7 @@ def test_pending_items_count_with_their_stated_bytes(made, slow):
 def test_close_leaves_a_stuck_disk_behind_in_time(made, slow):
     kept = made()
     kept.append(kept.stream("s"), batch(1, [1]))
-    assert slow.waits.wait(60)
+    assert slow.waits.wait(300)
     assert not kept.close(0.1)  # the disk is stuck until the test is over
 
 
@@ -380,7 +380,7 @@ assert kept.close(10)
 @pytest.mark.parametrize("arguments", [[], ["locked"]])
 def test_a_forked_child_writes_and_closes_nothing(tmp_path, arguments):
     command = [sys.executable, "-c", FORKED, str(tmp_path / "run.looptap"), *arguments]
-    warm.run(command, check=True, timeout=120)
+    warm.run(command, check=True, timeout=300)
     with looptap.open(tmp_path / "run.looptap") as run:
         assert run.stream("s").values == [1, 2]
 
@@ -394,7 +394,7 @@ def test_on_a_network_file_system_there_is_no_log_that_needs_shared_memory(made,
     assert not [name for name in os.listdir(kept.path.parent) if name.endswith(("-wal", "-shm"))]
     with looptap.open(kept.path) as run:
         kept.append(stream, batch(2, [2]))
-        assert run.stream("s").wait(2, timeout=60) == [1, 2]
+        assert run.stream("s").wait(2, timeout=300) == [1, 2]
 
 
 MOUNTS = "/dev/sda1 / ext4 rw 0 0\nnas:/home /net/my\\040home nfs4 rw 0 0\n//win/c /net/my\\040home/c cifs rw 0 0\n"

@@ -62,7 +62,7 @@ def test_a_run_that_ended_has_the_scalars_that_it_had_while_it_ran(job, here):
         live = run.stream("step, loss", history=True)
         run.stop()
         live.wait(20)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     with looptap.open(path) as stored:
         assert not stored.streams
         found = {(one.name, one.on): one for one in stored.scalars}
@@ -113,7 +113,7 @@ def test_a_run_that_was_killed_has_its_scalars(job):
         events = [record.event for record in loss.records]
         assert events == sorted(set(events))
         process.kill()
-        process.wait(60)
+        process.wait(300)
         soon(lambda: loss.state == "ended")
     with looptap.open(path) as run:
         assert (run.state, run.ended) == ("ended", None)

@@ -85,7 +85,7 @@ def test_rows_and_columns_keep_the_name_and_so_do_queries_on_this_side():
         "v['train/loss']": LOSSES, "mean(values['train/loss'])": [1, 1], "sum(v['train/loss'] for v in values)": [3, 3],
     }.items():  # fmt: skip
         derived = rows.query(query, window=3)
-        derived.wait(len(expected), timeout=60)
+        derived.wait(len(expected), timeout=300)
         assert derived.values == expected
 
 
@@ -97,7 +97,7 @@ def test_a_logged_tag_is_watched_kept_stored_and_exported_under_its_name(directo
         with looptap.attach("tags") as run:
             stream = run.stream("train/loss")
             assert stream.name == "train/loss"
-            stream.wait(len(LOSSES), timeout=60)
+            stream.wait(len(LOSSES), timeout=300)
             assert stream.values == LOSSES
             assert "train/loss" in repr(looptap.plot(stream).summary())
             run.keep("train/loss")

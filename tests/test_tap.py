@@ -55,7 +55,7 @@ class Versions:
     def close(self) -> None:
         for process in self.processes.values():
             process.stdin.close()
-            process.wait(60)
+            process.wait(300)
             process.stdout.close()
 
 

@@ -199,11 +199,11 @@ def test_an_event_while_another_thread_is_in_one_waits_for_its_turn():
     with lock:
         thread = threading.Thread(target=emit)
         thread.start()
-        assert entered.wait(60)
+        assert entered.wait(300)
         assert not done.wait(0.05)  # it cannot come through, however long it is waited for
         assert source_of(job).number == 4
         job.agent.emit("batch", step=9, loss=1.5)  # this thread may: the lock is its own
-    assert done.wait(60)
+    assert done.wait(300)
     thread.join()
     job.deliver()
     assert stream.values[4:] == [(9, 1.5), (10, 1.5)]

@@ -31,7 +31,7 @@ from looptap.cli.top.views import StreamSummary, commands
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import Stream
 
-WAIT = 60.0
+WAIT = 300.0
 JOB = """
 import threading, sys, looptap
 agent = looptap.Agent("small")

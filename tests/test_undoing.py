@@ -147,7 +147,7 @@ def test_of_two_clients_that_take_the_same_change_back_one_is_refused(job):
 
             threads = [threading.Thread(target=take_back, args=(run,)) for run in clients]
             [thread.start() for thread in threads]
-            [thread.join(60) for thread in threads]
+            [thread.join(300) for thread in threads]
         assert sorted(outcomes, key=str) == [2] * 20 + [None] * 20
 
 
@@ -225,7 +225,7 @@ def test_a_replayed_undo_gives_the_same_run_bit_for_bit(directory):
 
     def steer():
         try:
-            assert ready.wait(60)
+            assert ready.wait(300)
             with looptap.attach("steered") as run:
                 run.set("optimizer.lr", 5.0, schedule="scale")
                 run.undo()
@@ -242,7 +242,7 @@ def test_a_replayed_undo_gives_the_same_run_bit_for_bit(directory):
     client = threading.Thread(target=steer)
     client.start()
     steered, steps = train(looptap.Agent("steered"), steps=5000, ready=ready, pace=0.001)
-    client.join(60)
+    client.join(300)
     assert failures == []
     replayed, taken = train(looptap.Agent("again", replay=path), steps=steps)
     assert (replayed, taken) == (steered, steps)

@@ -57,8 +57,8 @@ def test_a_client_that_dies_with_unread_frames_does_not_end_the_job(listen, dire
         with warm.Popen([sys.executable, "-c", FLOOD], text=True, **places) as client:
             assert client.stdout.readline() == "in\n"
             busy, release = threading.Event(), threading.Event()
-            parts_of(agent).connection.post(lambda: (busy.set(), release.wait(60)))  # as when the loop keeps the GIL
-            assert busy.wait(60)
+            parts_of(agent).connection.post(lambda: (busy.set(), release.wait(300)))  # as when the loop keeps the GIL
+            assert busy.wait(300)
             client.stdin.write("go\n")
             client.stdin.flush()
             assert client.stdout.readline() == "sent\n"
@@ -66,13 +66,13 @@ def test_a_client_that_dies_with_unread_frames_does_not_end_the_job(listen, dire
             time.sleep(pause)
             client.stdin.write("die\n")
             client.stdin.close()
-            client.wait(60)
+            client.wait(300)
         time.sleep(pause)
         release.set()
         with looptap.attach("flooded") as run:
             stream = run.stream("step", on="batch")
             agent.emit("batch", step=2)
-            assert stream.wait(1, timeout=60) == [2]
+            assert stream.wait(1, timeout=300) == [2]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda s: s.name)
@@ -93,7 +93,7 @@ def test_the_queries_of_a_client_that_vanishes_are_removed(how, directory):
             with looptap.attach("vanishing") as run:  # and another client may attach
                 stream = run.stream("step", on="batch")
                 agent.emit("batch", step=2)
-                assert stream.wait(1, timeout=60) == [2]
+                assert stream.wait(1, timeout=300) == [2]
             if how == signal.SIGSTOP:  # a continued client resumes
                 client.send_signal(signal.SIGCONT)
                 while len(agent.stats()["queries"]) < 3:

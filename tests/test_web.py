@@ -651,7 +651,7 @@ def test_viewers_requests_and_messages_are_bounded(stored, monkeypatch):
         assert ended(late)
         held = threading.Event()
         monkeypatch.setattr(
-            server.viewers.connections["viewer-0000"].viewer, "handle", lambda message: held.wait(60) or {}
+            server.viewers.connections["viewer-0000"].viewer, "handle", lambda message: held.wait(300) or {}
         )
         for number in range(MAX_WAITING_REQUESTS_COUNT + 3):
             peers[0].say({"t": "words", "id": number})

@@ -125,7 +125,7 @@ def test_a_window_shows_a_line_that_moves_and_ctrl_c_ends_it_quietly(job, plot, 
     assert np.ptp(before[:, 0]) > 150, "the line goes up and down"
     soon(lambda: not np.array_equal(line(screen), before))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
     assert f"in a window ({toolkit.title()})" in err
@@ -338,7 +338,7 @@ def test_keys_work_in_a_window_and_the_query_is_on_its_clipboard(screen, toolkit
         [sys.executable, "-c", KEYS, {"tk": "TkAgg", "qt": "QtAgg"}[toolkit]], env={**settings, "DISPLAY": screen},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
     )  # fmt: skip
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert out == "step, loss True 0.6 True name\n", err
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".svg"}
 
@@ -354,7 +354,7 @@ def test_a_script_shows_a_window_and_waits_or_does_not(job, screen, how):
     if how == "block":
         appears(process, screen)
         process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     if how == "block":
         assert err.rstrip().endswith("KeyboardInterrupt")
         assert process.returncode != 0

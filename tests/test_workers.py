@@ -75,11 +75,11 @@ def test_an_agent_in_a_worker_is_inert_and_the_stream_continues(method, workers,
             job.stdin.write("go\n")
             job.stdin.flush()
             assert job.stdout.readline() == f"{{'batch': {4 * epochs}, 'epoch': {epochs}}}\n"
-            assert stream.wait(4 * epochs, timeout=60) == [2] * (4 * epochs)
-            assert sums.wait(epochs, timeout=60) == [8] * epochs
+            assert stream.wait(4 * epochs, timeout=300) == [2] * (4 * epochs)
+            assert sums.wait(epochs, timeout=300) == [8] * epochs
             job.stdin.write("end\n")
             job.stdin.close()
-        assert job.wait(60) == 0
+        assert job.wait(300) == 0
 
 
 ORPHANING = """
@@ -106,9 +106,9 @@ def test_a_killed_job_is_reported_dead_at_once_although_a_worker_survives(listen
         try:
             with looptap.attach("orphaning") as run:
                 stream = run.stream("event_number", on="batch")
-                stream.wait(1, timeout=60)
+                stream.wait(1, timeout=300)
                 job.kill()
-                job.wait(60)
+                job.wait(300)
                 soon(lambda: stream.state != "live")  # the worker's copies of its sockets do not keep its clients
             os.kill(worker, 0)  # it is still there
             assert [one.alive for one in runs()] == [False]

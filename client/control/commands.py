@@ -18,6 +18,7 @@ from looptap.client.control.undoing import NewestChange, newest_change
 from looptap.client.ranks.ranks import ALL, Ranks
 from looptap.client.session.session import Session
 from looptap.client.streams.code import all_named, code_of, name_of
+from looptap.client.transport.timeouts import COMMAND_SECONDS, REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer
 from looptap.protocol.replies import CommandRecord, ControlReport
@@ -75,7 +76,7 @@ class ControlClient:
         schedule: str = "",
         checkpoint: bool = False,
         expected: int | ControlInfo | str | None = SEEN,
-        timeout: float = 30.0,
+        timeout: float = COMMAND_SECONDS,
         id: str | None = None,
         ranks: Which = ALL,
     ) -> Outcome:
@@ -122,8 +123,9 @@ class ControlClient:
         )  # fmt: skip
 
     def undo(
-        self, name: str = "", *, on: str = "", expected: str | None = None, timeout: float = 30.0, id: str | None = None
-    ) -> Outcome:
+        self, name: str = "", *, on: str = "", expected: str | None = None, timeout: float = COMMAND_SECONDS,
+        id: str | None = None,
+    ) -> Outcome:  # fmt: skip
         """Take back the newest change of a control, by any client.
 
         The control gets its former value, at an event, on the ranks where it was changed: on all of them or on none. A
@@ -160,8 +162,8 @@ class ControlClient:
         return newest_change(self._session, self._ranks, name)
 
     def trigger(
-        self, name: str, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None,
-        ranks: Which = ALL,
+        self, name: str, *, on: str = "", checkpoint: bool = False, timeout: float = COMMAND_SECONDS,
+        id: str | None = None, ranks: Which = ALL,
     ) -> Outcome:  # fmt: skip
         """Run a function that the host declared, once, in the loop.
 
@@ -193,7 +195,7 @@ class ControlClient:
         return self.command("checkpoint", on=on, timeout=timeout, id=id, ranks=ranks)
 
     def stop(
-        self, *, on: str = "", checkpoint: bool = False, timeout: float = 30.0, id: str | None = None,
+        self, *, on: str = "", checkpoint: bool = False, timeout: float = COMMAND_SECONDS, id: str | None = None,
         ranks: Which = ALL,
     ) -> Outcome:  # fmt: skip
         """Ask the job to stop at its next event; a pause ends.
@@ -213,7 +215,7 @@ class ControlClient:
         return self.command("stop", on=on, checkpoint=checkpoint, timeout=timeout, id=id, ranks=ranks)
 
     def pause(
-        self, seconds: float | None = None, *, on: str = "", timeout: float = 30.0, id: str | None = None
+        self, seconds: float | None = None, *, on: str = "", timeout: float = COMMAND_SECONDS, id: str | None = None
     ) -> Outcome:
         """Pause the loop inside `emit`, for ``seconds`` or until `resume`.
 
@@ -230,7 +232,7 @@ class ControlClient:
         """
         return self.command("pause", value=seconds, on=on, timeout=timeout, id=id)
 
-    def resume(self, *, timeout: float = 5.0) -> Outcome:
+    def resume(self, *, timeout: float = REPLY_SECONDS) -> Outcome:
         """End or cancel a pause; ``result`` is for how many seconds the loop was paused.
 
         Args:
@@ -244,7 +246,7 @@ class ControlClient:
         *unnamed: Never,
         on: str = "batch",
         checkpoint: bool = False,
-        timeout: float = 30.0,
+        timeout: float = COMMAND_SECONDS,
         id: str | None = None,
         ranks: Which = ALL,
     ) -> Any:
@@ -275,7 +277,7 @@ class ControlClient:
             return found.result
         return {rank: record.result for rank, record in found.items()}
 
-    def outcome(self, id: str, *, timeout: float = 5.0) -> Outcome:
+    def outcome(self, id: str, *, timeout: float = REPLY_SECONDS) -> Outcome:
         """Return an earlier command's outcome, or raise its error; never run it again.
 
         Args:
@@ -286,7 +288,7 @@ class ControlClient:
         """
         return self._ask_all_ranks("outcome", timeout, id)
 
-    def cancel(self, id: str, *, timeout: float = 5.0) -> Outcome:
+    def cancel(self, id: str, *, timeout: float = REPLY_SECONDS) -> Outcome:
         """Cancel a command that still waits for its event, on all ranks.
 
         ``outcome`` of the result is "cancelled"; or, if it is too late, the command's own: "done", or "failed",

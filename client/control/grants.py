@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from looptap.client.session.session import Session
 from looptap.client.streams.live import LiveStream
 from looptap.client.transport.connect_errors import is_loopback
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.file_names import fitting
 from looptap.protocol.files.connection import IPC, parse, write
@@ -65,7 +66,7 @@ class Share:
             return f"By every user of {host}, and through ssh to it."
         return f"From wherever {', '.join(sorted(host for host in hosts if not is_loopback(host)))} can be reached."
 
-    def revoke(self, timeout: float = 5.0) -> None:
+    def revoke(self, timeout: float = REPLY_SECONDS) -> None:
         """End it at once and disconnect its viewers. Raises NoAnswer.
 
         Args:
@@ -91,7 +92,7 @@ class SharingClient:
 
     def export(
         self, stream: LiveStream | str, exported: bool = True, *, name: str = "", share: Share | str = "",
-        timeout: float = 5.0,
+        timeout: float = REPLY_SECONDS,
     ) -> StreamInfo:  # fmt: skip
         """Show a stream to viewers, or hide it (``exported=False``); describe it.
 
@@ -121,7 +122,9 @@ class SharingClient:
         share = share if isinstance(share, str) else share.id
         return self._declare(stream, name, timeout, export=exported, share=share)
 
-    def keep(self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = 5.0) -> StreamInfo:
+    def keep(
+        self, stream: LiveStream | str, kept: bool = True, *, name: str = "", timeout: float = REPLY_SECONDS
+    ) -> StreamInfo:
         """Record a stream in the file of the run, or stop with ``kept=False``.
 
         See docs/store.md. The history of a declared stream is kept too; a live stream of your own becomes one, as for
@@ -145,7 +148,7 @@ class SharingClient:
         expires: float = 8 * SECONDS_PER_HOUR,
         endpoint: str | None = None,
         path: str | os.PathLike[str] | None = None,
-        timeout: float = 5.0,
+        timeout: float = REPLY_SECONDS,
     ) -> Share:
         """Write a viewer's file, with which `looptap.attach` reads streams only.
 
@@ -184,7 +187,7 @@ class SharingClient:
         found = self._session.inquire(m.GetShares, "The question for the shares", 5.0)
         return [Share(self, info) for info in found]
 
-    def revoke(self, id: str = "", *, timeout: float = 5.0) -> list[str]:
+    def revoke(self, id: str = "", *, timeout: float = REPLY_SECONDS) -> list[str]:
         """End the share ``id``, or all; return their ids. Raises QueryError, NoAnswer.
 
         Args:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.ranks import ALL, Ranks
 from looptap.client.session.session import Session
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, LinkError, MessageError, NoAnswer, NoSuchRun, RemoteError
 from looptap.protocol.replies import CommandRecord, CommandReply, Preparation
@@ -18,7 +19,6 @@ from looptap.streams.errors import CommandCancelled, ControlError, EventPassed, 
 
 MAX_ATTEMPTS = 8
 """Events that are tried, each further ahead, before giving up: the loop may be faster."""
-_REPLY_TIMEOUT_SECONDS = 5.0  # seconds in which an agent answers what it need not ask the loop for
 
 Answer: TypeAlias = CommandRecord | LooptapError
 """The record of a command on one rank, or its error."""
@@ -53,7 +53,7 @@ def agreed(
     deadline = monotonic() + timeout
     for attempt in range(MAX_ATTEMPTS):
         first = _all(
-            sessions, lambda session: prepare(session, len(sessions)), min(_REPLY_TIMEOUT_SECONDS, timeout), id
+            sessions, lambda session: prepare(session, len(sessions)), min(REPLY_SECONDS, timeout), id
         )
         prepared = {rank: reply for rank, reply in first.items() if isinstance(reply, Preparation)}
         if len(prepared) < len(first):  # it was done before: who asks again gets the outcome
@@ -67,7 +67,7 @@ def agreed(
         second = _all(
             sessions,
             lambda session: m.Agree(session.requests.number(), id, 0),
-            min(_REPLY_TIMEOUT_SECONDS, timeout),
+            min(REPLY_SECONDS, timeout),
             id,
         )
         moved = max(_number(second[rank]) - prepared[rank].number for rank in sessions)

@@ -9,6 +9,7 @@ from looptap.client.control.controls import CHANGES
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.ranks import ALL, Ranks
 from looptap.client.session.session import Session
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoSuchRun
 from looptap.protocol.replies import CommandRecord
@@ -16,7 +17,6 @@ from looptap.streams.errors import ControlError, LooptapError
 
 _DONE = "done"
 _HOST = "the host"  # restores the controls of a resumed run, which is no change of a client
-_REPLY_TIMEOUT_SECONDS = 5.0
 
 
 class NewestChange(NamedTuple):
@@ -74,4 +74,4 @@ def newest_change(session: Session, ranks: Ranks[Any], name: str) -> NewestChang
 
 
 def _records(session: Session) -> list[CommandRecord]:
-    return session.inquire(m.GetCommands, "The question for the commands", _REPLY_TIMEOUT_SECONDS)
+    return session.inquire(m.GetCommands, "The question for the commands", REPLY_SECONDS)

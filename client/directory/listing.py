@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from looptap.client.rank_numbers import numbered
 from looptap.client.transport.connect_errors import is_local, unreachable_share
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.client.transport.tunnel.process import CommandRoute
 from looptap.protocol.errors import LinkError, NoAnswer, RefusedKey, RunEnded, UnsafeFile
 from looptap.protocol.files.connection import IPC, ConnectionFile
@@ -58,7 +59,7 @@ class RunListing:
         there = {rank for rank, run in self.members.items() if run.alive is not False}
         return tuple(rank for rank in range(self.ranks) if rank not in there)
 
-    def attach(self, timeout: float = 5.0, *, follow: bool = False) -> Run:
+    def attach(self, timeout: float = REPLY_SECONDS, *, follow: bool = False) -> Run:
         """Attach to this run. Raises what `attach` raises."""
         self.usable()
         assert self.opener is not None, "a listing of a usable file was made without a way to attach"

@@ -6,6 +6,7 @@ import time
 from typing import NamedTuple
 
 from looptap.client.session.session import Session
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 
@@ -19,7 +20,7 @@ class Offset(NamedTuple):
     error: float
 
 
-def ahead(session: Session, timeout: float = 5.0) -> Offset:
+def ahead(session: Session, timeout: float = REPLY_SECONDS) -> Offset:
     """Measure how far the clock of the run's host is ahead of this one's.
 
     The quickest of eight requests counts; half of its duration is the error.

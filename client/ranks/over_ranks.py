@@ -16,6 +16,7 @@ from looptap.client.ranks.rank_part import RankPart
 from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, Combined, RankStream
 from looptap.client.ranks.ranks import ALL, RankHandle
 from looptap.client.ranks.window_assembler import AssembledWindow
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NoAnswer
 from looptap.protocol.replies import SubscriptionInfo
@@ -28,8 +29,8 @@ from looptap.streams.values.rows import rows
 
 SPREAD = ("spread", "slowest", "fastest", "uncertainty")
 """The fields of a value of `Run.skew`."""
+_NODE_ATTACH_TIMEOUT_SECONDS = 0.8 * REPLY_SECONDS  # to reach the ranks of a node, so that it can answer in time
 _CLOCK_SYNC_INTERVAL_SECONDS, _CLOCK_REPLY_TIMEOUT_SECONDS = 30.0, 0.5
-_NODE_ATTACH_TIMEOUT_SECONDS = 4.0  # in which the ranks of a node have to be reached
 _MAX_KEPT_VALUES_PER_RANK = 64  # values that the stream of one rank keeps: they are read as they come
 
 
@@ -114,7 +115,7 @@ def skew(
     ranks: str | int | Iterable[int] = ALL,
     every: int = 1,
     patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
-    timeout: float = 5.0,
+    timeout: float = REPLY_SECONDS,
     buffer: int = DEFAULT_BUFFER_ITEMS,
 ) -> RankStream:
     """Return the stream of the time between the first and last rank at each event.

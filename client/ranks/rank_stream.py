@@ -15,6 +15,7 @@ from looptap.client.ranks.rank_part import RankPart
 from looptap.client.ranks.window_assembler import AssembledWindow, RankContribution, WindowAssembler
 from looptap.client.session.run_handle import RunHandle
 from looptap.client.streams.live import LiveStream
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
@@ -109,12 +110,12 @@ class RankStream(LiveStream):
         """Explain what each rank streams or collects, and when the query yields."""
         return next((part.explain() for part in self.parts.values()), "")
 
-    def grant(self, budget: float | None, timeout: float = 5.0) -> None:
+    def grant(self, budget: float | None, timeout: float = REPLY_SECONDS) -> None:
         """Grant the query a fraction of each rank's time: see `LiveStream.grant`."""
         for part in self.parts.values():
             part.grant(budget, timeout)
 
-    def close_window(self, timeout: float = 5.0) -> None:
+    def close_window(self, timeout: float = REPLY_SECONDS) -> None:
         """Raise QueryError: a window of several ranks ends on all of them."""
         raise QueryError("the windows of a stream over several ranks end where they end on all of them.", self.text)
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, Never, Protocol, TypeVar
 from looptap.client.rank_numbers import numbered
 from looptap.client.session.run_handle import RunHandle
 from looptap.client.session.session import OPEN
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol.errors import NoSuchRun
 from looptap.protocol.messages import RunInfo
 from looptap.streams.errors import LooptapError, QueryError
@@ -103,7 +104,7 @@ class Ranks(Mapping[int, R], Generic[R]):
         known = self._known()
         return tuple(rank for rank in range(self.size) if known.get(rank, False) is False)
 
-    def reach(self, rank: int, timeout: float = 5.0) -> R:
+    def reach(self, rank: int, timeout: float = REPLY_SECONDS) -> R:
         """Return the run of ``rank``, attaching to it the first time.
 
         Raises NoSuchRun where there is no agent, and what `looptap.attach` raises.
@@ -127,7 +128,7 @@ class Ranks(Mapping[int, R], Generic[R]):
             return sibling
 
     def each(
-        self, do: Callable[[R], T], ranks: str | int | Iterable[int] = ALL, timeout: float = 5.0
+        self, do: Callable[[R], T], ranks: str | int | Iterable[int] = ALL, timeout: float = REPLY_SECONDS
     ) -> dict[int, T | LooptapError]:
         """Call ``do`` with each rank's run at once; return the results or LooptapErrors.
 
@@ -179,7 +180,7 @@ class Ranks(Mapping[int, R], Generic[R]):
             hosts.setdefault(found.get(rank, f"of rank {rank}"), []).append(rank)
         return {together[0]: tuple(together) for together in hosts.values()}
 
-    def relay(self, ranks: tuple[int, ...], timeout: float = 5.0) -> R:
+    def relay(self, ranks: tuple[int, ...], timeout: float = REPLY_SECONDS) -> R:
         """Return the relay for ``ranks`` on their host, started once. Raises LinkError."""
         run = self._run()
         with self._lock:

@@ -24,6 +24,7 @@ from looptap.client.session.vitals import Vitals
 from looptap.client.session.weak_receiver import WeakReceiver
 from looptap.client.transport.base import Transport
 from looptap.client.transport.connect_errors import version_mismatch
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode, version_of
 from looptap.protocol.errors import (
@@ -73,8 +74,9 @@ class Session:
     """
 
     def __init__(
-        self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = 5.0, follow: bool = False
-    ) -> None:
+        self, transport: Transport, *, run: m.RunInfo | None = None, timeout: float = REPLY_SECONDS,
+        follow: bool = False,
+    ) -> None:  # fmt: skip
         self._state, self._reason = LIVE, ""
         self.losses = 0
         """The number of times the link was lost."""

@@ -13,6 +13,7 @@ import msgspec
 from looptap.client.session.run_handle import RunHandle
 from looptap.client.sinks.sent_stream import SentStream
 from looptap.client.streams.received import received
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionInfo
 from looptap.store.kept_scalars import HistorySpan, kept_batch, note_on
@@ -136,7 +137,7 @@ class LiveStream(SentStream, Stream):
         """Explain what the query streams or collects, and when it yields."""
         return self._explanation
 
-    def close_window(self, timeout: float = 5.0) -> None:
+    def close_window(self, timeout: float = REPLY_SECONDS) -> None:
         """Close the open window now, or at the next event; a cut one is partial.
 
         Raises NoAnswer after ``timeout`` seconds.
@@ -146,7 +147,7 @@ class LiveStream(SentStream, Stream):
         """
         self.run.session.ask(lambda request: m.CloseWindow(request, self.attach.stream), timeout)
 
-    def grant(self, budget: float | None, timeout: float = 5.0) -> None:
+    def grant(self, budget: float | None, timeout: float = REPLY_SECONDS) -> None:
         """Grant the query a fraction of the loop's time.
 
         Args:

@@ -45,7 +45,7 @@ def there(children):
 def ended(folder, children):
     """Return what each rank has written, once all have ended without error."""
     for child in children:
-        assert child.wait(60) == 0
+        assert child.wait(300) == 0
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(len(children))]
 
 
@@ -87,7 +87,7 @@ def visit(run, steps):
         soon(lambda wanted=10 * count: run.events()["batch"] >= wanted or not run.alive)
         if not run.alive or 10 * count > steps - 30:
             for death in deaths:
-                death.join(60)
+                death.join(300)
             return sum(killed)
 
 

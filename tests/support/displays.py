@@ -29,7 +29,7 @@ def display(width: int = 1000, height: int = 800) -> Iterator[str]:
         yield f":{number}"
     finally:
         server.terminate()
-        server.wait(60)
+        server.wait(300)
 
 
 def screenshot(name: str) -> np.ndarray:

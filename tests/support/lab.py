@@ -67,7 +67,7 @@ def laboratory(root, chromium, *, python=sys.executable, extra=None):
     finally:
         server.terminate()
         try:
-            server.wait(60)
+            server.wait(300)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()

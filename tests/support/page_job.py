@@ -119,7 +119,7 @@ class Job:
         """End the training and the run."""
         self.over.set()
         if self.thread.ident is not None:
-            self.thread.join(60)
+            self.thread.join(300)
         self.agent.close()
 
 

@@ -13,6 +13,7 @@ import ast
 import contextlib
 import doctest
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -36,8 +37,11 @@ from looptap.streams.stream.feed import LIVE
 
 ENDLESS = {"watch", "plot", "top", "web", "guard", "progress", "demo", "relay", "stop"}
 """Commands of looptap that end with the run, and not before."""
-PRESS_SECONDS = 5.0
+PRESS_SECONDS = 20.0
 """Until Ctrl-C is pressed again: Python drops the exception of one that comes in the callback of a weak reference."""
+PRESSES = 6
+LOST = r"(?s)Exception ignored in.*?\nKeyboardInterrupt[^\n]*"
+"""What Python prints of such an exception."""
 ENDS = {"--count", "--save"}
 """Options with which they end."""
 STORED = (
@@ -86,7 +90,7 @@ class World:
             if DIVERGING in source:
                 Job(DIVERGING).thread.start()
         self.names: dict[str, Any] = {"looptap": looptap, "torch": torch, "socket": socket, "NAME": NAME}
-        self.names["run"] = looptap.attach(NAME, wait=60)
+        self.names["run"] = looptap.attach(NAME, wait=300)
         soon(lambda: self.names["run"].events().get("epoch", 0) > 1, detail="the job trains")
         if self.job is not None:
             self.names["agent"] = self.job.agent
@@ -162,7 +166,7 @@ class World:
         if self.job.agent.stop_requested:
             self.job.close()
             self._train()
-            self.names["run"] = looptap.attach(NAME, wait=60)
+            self.names["run"] = looptap.attach(NAME, wait=300)
         elif self.names["run"].paused:
             self.names["run"].resume()
 
@@ -208,7 +212,7 @@ class World:
             assert started.poll() is None, Path("script-output").read_text()
             return any(run.name != NAME for run in looptap.runs())
 
-        soon(listed, 120, detail=f"{block.place}: its run is listed")
+        soon(listed, 300, detail=f"{block.place}: its run is listed")
 
     def closed_by_hand(self, text: str) -> None:
         """Execute a statement that shows charts; press Ctrl-C once a browser opens."""
@@ -288,14 +292,13 @@ class World:
             def enough() -> bool:
                 return endless and bool(said or any(os.path.exists(file) and os.path.getsize(file) for file in files))
 
-            soon(lambda: process.poll() is not None or enough(), 120, detail=f"{block.place}: {line}")
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGINT)
-            code = process.wait(60)
+            soon(lambda: process.poll() is not None or enough(), 300, detail=f"{block.place}: {line}")
+            code = pressed(process)
             stderr.seek(0)
             problem = stderr.read()
         assert code in (0, 130, -signal.SIGINT), f"{block.place}: {line}: exit code {code}\n{problem}"
-        assert "Traceback" not in problem, f"{block.place}: {line}\n{problem}"
+        raised = re.sub(LOST, "", problem)
+        assert "Traceback" not in raised, f"{block.place}: {line}\n{problem}"
         print(f"{block.place}: {line}: {code}", flush=True)
 
     def pending(self) -> str:
@@ -309,6 +312,17 @@ class World:
     def _read(self, process: subprocess.Popen[bytes], said: list[bytes]) -> None:
         for row in process.stdout:
             said.append(row)
+
+
+def pressed(process: Any) -> int:
+    """Press Ctrl-C until a program, the leader of its group, has ended; return its exit code."""
+    for _ in range(PRESSES):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return int(process.wait(PRESS_SECONDS))
+    raise AssertionError(f"it has not ended after {PRESSES} times Ctrl-C")
 
 
 def main() -> None:

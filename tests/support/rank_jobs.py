@@ -104,4 +104,4 @@ def started(directory, count, name="many") -> Iterator[object]:
         found = [run for run in runs(directory) if run.name == name and run.alive]
         return found[0] if found and len(found[0].members) == count and not found[0].missing else None
 
-    return soon(complete, 120, detail=f"{count} ranks announce themselves")
+    return soon(complete, 300, detail=f"{count} ranks announce themselves")

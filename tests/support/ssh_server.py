@@ -17,7 +17,7 @@ def over_ssh(port, folder):
     server = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin") or need("sshd", "SSH -L IS")
     for name in ("host", "user"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
-        subprocess.run(command, check=True, timeout=60)
+        subprocess.run(command, check=True, timeout=300)
     (folder / "authorized").write_bytes((folder / "user.pub").read_bytes())
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd of root does not start without it
@@ -40,7 +40,7 @@ def over_ssh(port, folder):
     finally:
         for process in filter(None, (tunnel, sshd)):
             process.terminate()
-            process.wait(60)
+            process.wait(300)
 
 
 def _free():

@@ -51,12 +51,12 @@ for line in sys.stdin:
     link = ZmqTransport(
         file.endpoints, file.server_public.encode(), file.client, limits=limits, still_there=still_there
     )
-    with Run(link, run=file.run, timeout=60) as run:
+    with Run(link, run=file.run, timeout=300) as run:
         own = {name: asked for name, asked in QUERIES.items() if name not in ("declared", "logged")}
         streams = {
-            name: run.stream(query, name=name, timeout=60, history=False, **how) for name, (query, how) in own.items()
+            name: run.stream(query, name=name, timeout=300, history=False, **how) for name, (query, how) in own.items()
         }
-        streams |= {name: run.stream(name, timeout=60) for name in ("declared", "logged")}
+        streams |= {name: run.stream(name, timeout=300) for name in ("declared", "logged")}
         print("attached", flush=True)
         deadline = time.monotonic() + 60
         while run.state in OPEN and time.monotonic() < deadline:

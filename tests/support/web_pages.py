@@ -25,7 +25,7 @@ from looptap.protocol.run_config import RunConfig
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf, ShelfEntry
 from looptap.visualizers.surfaces.web.web_server import WebServer
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 VIEWER = "viewer-of-a-test"
 
 

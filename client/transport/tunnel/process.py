@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TooLate
 
+from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.client.transport.tunnel.framing import (
     Heading,
     heading_of,
@@ -34,7 +35,6 @@ START_TIMEOUT_SECONDS = 30.0
 _HOST = re.compile(r"(?:[\w.%+-]+@)?(?:[\w.%-]+|\[[0-9A-Fa-f:.%\w]+\])(?::\d{1,5})?")
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
 _EXIT_GRACE_SECONDS = 0.5  # seconds in which a command may end by itself
-_SOCKET_TIMEOUT_SECONDS = 5.0  # seconds in which our own socket must have connected
 
 
 def is_remote(name: object) -> bool:
@@ -216,7 +216,7 @@ class _ProcessPipe:
             server.bind(("127.0.0.1", 0))
             endpoint, remove = f"tcp://127.0.0.1:{server.getsockname()[1]}", lambda: None
         server.listen(1)
-        server.settimeout(_SOCKET_TIMEOUT_SECONDS)
+        server.settimeout(REPLY_SECONDS)
         self._connected = True
         self._threads.append(self._thread(lambda: self._copy_to_command(server, remove)))
         return endpoint
@@ -289,5 +289,5 @@ class _ProcessPipe:
             outward(peer, self._command.stdin)
         self._command.close_stdin()
         if peer is not None:
-            self._threads[0].join(_SOCKET_TIMEOUT_SECONDS)
+            self._threads[0].join(REPLY_SECONDS)
             peer.close()
