@@ -13,13 +13,10 @@ from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.text import did_you_mean
 
 MAX_NAMED_ROWS, MAX_ROW_NAMES = 1_000, 100
-"""Types of rows that a process makes for values with names, and the most names of one."""
+"""Types of rows that a process keeps, and the most names of a row that comes from elsewhere."""
 _TAG = re.compile(r"[^\W_][\w/.:@%+-]*")
 """Valid field names: identifiers, and tags such as `train/loss`."""
 _NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")
-
-
-_known: dict[tuple[str, ...], type[Row]] = {}
 
 
 class Row(tuple[Any, ...]):
@@ -53,7 +50,7 @@ class TaggedRow(Row):
         return getattr(self, place) if isinstance(place, str) else tuple.__getitem__(self, place)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=MAX_NAMED_ROWS)
 def row_type(fields: tuple[str, ...]) -> type[Row]:
     """Return the type of rows with these names; invalid or repeated become ``_n``.
 
@@ -91,18 +88,13 @@ def row_like(kind: type, items: list[Any]) -> tuple[Any, ...]:
 def row_of(items: list[Any]) -> tuple[Any, ...]:
     """Return a row of a list of its names and then its elements. Raises ValueError.
 
-    A process makes at most `MAX_NAMED_ROWS` types of rows, so that a hostile peer cannot make more; rows beyond are
-    plain tuples.
+    One with more than `MAX_ROW_NAMES` names is a plain tuple. A process keeps `MAX_NAMED_ROWS` types of rows, those that
+    came last, so that a peer cannot fill its memory with names.
     """
     (names, *values) = items
     if not isinstance(names, list) or len(names) != len(values) or not all(isinstance(name, str) for name in names):
         raise ValueError("a row whose names do not match its elements")
-    kind = _known.get(tuple(names))
-    if kind is None:
-        if len(_known) >= MAX_NAMED_ROWS or not 0 < len(names) <= MAX_ROW_NAMES:
-            return tuple(values)
-        kind = _known[tuple(names)] = row_type(tuple(names))
-    return kind(values)
+    return row_type(tuple(names))(values) if 0 < len(names) <= MAX_ROW_NAMES else tuple(values)
 
 
 def rows(fields: Sequence[str]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -35,7 +35,7 @@ from waiting import soon
 import looptap
 from looptap.streams.stream.feed import LIVE
 
-ENDLESS = {"watch", "plot", "top", "web", "guard", "progress", "demo", "relay", "stop"}
+ENDLESS = {"watch", "plot", "top", "web", "guard", "progress", "demo", "relay"}
 """Commands of looptap that end with the run, and not before."""
 PRESS_SECONDS = 20.0
 """Until Ctrl-C is pressed again: Python drops the exception of one that comes in the callback of a weak reference."""
@@ -277,6 +277,8 @@ class World:
         if PENDING in line:
             line = line.replace(PENDING, self.pending())
         words = shlex.split(line, comments=True)
+        if words[:2] == ["looptap", "stop"]:
+            words.append("--yes")  # a person answers at the terminal
         endless = words[0] == "ssh" or (words[0] == "looptap" and words[1] in ENDLESS)
         endless = endless and not ENDS & set(words)
         plain = words[0] == "looptap" and not set(line.partition("#")[0]) & set("|>*;&")
@@ -315,7 +317,7 @@ class World:
 
 
 def pressed(process: Any) -> int:
-    """Press Ctrl-C until a program, the leader of its group, has ended; return its exit code."""
+    """Press Ctrl-C until the leader of a group has ended; return its exit code."""
     for _ in range(PRESSES):
         with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
             if process.poll() is None:
