@@ -60,7 +60,7 @@ def test_a_thread_that_returns_from_torch_late_does_not_abort_the_process(tmp_pa
         for rank in range(world)
     ]  # fmt: skip
     try:
-        texts = [child.communicate(timeout=240)[1] for child in children]
+        texts = [child.communicate(timeout=500)[1] for child in children]
     finally:
         end(children)
     assert [child.returncode for child in children] == [0] * world, texts

@@ -27,7 +27,7 @@ def outcome(folder, kind, world=3):
     command = [sys.executable, str(JOB), kind]
     children = [warm.Popen(command, env=environment(folder, rank, world, port), **pipes) for rank in range(world)]
     try:
-        texts = [child.communicate(timeout=240)[0].strip() for child in children]
+        texts = [child.communicate(timeout=500)[0].strip() for child in children]
         return [child.poll() for child in children], texts
     finally:
         end(children)

@@ -66,7 +66,7 @@ def test_ranks_that_lose_another_name_it_and_save(tmp_path):
     try:
         reached(tmp_path, 3)
         children[1].kill()
-        texts = [child.communicate(timeout=240)[0] for child in children]
+        texts = [child.communicate(timeout=500)[0] for child in children]
         assert [child.poll() for child in children] == [1, -signal.SIGKILL, 1]
     finally:
         end(children)
@@ -89,7 +89,7 @@ def test_under_torchrun_the_survivor_saves_before_the_launcher_ends_it(tmp_path)
         reached(tmp_path, 2)
         dead = json.loads((tmp_path / "rank-1.alive").read_text())["pid"]
         os.kill(dead, signal.SIGKILL)
-        _, text = launcher.communicate(timeout=240)
+        _, text = launcher.communicate(timeout=500)
     finally:
         launcher.terminate()
         launcher.wait(300)
@@ -101,7 +101,7 @@ def test_under_torchrun_the_survivor_saves_before_the_launcher_ends_it(tmp_path)
 def test_an_exception_of_one_rank_is_its_own_and_the_others_quote_it(tmp_path):
     children = job(tmp_path, 2, "fail")
     try:
-        texts = [child.communicate(timeout=240)[0] for child in children]
+        texts = [child.communicate(timeout=500)[0] for child in children]
     finally:
         end(children)
     assert texts[1].strip().endswith("ValueError: no such class: 7")
@@ -115,7 +115,7 @@ def test_a_rank_that_hangs_is_reported_as_one_whose_process_lives(tmp_path):
     try:
         reached(tmp_path, 2)
         freeze(children[1].pid)
-        text = children[0].communicate(timeout=240)[0]
+        text = children[0].communicate(timeout=500)[0]
         children[1].kill()
         children[1].communicate(timeout=300)
     finally:

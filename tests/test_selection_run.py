@@ -183,7 +183,7 @@ def test_ranks_make_equally_many_steps_on_shards_of_their_own(tmp_path):
         for rank in range(2)
     ]
     try:
-        first, second = (json.loads(child.communicate(timeout=240)[0].splitlines()[-1]) for child in children)
+        first, second = (json.loads(child.communicate(timeout=500)[0].splitlines()[-1]) for child in children)
     finally:
         for child in children:
             child.kill()

@@ -80,7 +80,7 @@ def printed(directory, command, world) -> list[str]:
         for rank in range(world)
     ]
     try:
-        texts = [child.communicate(timeout=240)[0] for child in children]
+        texts = [child.communicate(timeout=500)[0] for child in children]
         assert [child.poll() for child in children] == [0] * world
     finally:
         end(children)
