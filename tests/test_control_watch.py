@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from own_rate_job import own_rate
 from steering import SCHEDULES, done, optimizer_of
 from waiting import soon
 
 import looptap
 from looptap.agent.control.knobs.control_watch import WATCHED_EVENTS_COUNT
 from looptap.testing import pair, parts_of
-
-SCRIPT = Path(__file__).parent / "trainers" / "scripts" / "own_rate.py"
 
 
 def waiting(agent):
@@ -133,20 +130,13 @@ def set_rate():
 
 @pytest.mark.parametrize(("when", "written"), [("step", "0.001"), ("epoch", "0.002"), ("never", "")])
 def test_a_script_that_writes_its_rate_is_named_in_the_output_of_looptap_set(place, tmp_path, when, written):
-    end = tmp_path / "end"
-    command = [sys.executable, "-m", "looptap", "run", "--name", "own", str(SCRIPT), when, str(end)]
-    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) as script:
-        try:
-            soon(lambda: any(one.name == "own" for one in looptap.runs()) or script.poll() is not None)
-            outcome = set_rate()
-            if when == "step":  # the command waits a second for the next steps: on a busy machine that may be too short
-                soon(lambda: "set it to 0.001 by step" in set_rate()["warning"])
-            with looptap.attach("own") as run:
-                if when == "never":
-                    soon(lambda: run.outcome(outcome["id"]).stood >= WATCHED_EVENTS_COUNT)
-                    assert run.outcome(outcome["id"]).warning == outcome["warning"] == ""
-                else:
-                    soon(lambda: f"set it to {written} by step" in run.outcome(outcome["id"]).warning)
-        finally:
-            end.touch()
-    assert script.returncode == 0
+    with own_rate(tmp_path, when):
+        outcome = set_rate()
+        if when == "step":  # the command waits a second for the next steps: on a busy machine that may be too short
+            soon(lambda: "set it to 0.001 by step" in set_rate()["warning"])
+        with looptap.attach("own") as run:
+            if when == "never":
+                soon(lambda: run.outcome(outcome["id"]).stood >= WATCHED_EVENTS_COUNT)
+                assert run.outcome(outcome["id"]).warning == outcome["warning"] == ""
+            else:
+                soon(lambda: f"set it to {written} by step" in run.outcome(outcome["id"]).warning)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 import warm
+from own_rate_job import own_rate
 from relays import Proxy
 from training_loop import training
 from waiting import soon
@@ -211,6 +212,17 @@ def test_a_large_change_is_asked_about_and_taken_back(job):
         await until(pilot, lambda: "undo echo.factor: 1 → 2" in shown(app), "the undo")
 
     screen(scenario)
+
+
+def test_a_change_that_the_job_undoes_later_is_named_on_the_screen(place, tmp_path):
+    async def scenario(app, pilot):
+        await until(pilot, lambda: "optimizer.lr = " in shown(app), "the controls")
+        looptap.attach("own").set("optimizer.lr", 0.005)
+        await until(pilot, lambda: "own code set it to 0.001 by step" in shown(app).splitlines()[-2], "the warning")
+        await until(pilot, lambda: "optimizer.lr 0.001 → 0.005  it did not" in shown(app), "the command")
+
+    with own_rate(tmp_path, "step"):
+        screen(scenario, size=(150, 40), name="own")
 
 
 @pytest.mark.parametrize("size", [(40, 8), (80, 24), (200, 60)])

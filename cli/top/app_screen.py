@@ -134,6 +134,7 @@ class Top(App[None]):
         self._opening = False
         self._controls: list[ControlInfo] = []
         self._listed = False
+        self._said = ""
 
     def compose(self) -> ComposeResult:
         """Yield the parts from top to bottom."""
@@ -187,9 +188,11 @@ class Top(App[None]):
         """Show the state of the run."""
         if self._leaving():
             return
-        self.seen = seen = message.seen
-        lines = list(vitals(seen))
-        self.query_one("#vitals", Static).update(Text("\n").join(lines))
+        before, self.seen, seen = self.seen, message.seen, message.seen
+        for name, warning in seen.new_warnings(before) if self._listed else ():
+            if printable(warning) not in self._said:
+                self._say(f"{name}: {warning}", "bold yellow")
+        self.query_one("#vitals", Static).update(Text("\n").join(vitals(seen)))
         last = self.query_one("#commands", Static)
         last.update(commands(seen, 8 if self.size.height >= _HIGH_TERMINAL_LINES else 4, last.content_size.width))
         self._show_controls(seen)
@@ -248,7 +251,8 @@ class Top(App[None]):
         self.query_one("#head", Static).update(heading(seen))
 
     def _say(self, text: str, style: str = "") -> None:
-        self.query_one("#outcome", Static).update(Text(printable(" ".join(text.split())), style))
+        self._said = printable(" ".join(text.split()))
+        self.query_one("#outcome", Static).update(Text(self._said, style))
 
     # ------------------------------------------------------------ what is done
 

@@ -95,6 +95,12 @@ class Facts:
     problems: tuple[str, ...] = ()
     """Requests that failed, and why."""
 
+    def new_warnings(self, before: Facts) -> list[tuple[str, str]]:
+        """Return name and warning of each command that had not this one ``before``."""
+        known = {(one["id"], one["warning"]) for one in before.commands}
+        fresh = [one for one in self.commands if one["warning"] and (one["id"], one["warning"]) not in known]
+        return [(one["name"], one["warning"]) for one in fresh] if self.id == before.id else []
+
 
 class Watcher:
     """Poller of a run's state; a failed request keeps the last answer, and is noted."""

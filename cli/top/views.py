@@ -112,8 +112,11 @@ def config_text(config: RunConfig) -> Text:
 def commands(seen: Facts, most: int, width: int = 0) -> Text:
     """Return the newest commands, newest last; ``width`` puts the change first."""
     newest = seen.commands[-most:] if most > 0 else ()
-    lines = [printable(_brief(one, width) if width else line_of(one)) for one in newest]
-    return Text("\n".join(lines) or "none so far", "" if lines else "dim")
+    lines = [
+        Text(printable(_brief(one, width) if width else line_of(one)), "yellow" if one.get("warning") else "")
+        for one in newest
+    ]
+    return Text("\n").join(lines) if lines else Text("none so far", "dim")
 
 
 def _brief(record: Mapping[str, Any], width: int) -> str:
@@ -125,7 +128,7 @@ def _brief(record: Mapping[str, Any], width: int) -> str:
     left = max(4, width - len(change))
     name = name if len(name) <= left else f"…{name[1 - left :]}"
     where = f"{get('event')} {get('number')}" if get("event") else ""
-    facts = [name + change, not done and get("outcome"), where, get("error"), get("client")]
+    facts = [name + change, not done and get("outcome"), get("warning"), where, get("error"), get("client")]
     return "  ".join(str(fact) for fact in facts if fact)
 
 

@@ -205,7 +205,8 @@ def line_of(record: Mapping[str, Any]) -> str:
         done = get("outcome") == "done"
         what += f" {get('old')!r:.40} → {get('new')!r:.40}" if done else f" {get('value')!r:.40}"
     where = f"{get('event')} {get('number')}" if get("event") else "–"
-    facts = [where, what, str(get("outcome", "")), str(get("error", "")), str(get("client", ""))]
+    said = (str(get(name) or "") for name in ("outcome", "error", "client", "warning"))
+    facts = [where, what, *said]
     if get("outcome") == "pending":
         facts.append(f"id {get('id', '')}")
     return "  ".join(filter(None, facts))

@@ -194,7 +194,7 @@ class Overview(ipywidgets.VBox):  # type: ignore[misc]
                 f"{one.what} {one.name}",
                 f"{one.old!r:.40} → {one.new!r:.40}" if one.what in CHANGES else "",
                 one.client,
-                one.outcome,
+                one.warning or one.outcome,
             )
             for one in reversed(self.run.command_records()[-_MAX_COMMANDS:])
         ]

@@ -49,8 +49,9 @@ class ControlRow:
 
     def say(self) -> None:
         """Show the outcome beside the control, or the question with its answers."""
-        style = f"color:{'#b00020' if self.knob.failed else 'inherit'};line-height:1.4;padding-top:4px"
-        self.outcome.value = f'<div style="{style}">{html.escape(self.knob.outcome)}</div>'
+        color = "#b00020" if self.knob.failed or self.knob.warns else "inherit"
+        style = f"color:{color};line-height:1.4;padding-top:4px"
+        self.outcome.value = f'<div style="{style}">{html.escape(self.knob.remark)}</div>'
         self.answers.layout.display = "" if self.knob.question else "none"
 
     def describe(self) -> None:

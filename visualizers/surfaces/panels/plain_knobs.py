@@ -17,7 +17,8 @@ def plain_knob(knob: Knob) -> dict[str, Any]:
     info = knob.info
     about: dict[str, Any] = {
         "name": knob.name, "label": knob.label, "meaning": knob.meaning, "there": knob.there, "busy": knob.busy,
-        "outcome": cut(knob.outcome, _MAX_OUTCOME_CHARACTERS), "failed": knob.failed, "kind": kind_of(info),
+        "outcome": cut(knob.remark, _MAX_OUTCOME_CHARACTERS), "failed": knob.failed or knob.warns,
+        "kind": kind_of(info),
         "settled": knob.settled,
     }  # fmt: skip
     if info is None:

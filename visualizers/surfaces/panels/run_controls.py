@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from looptap.client.control.controls import CommandRecord, ControlInfo, ControlReport, question_before
+from looptap.client.control.controls import CHANGES, CommandRecord, ControlInfo, ControlReport, question_before
 from looptap.client.control.undoing import newest_of
 from looptap.client.run import Run
 from looptap.streams.control import leap
@@ -25,6 +25,7 @@ REFRESH_INTERVAL_SECONDS = 1.0
 MIN_LOG_SLIDER_RATIO = 100.0
 """A positive range whose ends differ by more than this factor has a slider of powers."""
 _OPERATOR = "operator"  # the role that may change a job
+_DONE = "done"
 UNDO, STOP = "undo", "stop"
 """Commands of each run. The second is asked about, and the first if it takes an undo back."""
 
@@ -41,6 +42,8 @@ class Knob:
     there: bool = True
     """False if the job does not offer it now."""
     outcome: str = ""
+    warning: str = ""
+    """What is known of the newest change by now, such as that the job itself has set another value since."""
     failed: bool = False
     busy: bool = False
     waiting: list[Any] = field(default_factory=list, repr=False)
@@ -63,6 +66,16 @@ class Knob:
     def settled(self) -> bool:
         """True if the value was read after all requests, and no question is open."""
         return not self.busy and not self.waiting and not self.question and self.read >= self.asked
+
+    @property
+    def warns(self) -> bool:
+        """True if its newest change has a warning, and nothing else is said of it."""
+        return bool(self.warning) and not (self.busy or self.failed or self.question)
+
+    @property
+    def remark(self) -> str:
+        """What a panel shows beside it: the warning, or the last outcome."""
+        return self.warning if self.warns else self.outcome
 
     @property
     def label(self) -> str:
@@ -93,14 +106,15 @@ class RunControls:
     def refresh(self) -> None:
         """Read the controls as they are now; waits for the reply of the run."""
         run, reason = self.run, ""
-        report, infos, begun = None, dict[str, ControlInfo](), time.monotonic()
+        report, infos, begun, records = None, dict[str, ControlInfo](), time.monotonic(), list[CommandRecord]()
         try:
             if run.role != _OPERATOR:
                 reason = "You are a viewer of this run: only an operator can change it."
             elif run.alive:
                 report = run.controls.report()
                 infos = run.controls.look(report=report)
-                self._newest = newest_of(run.command_records())
+                records = run.command_records()
+                self._newest = newest_of(records)
         except (LooptapError, TimeoutError) as error:
             reason = str(error)
         if not run.alive:
@@ -109,10 +123,15 @@ class RunControls:
         for name, (doc, call) in offered.items():
             knob = self.knobs.setdefault(name, Knob(name, _ignoring_value(call)))
             knob.doc, knob.call = doc, _ignoring_value(call)
+        changes = (one for one in records if one.what in CHANGES and one.outcome == _DONE)
+        warnings = {one.name: one.warning for one in sorted(changes, key=lambda one: one.time)}
         for name, info in infos.items():
             knob = self.knobs.setdefault(name, Knob(name, lambda value, name=name: self._set(name, value)))  # type: ignore[misc]
             knob.read, knob.info = begun, info
             knob.doc = "; ".join(filter(None, [info.doc, info.driven and f"driven by {info.driven}"]))
+            if knob.settled and knob.warning != (warning := warnings.get(name, "")):
+                knob.warning = warning
+                self._said(knob)
         for name, knob in self.knobs.items():
             knob.there = report is None or name in infos or name in offered
         self.reason = reason
@@ -159,7 +178,7 @@ class RunControls:
             knob.waiting[:] = [value]
             if knob.busy:
                 return
-            knob.busy = True
+            knob.busy, knob.warning = True, ""
         self.say(knob, "…")
         threading.Thread(target=self._work, args=(knob,), name="looptap-panel", daemon=True).start()
 

@@ -277,7 +277,7 @@ class KnobRow:
     def update(self) -> bool:
         """Show the value, also one that another client set; return whether that changed."""
         knob = self.knob
-        now = (knob.value, knob.outcome, knob.failed, knob.busy, knob.question, self.controls.reason, knob.there)
+        now = (knob.value, knob.remark, knob.failed, knob.busy, knob.question, self.controls.reason, knob.there)
         if now == self._drawn:
             return False
         self._drawn = now
@@ -289,8 +289,8 @@ class KnobRow:
         if self.title is not None:
             self.title.set_text(question.pop(0) if len(question) > 1 else cut(shown(knob.label), letters))
         self.outcome.set(
-            text=cut(" ".join(question) or shown(dead or knob.outcome or meaning), letters),
-            color=theme.warning if knob.failed or knob.question else theme.muted,
+            text=cut(" ".join(question) or shown(dead or knob.remark or meaning), letters),
+            color=theme.warning if knob.failed or knob.question or knob.warns else theme.muted,
         )
         self._ask(bool(knob.question and not dead))
         self.widget.active = not dead and not knob.question

@@ -258,7 +258,8 @@ def _command(one: Any, client: str) -> list[str]:
     change = (
         "" if one.new is None else f"{one.old!r:.40} → {one.new!r:.40}" if one.old is not None else f"{one.new!r:.40}"
     )
-    return [time.strftime("%H:%M:%S", time.localtime(when)), f"{one.what} {name}".strip(), change, client, one.outcome]
+    outcome = getattr(one, "warning", "") or one.outcome
+    return [time.strftime("%H:%M:%S", time.localtime(when)), f"{one.what} {name}".strip(), change, client, outcome]
 
 
 def _finite(number: float) -> float:
