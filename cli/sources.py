@@ -16,6 +16,7 @@ from looptap.client.directory.select import path_of
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.run import Run
 from looptap.client.transport.tunnel.process import is_remote
+from looptap.protocol.errors import NoDirectory, NoSuchRun, RunEnded
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
 from looptap.store.layout.run_path import SUFFIX
@@ -35,11 +36,14 @@ FIRST_VALUE_TIMEOUT_SECONDS = 1.0
 """Seconds to wait for the first value of a query that stays in the job."""
 FIRST_NUMBERS_TIMEOUT_SECONDS = 2.0
 """Seconds to wait for the first numbers of a job that declares no stream."""
+WAIT_HINT = (
+    "If you have just started it, add --wait 1m: under `looptap run` a script can be watched from its first update on."
+)
 _POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks of a run or stream that has just started
 
 
 def source(
-    name: str, *, follow: bool = False, wait: float | None = None, queries: Sequence[str] = (),
+    name: str, *, follow: bool = False, wait: float | None = 0.0, queries: Sequence[str] = (),
     seconds: float = math.inf,
 ) -> Run | StoredRun:  # fmt: skip
     """Open the stored run (or TensorBoard events) at ``name``, else attach to it."""
@@ -49,16 +53,22 @@ def source(
 
 
 def attached(
-    name: str, follow: bool, queries: Sequence[str] = (), seconds: float = math.inf, wait: float | None = None
+    name: str, follow: bool, queries: Sequence[str] = (), seconds: float = math.inf, wait: float | None = 0.0
 ) -> Run:
     """Attach to the live run ``name``; wait for one that has not started yet.
 
-    The wait takes ``wait`` seconds at most; without it, ``seconds`` with ``follow`` and none otherwise. ``queries`` are
-    the coming ones: where one is a name, a run that has just started may be about to declare it.
+    The wait takes ``wait`` seconds at most; with None, which is an option not given, ``seconds`` with ``follow``, and
+    none otherwise: then the error names the option. ``queries`` are the coming ones: where one is a name, a run that
+    has just started may be about to declare it.
     """
     patience = wait if wait is not None else seconds if follow else 0.0
     if not patience or not comes(name):
-        return attach(name, follow=follow)
+        try:
+            return attach(name, follow=follow)
+        except (NoSuchRun, RunEnded, NoDirectory) as error:
+            if wait is not None or not comes(name):
+                raise
+            raise type(error)(f"{error}\n{WAIT_HINT}") from None
     began, pause = time.monotonic(), LOOK_AFAR_SECONDS if is_remote(name) else POLL_INTERVAL_SECONDS
     run = wait_for_run(lambda: resolve(name).attach(follow=follow), patience, _say, follow=follow, pause=pause)
     if time.monotonic() - began >= POLL_INTERVAL_SECONDS:

@@ -175,6 +175,7 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
         (["plot", "small", "loss", "--budget", "0"], 1, "--budget 0.0 must be a fraction of the loop's time"),
         (["top", "small", "loss", "--budget", "nan"], 1, "--budget nan must be a fraction of the loop's time"),
         (["watch", "missing", "loss"], 1, "No run matches 'missing'; alive: small-"),
+        (["watch", "missing", "loss"], 1, "\nIf you have just started it, add --wait 1m: "),
         (["watch", "small", "foo(loss)"], 1, "unknown function 'foo'.\n    foo(loss)\n    ^\n"),
         (["watch", "small", "loss", "--every", "0"], 1, "--every 0 must be a whole number of events, 1 or more."),
         (["call", "small", "loss +"], 1, "this is not a Python expression"),

@@ -67,7 +67,7 @@ SAME_WORDS = 12
 OTHERWISE = {
     "--json": "what is printed", "--on": "a query, or a command", "--name": "a stream, a run, or an observable",
     "--id": "a command, or a share", "--ranks": "one or several are asked, or all obey", "--timeout": "for all values",
-    "--count": "values, or reports", "--throttle": "values, or reports", "--output": "which file",
+    "--count": "values, reports, or values of a picture", "--throttle": "values, or reports", "--output": "which file",
     "--rows": "lines, or charts", "--save": "which picture", "--after": "around an event, or for a picture",
 }  # fmt: skip
 """Options whose help differs between commands, and by what."""

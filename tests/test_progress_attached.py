@@ -239,6 +239,11 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
         assert low < median < high
         assert 0 < report["fraction"] < 1
         assert report["run"].startswith("shown-")
+        code, shown = looptap_progress("--timeout", "0.5", "--throttle", "0.05")
+        assert (code, shown.err) == (0, "")
+        code, shown = looptap_progress("--count", "9999", "--timeout", "0.1")
+        assert code == 1
+        assert " of 9,999 reports of shown-" in shown.err
         assert looptap_progress("--name", "nothing", "--throttle", "0")[1].err.count("agent.expose(progress=") == 1
         code, shown = looptap_progress("--name", "other", "--throttle", "0")
         assert code == 1

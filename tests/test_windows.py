@@ -253,6 +253,14 @@ def test_charts_are_saved_without_a_window(job, here, bare, tmp_path):
     code, _, err = here("plot", "small", "step", "--on", "never", "--save", str(path), "--after", "0.1")
     assert code == 1
     assert "No value of 'step' came within 0.1 s" in err
+    code, out, err = here("plot", "small", "loss", "step ** 2", "--save", str(path), "--count", "3")
+    assert (code, err) == (0, "")
+    assert int(out.split()[0].replace(",", "")) >= 6
+    code, _, err = here("plot", "small", "step", "--save", str(path), "--count", "1000000", "--after", "0.1")
+    assert code == 1
+    assert "of 1,000,000 values of 'step' came within 0.1 s." in err
+    code, _, err = here("plot", "small", "step", "--count", "3")
+    assert (code, "--count is for --save" in err) == (2, True)
     code, _, err = here("plot", "small", "loss", "--chart", "pizza", "--save", str(path))
     assert code == 2
     assert "pizza" in err

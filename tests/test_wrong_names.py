@@ -7,6 +7,7 @@ import re
 import pytest
 
 import looptap
+from looptap.agent.agent import name_events
 from looptap.testing import pair, parts_of
 
 
@@ -81,6 +82,17 @@ def test_a_function_that_reads_a_field_of_another_event_hears_of_that_event(job)
     stream = run.stream(lambda e: e.error)
     agent.emit("batch", step=12, loss=0.5, x=[1])
     assert "'epoch' events have it: on='epoch'" in stream.traceback
+
+
+def test_an_event_that_has_a_second_name_is_meant_by_it():
+    agent, run = pair("second", history=True)
+    name_events(agent, "batch", "step")
+    for _ in range(12):
+        agent.emit("step", loss=0.5)
+    assert run.stream("loss", on="batch").on == "step"
+    with pytest.raises(looptap.QueryError, match="no 'step' event has had an observable 'los'"):
+        run.stream("los", on="batch")
+    agent.close()
 
 
 def test_a_missing_type_of_event_is_reported_with_those_that_exist(job):

@@ -131,11 +131,11 @@ class QueryRegistry:
         sources = self._sources
         carried = {} if sources.looks is None else sources.looks.names
         known = {*builtins.names(), *sources.exposed, *sources.machine, *BUILT_IN, *MACHINE}
-        for code in filter(None, (attach.code, attach.when)):
-            if code.text:
-                read = observables_read(code.text, known)
-                count = sources.counts().get(attach.on, 0)
-                check_names(read, code.text, attach.on, count, carried, tuple(sources.exposed))
+        source = sources.by_name.get(attach.on)
+        on = attach.on if source is None else source.origin.name  # never a second name
+        count = sources.counts().get(on, 0)
+        for text in filter(None, (attach.code.text, attach.when.text if attach.when else "")):
+            check_names(observables_read(text, known), text, on, count, carried, tuple(sources.exposed))
 
     def derived(
         self, source: AttachedQuery, of: str, code: str | Callable[..., Any], sink: ValueSink, *, name: str,

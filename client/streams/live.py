@@ -205,8 +205,7 @@ class LiveStream(SentStream, Stream):
         else:
             self.attach = msgspec.structs.replace(self.attach, named=False, history=False)
             self._begin_with_history(info)
-            if self.attach.of or self.attach.of_stream:
-                self.on = info.on
+            self.on = info.on or self.on  # an event may have a second name
         self._explanation, self._panel_charts = info.explain, info.panel
         if info.fields is not None:
             self.feed.set_fields(info.fields)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from looptap.cli import completion
 from looptap.cli.formats import several
@@ -20,7 +20,6 @@ from looptap.cli.options import (
     On,
     Place,
     Ranks,
-    TimeSpan,
     Wait,
     WindowSize,
     query_arguments,
@@ -35,6 +34,7 @@ from looptap.visualizers.plot import Plot
 
 POLL_INTERVAL_SECONDS = 0.05
 """Seconds between two checks while waiting for values."""
+_COLLECT_SECONDS = 5.0  # unless an option says how long
 
 
 def main(
@@ -89,8 +89,18 @@ def main(
         str, Option(metavar="FILE", help="Open nothing; write the charts to FILE: .png, .svg, .pdf or .html.")
     ] = "",
     after: Annotated[
-        float, Option(metavar="TIME", parser=time_of, help="With --save: how long to collect values, such as 10s.")
-    ] = TimeSpan(5),
+        float | None,
+        Option(
+            metavar="TIME", parser=time_of, show_default="5 s, or no limit with --count",
+            help="With --save: how long to collect values, such as 10s.",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=1, show_default=False, help="With --save: end as soon as each stream has N values."
+        ),
+    ] = None,
     follow: Follow = False,
     wait: Wait = None,
 ) -> int:
@@ -105,6 +115,7 @@ def main(
       looptap plot digits-cnn "step, loss" --ranks all
       looptap plot looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
       looptap plot digits-cnn loss --save loss.png --after 10s
+      looptap plot digits-cnn "step, loss" --save loss.png --count 500
 
     The kind of chart follows from the first value; --chart names another. Keys: space pauses the pictures, s saves
     them here, l, e, x and c change axes, smoothing, x and outliers, k shows the knobs of the job, the arrows and End
@@ -118,6 +129,8 @@ def main(
 
     how = query_arguments(on, window, every, budget, ranks, combine, of)
     look: dict[str, Any] = {"chart": chart, "x": x, "rows": rows, "smooth": smooth, "clip": clip}
+    if count is not None and not save:
+        raise BadParameter("--count is for --save; a live chart takes values until you close it.")
     look["log"] = {"": None, "none": ""}.get(log, log)
     with source(run, follow=follow, wait=wait) as job:
         streams = streams_of(job, queries or [], how)
@@ -129,7 +142,7 @@ def main(
             complain(str(error))
             return MISTYPED
         if save:
-            return _save(charts, streams, save, after)
+            return _save(charts, streams, save, after, count)
         try:
             show(charts, place=place, block=True, report=lambda text: print(f"looptap: {text}", file=sys.stderr))
         except (NoPlace, ValueError) as error:
@@ -139,15 +152,24 @@ def main(
     return DONE
 
 
-def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float) -> int:
-    """Write a chart of the values of ``after`` seconds to a file."""
-    poll_until(lambda: not charts.live, POLL_INTERVAL_SECONDS, after)
+def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | None, count: int | None) -> int:
+    """Write a chart to a file, after a time or when each stream has its values."""
+    limit = _COLLECT_SECONDS if after is None and count is None else after
+
+    def over() -> bool:
+        return not charts.live or (count is not None and all(stream.arrived >= count for stream in streams))
+
+    in_time = poll_until(over, POLL_INTERVAL_SECONDS, limit)
     charts.pull()
     if not any(stream.arrived for stream in streams):
-        return complain(f"No value of {streams[0].name!r} came within {after:g} s, and nothing was saved.")
+        why = "came" if in_time else f"came within {limit:g} s"
+        return complain(f"No value of {streams[0].name!r} {why}, and nothing was saved.")
     try:
         charts.save(path)
     except (ValueError, ImportError) as error:
         return complain(str(error))
     print(f"{several(sum(stream.arrived for stream in streams), 'value')} drawn; saved: {path}")
-    return DONE
+    if count is None or in_time:
+        return DONE
+    late = min(streams, key=lambda stream: stream.arrived)
+    return complain(f"{late.arrived:,} of {several(count, 'value')} of {late.name!r} came within {limit:g} s.")

@@ -14,7 +14,7 @@ from typer import Option
 
 from looptap.cli.commands.watching.bar_guess import bar_reports
 from looptap.cli.commands.watching.guess import Guess, GuessedReports, counted
-from looptap.cli.formats import json_of, printable
+from looptap.cli.formats import json_of, printable, several
 from looptap.cli.options import RunName, TimeSpan, Wait, time_of
 from looptap.cli.output import DONE, complain
 from looptap.cli.sources import attached
@@ -48,6 +48,13 @@ def main(
         Option("--throttle", metavar="TIME", parser=time_of, help="Show at most one report in that time, such as 30s."),
     ] = TimeSpan(1),
     count: Annotated[int | None, Option("--count", metavar="N", min=1, help="End after N reports.")] = None,
+    timeout: Annotated[
+        float | None,
+        Option(
+            metavar="TIME", parser=time_of, show_default=False,
+            help="End after that time, such as 5m; it is an error if not all reports came by then.",
+        ),
+    ] = None,
     wait: Wait = None,
     as_json: Annotated[bool, Option("--json", help="Print a JSON object on a line for each report.")] = False,
 ) -> int:
@@ -68,10 +75,12 @@ def main(
     An object of --json has fraction, over, elapsed, remaining and stop_at (each median, low, high), epoch, steps,
     speeds in instances a second, costs in instances, overhead, note, and the run. What is not known is null.
     """
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     with attached(run, follow=False, wait=wait) as job:
         stream = _guessed(job, name, every) or reports(job, name, on, every)
         try:
-            return _follow(job, stream, name, count, as_json, every)
+            wrong = _follow(job, stream, name, count, as_json, every, deadline)
+            return complain(wrong) if wrong else DONE  # printed below the final bar
         except KeyboardInterrupt:
             return DONE
         except BrokenPipeError:  # the reader of the pipe has ended
@@ -87,18 +96,18 @@ def _guessed(run: Run, name: str, every: float) -> Guess | None:
     return bar_reports(run, every) if what is None else GuessedReports(run, what, every)
 
 
-def _follow(run: Run, stream: Reports, name: str, count: int | None, as_json: bool, every: float) -> int:
-    view = None
+def _follow(
+    run: Run, stream: Reports, name: str, count: int | None, as_json: bool, every: float, deadline: float
+) -> str:
+    """Show reports on a terminal or as lines; return what went wrong, if anything."""
     if not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         from rich.console import Console
         from rich.live import Live
 
         view = ProgressView(run.id)
         with Live(view, console=Console(highlight=False), refresh_per_second=4):
-            wrong = _looked(run, stream, name, count, as_json, every, view)
-    else:
-        wrong = _looked(run, stream, name, count, as_json, every, view)
-    return complain(wrong) if wrong else DONE  # printed below the final bar
+            return _looked(run, stream, name, count, as_json, every, deadline, view)
+    return _looked(run, stream, name, count, as_json, every, deadline, None)
 
 
 def _looked(
@@ -108,6 +117,7 @@ def _looked(
     count: int | None,
     as_json: bool,
     every: float,
+    deadline: float,
     view: ProgressView | None,
 ) -> str:
     """Show reports until the run ends; return what went wrong, if anything."""
@@ -139,6 +149,10 @@ def _looked(
             return ""
         if stream.error_count or stream.traceback:
             return _nothing(run, name, stream)
+        if time.monotonic() > deadline:
+            wanted = "No report" if count is None else f"{looks:,} of {several(count, 'report')}"
+            why = f"; {still}" if (still := _still(run)) else ""
+            return "" if looks and count is None else f"{wanted} of {run.id} came in time{why}."
         still, before = _still(run), still
         if view is not None:
             view.still = still
