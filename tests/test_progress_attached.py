@@ -128,6 +128,36 @@ class Heard(LoopObserver):
         assert not self.broken
 
 
+class Doubled:
+    """Ten batches times a factor that clients set."""
+
+    factor = looptap.Control(int, default=1, minimum=1, maximum=8, doc="how often a batch is used")
+
+    def __len__(self):
+        return 10 * self.factor
+
+    def __iter__(self):
+        return iter(range(len(self)))
+
+
+def test_a_factor_that_a_client_sets_is_seen_at_the_next_event():
+    agent, run = pair("echoed", may_pause=30.0)
+    clock, loader = Clock(), Doubled()
+    progress = Progress(loader, epochs=100, clock=clock)
+    agent.expose(progress=progress, echo=loader)
+    left = run.stream("progress.train_cost", on="batch")
+    for number, _ in enumerate(progress.train(loader)):
+        clock.now += 0.5 if number < 6 else 0.001  # first until the speed is known, then less than an estimate holds
+        if number == 8:
+            with pytest.raises(looptap.CommandPending):
+                run.set("echo.factor", 3, timeout=0)
+        agent.emit("batch")
+        if number == 8:
+            break
+    assert left.values[-1] == pytest.approx(3 * left.values[-2], rel=0.05)
+    agent.close()
+
+
 def test_two_agents_in_one_process_notify_their_own_progress_only():
     jobs = []
     for name in ("one", "other"):

@@ -88,8 +88,8 @@ def row_like(kind: type, items: list[Any]) -> tuple[Any, ...]:
 def row_of(items: list[Any]) -> tuple[Any, ...]:
     """Return a row of a list of its names and then its elements. Raises ValueError.
 
-    One with more than `MAX_ROW_NAMES` names is a plain tuple. A process keeps `MAX_NAMED_ROWS` types of rows, those that
-    came last, so that a peer cannot fill its memory with names.
+    One with more than `MAX_ROW_NAMES` names is a plain tuple. A process keeps `MAX_NAMED_ROWS` types of rows, those
+    that came last, so that a peer cannot fill its memory with names.
     """
     (names, *values) = items
     if not isinstance(names, list) or len(names) != len(values) or not all(isinstance(name, str) for name in names):

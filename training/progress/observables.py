@@ -60,10 +60,12 @@ class ProgressObservables(Noted, LoopObserver):
         self._before = 0.0  # seconds of earlier processes
         self._spent = self._shown = self._peak = 0.0
         self._over = False
+        self._until = -math.inf  # by the clock, until when the estimate holds
 
     def on_command(self) -> None:
         """Expect another speed after a client's command. Called by the exposing agent."""
         self._watch.commands += 1
+        self._until = -math.inf
 
     def on_pause(self, seconds: float) -> None:
         """Leave a pause of ``seconds`` out of all speeds. Called by the exposing agent."""

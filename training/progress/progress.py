@@ -121,7 +121,7 @@ class Progress(ProgressObservables):
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._estimate: Estimate | None = None
-        self._until, self._booked, self._point_at = -math.inf, 0.0, 0.0  # by the clock, until when the estimate holds
+        self._booked = self._point_at = 0.0
         self._ready = True
         if insert is not None:
             if not isinstance(insert, Inserting):
