@@ -1,4 +1,4 @@
-"""A change that the job undoes later is reported beside the control, in each panel."""
+"""A change that the job undoes later is reported in each panel."""
 
 from __future__ import annotations
 
