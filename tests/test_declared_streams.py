@@ -45,6 +45,29 @@ def test_a_reader_gets_the_history_and_then_what_comes_with_the_numbers_of_the_s
     assert late.latest.loss == 0.125
 
 
+@pytest.mark.parametrize("pending", [1, 40])
+def test_a_new_reader_of_a_full_history_has_no_gap_where_values_come_before_it_could_take_the_oldest(pending):
+    job = pair(manual=True)
+    agent, run = job
+    agent.stream("loss", "step, loss", history=100)
+    for evaluator in (parts_of(agent).sources.evaluator, parts_of(agent).sources.unobserved):
+        evaluator.max_pending = pending
+    for step in range(1, 251):
+        agent.emit("batch", step=step, loss=0.5)
+    reader = run.stream("loss")
+    retained = parts_of(agent).queues.retained
+    for step in range(251, 331):
+        agent.emit("batch", step=step, loss=0.5)
+    job.deliver()
+    assert (reader.gaps, reader.dropped) == ([], 0)
+    assert [(r.number, r.value.step) for r in reader.records] == [(n, n) for n in range(151, 331)]
+    assert retained > parts_of(agent).queues.retained == 0  # while they were kept they counted
+    reader = run.stream("loss")
+    reader.close()
+    job.deliver()
+    assert parts_of(agent).queues.retained == 0
+
+
 def test_a_declared_reduction_keeps_its_windows_and_its_partial_flags():
     agent, run = pair()
     agent.emit("batch", loss=9.0)

@@ -216,6 +216,19 @@ def test_the_end_of_a_group_reaches_the_end_of_a_chain():
     assert flags(last) == [(5.0, 2, False), (5.0, 4, False)]
 
 
+@pytest.mark.parametrize("pending", [1, 100])
+def test_the_end_of_the_run_closes_its_window_behind_the_last_events(pending):
+    agent, run = job = pair(manual=True)
+    for evaluator in (parts_of(agent).sources.evaluator, parts_of(agent).sources.unobserved):
+        evaluator.max_pending = pending
+    agent.stream("fives", "mean(e.loss for e in events)", window=5)
+    threes = run.stream("mean(v for v in values)", of="fives", window=3)
+    emit(agent, map(float, range(20)))
+    agent.close()
+    job.deliver()
+    assert flags(threes) == [(7.0, 15, False), (17.0, 20, True)]
+
+
 def test_it_ends_with_its_source_and_says_why():
     agent, run = pair()
     mine = run.stream("loss", on="batch")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 from typing import Any
 
 from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, Item, ValueBatch, ValueBlock, leading
@@ -28,6 +28,8 @@ BLOCK_OVERHEAD_BYTES, COLUMN_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES = 768, 512, 24
 _MIN_BLOCKS = 8  # a block takes at most this part of the bytes of a history
 MAX_SHARED_BATCHES, MAX_SHARED_BATCH_BYTES = 2, 1_048_576
 """Batches that one reader was given and that are kept for the others, and the bytes of the largest."""
+MAX_OLDEST_VALUES, MAX_OLDEST_BYTES = 4096, 1_048_576
+"""Values, and their bytes, that stay with a new reader of a full history until it has taken them."""
 
 
 class History:
@@ -70,12 +72,12 @@ class HistoryBuffer:
     """The newest values of one stream; they wake the I/O thread only for a reader."""
 
     __slots__ = (
-        "_announced", "_given", "_history", "_made", "capacity", "first", "held", "inboxes", "number", "readers",
+        "_announced", "_given", "_made", "capacity", "first", "held", "history", "inboxes", "number", "readers",
         "slots",
     )  # fmt: skip
 
     def __init__(self, history: History, capacity: int, after: int) -> None:
-        self._history, self.capacity = history, capacity
+        self.history, self.capacity = history, capacity
         self.slots: list[Item | ValueBlock | None] = [None] * capacity  # a block is in the slot of each of its values
         self._made = after  # values so far; `number` follows once the value is in its place
         self.number = after
@@ -98,7 +100,7 @@ class HistoryBuffer:
 
     def put(self, event: int, time: float, value: Any, size: int) -> None:
         """Append the next value in place of the oldest one. Loop thread."""
-        history, capacity = self._history, self.capacity
+        history, capacity = self.history, self.capacity
         with history.lock:
             number, growth = self._made + 1, size + ITEM_OVERHEAD_BYTES
             place, full = number % capacity, number - self.first >= capacity
@@ -125,11 +127,11 @@ class HistoryBuffer:
                 self.put(*one, size)
             return
         columns = as_columns(values) if count >= MIN_BLOCK_VALUES else None
-        if columns is not None and block_bytes(columns) > self._history.each // _MIN_BLOCKS:
+        if columns is not None and block_bytes(columns) > self.history.each // _MIN_BLOCKS:
             for half in (slice(count // 2), slice(count // 2, count)):
                 self.put_all(events[half], times[half], columns[half], size)
             return
-        with self._history.lock:
+        with self.history.lock:
             first = self._made + 1
             if columns is None:
                 numbers = range(first, first + count)
@@ -146,7 +148,7 @@ class HistoryBuffer:
 
     def _replace(self, entries: list[Any], growth: int) -> None:
         """Put the next values in the place of the oldest ones, under the lock."""
-        history, slots, count = self._history, self.slots, len(entries)
+        history, slots, count = self.history, self.slots, len(entries)
         first = self._made + 1
         start = first % self.capacity
         end = min(start + count, self.capacity)
@@ -182,7 +184,7 @@ class HistoryBuffer:
     def lose(self, count: int = 1) -> None:
         """Skip numbers of values that will never exist; readers see a gap."""
         for _ in range(count):
-            with self._history.lock:
+            with self.history.lock:
                 number = self._made + 1
                 full = number - self.first >= self.capacity
                 freed = self._freed(self.first, self.first) if full else 0
@@ -191,18 +193,18 @@ class HistoryBuffer:
                 self.slots[number % self.capacity] = None
                 self.number = number
                 self.held -= freed
-                self._history.held_bytes -= freed
+                self.history.held_bytes -= freed
         if self.readers:
             self._wake_readers(self.number)
 
     def notify(self) -> None:
         """Wake the I/O thread, even without readers: the query's state has changed."""
-        queues = self._history.queues
+        queues = self.history.queues
         queues.changed = True
         queues.announce(self)
 
     def _wake_readers(self, number: int) -> None:
-        queues = self._history.queues
+        queues = self.history.queues
         if self not in queues.ready:
             self._announced = number
             queues.announce(self)
@@ -220,7 +222,7 @@ class HistoryBuffer:
             self.slots[number % self.capacity] = None
         self.first = last + 1
         self.held -= freed
-        self._history.held_bytes -= freed
+        self.history.held_bytes -= freed
 
     # ------------------------------------------------------------ the readers' end
 
@@ -279,6 +281,8 @@ class Cursor:
         self.position = max(min(above, buffer.number), held_above)
         self.dropped = max(0, held_above - above) if above else 0
         self._end: int | None = None
+        self._oldest: list[Item | ValueBlock] = []  # values to come that the history may give up meanwhile
+        self._oldest_bytes = 0
         buffer.readers += 1
 
     @property
@@ -294,7 +298,7 @@ class Cursor:
         given = self.buffer.given(self.position)
         if given is not None and given.numbers[-1] <= upto:
             return given
-        items = self.buffer.entries(self.position, count, upto)
+        items = self._oldest or self.buffer.entries(self.position, count, upto)
         while not items and self.position < upto:  # overtaken while he read, or none of them was ever there
             self._skip(min(upto, max(self.position + count, self.buffer.first - 1)))
             items = self.buffer.entries(self.position, count, upto)
@@ -306,6 +310,24 @@ class Cursor:
     def take(self, columns: ValueBatch) -> None:
         """Remove the values that `peek` returned."""
         self.position = columns.numbers[-1]
+        if self._oldest:
+            self._keep([part for one in self._oldest if (part := _above(one, self.position)) is not None])
+
+    def hold_oldest(self) -> None:
+        """Keep the oldest values if new ones are about to take their place.
+
+        A reader of a fast loop would else have lost the first ones before it could take them.
+        """
+        buffer = self.buffer
+        if buffer.first > 1:
+            found = buffer.entries(self.position, MAX_OLDEST_VALUES, buffer.number)
+            sizes = accumulate(map(_entry_bytes, found))
+            self._keep([one for one, size in zip(found, sizes, strict=True) if size <= MAX_OLDEST_BYTES])
+
+    def _keep(self, oldest: list[Item | ValueBlock]) -> None:
+        size = sum(map(_entry_bytes, oldest))
+        self.buffer.history.queues.retained += size - self._oldest_bytes
+        self._oldest, self._oldest_bytes = oldest, size
 
     def stop(self, *, at_once: bool = False) -> None:
         """End after the newest value; with ``at_once``, at the present position."""
@@ -313,6 +335,7 @@ class Cursor:
 
     def leave(self) -> bool:
         """Stop being a reader; return True if none is left."""
+        self._keep([])
         self.buffer.readers -= 1
         return not self.buffer.readers
 
@@ -331,6 +354,18 @@ class Cursor:
 
 def _item_bytes(item: Item) -> int:
     return item[4] + ITEM_OVERHEAD_BYTES
+
+
+def _entry_bytes(entry: Item | ValueBlock) -> int:
+    return _item_bytes(entry) if isinstance(entry, tuple) else block_bytes(entry.values)
+
+
+def _above(entry: Item | ValueBlock, number: int) -> Item | ValueBlock | None:
+    """Return what comes after ``number`` of a value or block; None if nothing does."""
+    if isinstance(entry, tuple):
+        return entry if entry[0] > number else None
+    start = max(0, number + 1 - entry.first)
+    return entry.part(start, len(entry)) if start < len(entry) else None
 
 
 def block_bytes(columns: Any) -> int:

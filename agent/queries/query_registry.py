@@ -283,6 +283,7 @@ class QueryRegistry:
 
     def close_windows(self, now: float) -> None:
         """End the windows that no group ends, since the run ends. Loop thread."""
+        self._sources.drain()  # the last events may still wait
         for query in self.chained:
             query.catch_up(later=False)
             if query.follows_groups or query.pipeline.mapped or not query.events:

@@ -191,6 +191,8 @@ class SubscriptionManager:
         """Subscribe the client to a declared stream, after the number it has reached."""
         self._sources.unobserved.drain()
         reader, query, pipeline = Cursor(declared.buffer, ask.above), declared.query, declared.query.pipeline
+        if not ask.above:
+            reader.hold_oldest()
         low_latency = ask.latency == "low" and not client.viewer
         self._exporter.add(Subscription(ask.stream, client, query, reader, declared=True, low_latency=low_latency))
         self._queries.schedule_command(query)
