@@ -259,6 +259,18 @@ def test_a_flight_recorder_at_rest_makes_no_object_for_most_events(monkeypatch):
     assert len(pushed) < 90  # the first ones, and the piece in which it fires
 
 
+@pytest.mark.parametrize(("query", "window"), [
+    ("mean(1 / e.b for e in events)", looptap.sliding(3)), ("mean(e.a for e in events if e.a > 1)", 1),
+    ("mean(e.a for e in events)[0]", 2),
+])  # fmt: skip
+@pytest.mark.parametrize("pieces", [40, 250])
+def test_a_hundred_errors_in_a_row_end_a_reduction_amid_a_piece(query, window, pieces):
+    events = [(0.5, 0)] * 250
+    (found,) = run_of([(query, {"window": window})], events, {201}, pieces)
+    assert [found] == run_of([(query, {"window": window})], events, {201}, 1)
+    assert (found[1][1], found[1][3]) == (100, "failed")
+
+
 def test_a_filter_counts_the_events_that_it_leaves_out():
     job = pair(manual=True)
     agent, run = job

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 import operator
+import pickle
 import random
 import statistics
 from fractions import Fraction
@@ -358,6 +359,30 @@ def test_one_number_has_no_standard_deviation():
         reduced("stdev", [1.0])
     with pytest.raises(statistics.StatisticsError, match="at least two data points"):
         stdev([1.0])
+
+
+@given(cut=splits)
+def test_all_nans_are_one_key_whichever_objects_they_are_and_from_whichever_process(cut):
+    nans = [math.nan, float("nan"), np.float64("nan"), torch.tensor(math.nan), math.inf - math.inf, 1.0]
+    for name, args, pairs in (("Counter", (), False), ("set", (), False), ("group_by", (len,), True)):
+        items = [(nan, 0) for nan in nans] if pairs else nans
+        found, sent = reduced(name, items, *args, cut=cut), REDUCERS[name].create(*args)
+        sent.load_state(pickled(part := filled(name, items, *args)))
+        part.merge(sent)
+        assert len(found) == len(part.result()) == 2
+        assert pairs is False or sorted(found.values()) == [1, 5]
+        assert pairs is False or sorted(part.result().values()) == [2, 10]
+
+
+def filled(name, items, *args):
+    reducer = REDUCERS[name].create(*args)
+    for item in items:
+        reducer.add(item)
+    return reducer
+
+
+def pickled(reducer):
+    return pickle.loads(pickle.dumps(reducer.state()))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

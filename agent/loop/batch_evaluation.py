@@ -145,7 +145,7 @@ class BatchEvaluation(QueryStatus):
         self, pipeline: Reducing, parts: Sequence[BatchItems], events: EventBatch, start: int, stop: int
     ) -> None:
         sink = self.sink
-        while start < stop:
+        while start < stop and self.state == "live":
             end = pipeline.reach(events.times, start, stop)
             at = start if isinstance(pipeline.window, Seconds) else end - 1  # where a window may end
             number, now = events.numbers[at], events.times[at]
@@ -168,6 +168,8 @@ class BatchEvaluation(QueryStatus):
     def _reduce(self, event: Event, number: int, now: float, began: int) -> None:
         """Do what `evaluate` does, for a reduction in mid-batch. Raises its errors."""
         self.seen = number
+        if self.state != "live":
+            return
         self.events += 1
         sink = self.sink
         before = sink.number

@@ -169,7 +169,7 @@ class Distinct(Collector):
         """Keep the item if it is new."""
         items = self._items
         before = len(items)
-        items.add(item if type(item) is float else as_key(item, self.name))
+        items.add(item if type(item) is float and item == item else as_key(item, self.name))
         if len(items) > before:
             self._bytes += 96 if type(item) is float else size_of(item) + 64
             if before >= self._max_items or self._bytes > self._max_bytes:
@@ -314,7 +314,7 @@ class Counting(Collector):
         self._passed = self._passed or other._passed
         self.other += other.other
         for item, times in other._items.items():
-            self._add(item, times)
+            self._add(as_key(item, self.name), times)
 
 
 _SIZED = (list, tuple, dict, set, str, bytes)

@@ -239,6 +239,7 @@ class GroupBy:
             self._give_up(other._passed or "keys")
             return
         for key, group in other._groups.items():
+            key = as_key(key, "group_by")
             mine = self._groups.get(key) or self._open(key)
             if mine is None:
                 return

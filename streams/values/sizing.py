@@ -5,6 +5,7 @@ This module does not import torch; a tensor is recognized by its attributes.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -72,8 +73,8 @@ def as_number(item: Any, name: str) -> Any:
 def as_key(item: Any, name: str) -> Any:
     """Return a dict key for the item: the number in a tensor of one element.
 
-    A tensor's own hash is its identity, so that equal tensors would never match. Raises ``TypeError`` for larger
-    arrays.
+    The hash of a tensor and of a NaN is its identity: equal tensors, and NaNs, would be as many keys. Raises
+    ``TypeError`` for larger arrays.
     """
     if isinstance(item, np.ndarray) or is_tensor(item):
         if item.ndim:
@@ -81,8 +82,8 @@ def as_key(item: Any, name: str) -> Any:
                 f"{name} needs keys that can be hashed, and a key is an array of shape {tuple(item.shape)}. "
                 f"Turn it into a number or a tuple, as in: tuple(e.x.tolist())"
             )
-        return item.item()
-    return item
+        item = item.item()
+    return math.nan if isinstance(item, float) and item != item else item
 
 
 def as_floats(item: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
