@@ -217,12 +217,10 @@ class QueryRegistry:
             for place in query.latest_slots:
                 other = self._sources.open(place.event)
                 other.latest_slots = (*other.latest_slots, place)
-                other.refresh()
-                self.calls.follow(other)
+                self._refresh(other)
             source = self._sources.open(query.on)
             source.queries = (*source.queries, query)
-            source.refresh()
-            self.calls.follow(source)
+            self._refresh(source)
 
     def _begin(self, query: DerivedQuery) -> None:
         source = query.source
@@ -324,29 +322,29 @@ class QueryRegistry:
                 source = self._sources.open(event)
                 source.queries = tuple(q for q in source.queries if q not in gone)
                 source.commands.extend(q.hooks.remove for q in gone if q.on == event and q.hooks and q.hooks.close())
-                source.refresh()
-                self.calls.follow(source)
+                self._refresh(source)
         self._sources.drain()
         places = [place for query in gone for place in query.latest_slots]
         with self._moving:
             for event in {place.event for place in places}:
                 other = self._sources.open(event)
                 other.latest_slots = tuple(p for p in other.latest_slots if not any(p is place for place in places))
-                other.refresh()
-                self.calls.follow(other)
+                self._refresh(other)
 
     def at_next(self, on: str, command: EventCommand) -> None:
         """Run ``command`` at the next event of type ``on``."""
         source = self._open(on)
         source.commands.append(command)
-        source.refresh()
-        self.calls.follow(source)
+        self._refresh(source)
 
     def not_at_next(self, on: str, command: EventCommand) -> None:
         """Remove a command that waits for an event of type ``on``, if it does."""
         source = self._open(on)
         with contextlib.suppress(ValueError):
             source.commands.remove(command)
+        self._refresh(source)
+
+    def _refresh(self, source: EventSource) -> None:
         source.refresh()
         self.calls.follow(source)
 
