@@ -1,7 +1,7 @@
 """A float32 array of 1 MB per event, against bare pyzmq with CURVE.
 
 Both send the same arrays over the same connection. The job changes its array at each event, so looptap must copy it;
-the baseline sends one array without a copy. The query has a larger budget, because the loop does nothing else and 3 %
+the baseline sends one array without a copy. The query has a larger budget, because the loop does nothing else and 3%
 of it would be very little.
 """
 

@@ -104,7 +104,7 @@ def measured(bare: float) -> Iterator[Row]:
     median, worst = statistics.median(delays), statistics.quantiles(delays, n=100)[98]
     yield Row("from an event to the action of its rule", "", f"{in_units(median)}, p99 {in_units(worst)}", "",
               "median ≤ 0.2 s", median <= 0.2)  # fmt: skip
-    yield Row("the watcher's CPU for each agent", "", f"{in_units(watcher)} a second", "", "≤ 1 % of a core",
+    yield Row("the watcher's CPU for each agent", "", f"{in_units(watcher)} a second", "", "≤ 1% of a core",
               watcher <= 0.01)  # fmt: skip
     yield Row("the watcher's memory for each agent", "", f"{held / 2**20:.2f} MiB, {threads} threads in all", "",
               "≤ 1 MiB", held <= 2**20)  # fmt: skip

@@ -1,7 +1,7 @@
 """A query that sleeps 5 ms at each event of a loop of 1 ms a step.
 
 The benchmark measures its cost after the grace period, for one such query and for ten. Steps spin for exactly a
-millisecond, so the cost is what `emit` adds. The budget is the default of 3 %.
+millisecond, so the cost is what `emit` adds. The budget is the default of 3%.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def rows() -> Iterator[Row]:
         yield Row(
             f"{'ten queries that sleep' if count > 1 else 'a query that sleeps'} 5 ms an event: share of a 1 ms loop "
             "(baseline: without a budget)",
-            f"{count * 500} %",
-            f"{100 * found:.2f} %",
+            f"{count * 500}%",
+            f"{100 * found:.2f}%",
             "",
-            "≤ 3 %",
+            "≤ 3%",
             found <= 0.03,
             figures={"share": found},
         )

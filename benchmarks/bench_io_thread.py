@@ -101,8 +101,8 @@ def rows() -> Iterator[Row]:
             yield Row(
                 f"five streams of a loop of 1,000 events/s {words}: the I/O thread's share of a core, in {frames:.0f} "
                 "frames a second (baseline: no stream)",
-                f"{100 * seen.median('none'):.2g} %", f"{100 * share:.2g} %", str(seen.ratio(mode, "none")),
-                f"≤ {100 * SHARE:.1f} %", share <= SHARE, figures=dict(seen.seconds),
+                f"{100 * seen.median('none'):.2g}%", f"{100 * share:.2g}%", str(seen.ratio(mode, "none")),
+                f"≤ {100 * SHARE:.1f}%", share <= SHARE, figures=dict(seen.seconds),
             )  # fmt: skip
         hold = loops["unseen"].hold()
         yield Row(

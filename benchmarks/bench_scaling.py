@@ -55,7 +55,7 @@ run.close()
 
 
 def share(of: float) -> str:
-    return f"{100 * of:.2g} %"
+    return f"{100 * of:.2g}%"
 
 
 def resting(agent: looptap.Agent) -> tuple[float, float]:
@@ -191,14 +191,14 @@ def growths() -> Iterator[Growth]:
 def rows() -> Iterator[Row]:
     _, alone, _ = idle(64, clients=1)
     yield Row(
-        "64 idle streams of a client: the I/O thread's share of a core", "", share(alone), "", "≤ 0.3 %", alone <= 0.003
+        "64 idle streams of a client: the I/O thread's share of a core", "", share(alone), "", "≤ 0.3%", alone <= 0.003
     )
     for growth in growths():
         largest = max(growth.figures)
         figure = growth.figures[largest]
         promise, holds = "", None
         if growth.measured == "share of a core, idle" and growth.what.startswith("streams"):
-            promise, holds = "< 1 %", figure < 0.01
+            promise, holds = "< 1%", figure < 0.01
         elif growth.measured.startswith("seconds to open"):
             promise, holds = "linear: exponent ≤ 1.2", growth.exponent <= 1.2
         yield Row(

@@ -101,7 +101,7 @@ def of_scripts(rounds: int) -> Iterator[Row]:
                 in_units(seen.median("plain")),
                 in_units(seen.median(name)),
                 ratio.slower(),
-                "" if promised is None else f"≤ {100 * promised - 100:.0f} % slower",
+                "" if promised is None else f"≤ {100 * promised - 100:.0f}% slower",
                 None if promised is None else ratio.at_most(promised),
                 figures=dict(seen.seconds),
             )

@@ -144,7 +144,7 @@ def measure(lab):
     share = used(book, 2)
     book.shot("bench-ten")
     book.close()
-    yield "ten charts at 10 values/s each: kernel", f"{share:.0%} of a core", "< 50 %"
+    yield "ten charts at 10 values/s each: kernel", f"{share:.0%} of a core", "< 50%"
 
 
 def moved(lab):

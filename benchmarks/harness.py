@@ -2,7 +2,7 @@
 
 A block is a function that does the work many times and returns the seconds of one operation. Competing blocks
 run interleaved, in an order shuffled in each round, so that a slow moment of the machine hits them all;
-the figure is the ratio of their medians, with a 95 % interval from resampling whole rounds.
+the figure is the ratio of their medians, with a 95% interval from resampling whole rounds.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ratio:
-    """median(ours) / median(baseline), and the range of 95 % of resampled ratios."""
+    """median(ours) / median(baseline), and the range of 95% of resampled ratios."""
 
     value: float
     low: float
@@ -80,7 +80,7 @@ class Ratio:
     def slower(self) -> str:
         """Return it as a slow-down in percent."""
         value, low, high = (100 * ratio - 100 for ratio in (self.value, self.low, self.high))
-        return f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
+        return f"{value:+.1f}% ({low:+.1f} to {high:+.1f})"
 
 
 class Measured:

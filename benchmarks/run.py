@@ -27,7 +27,7 @@ FIGURES = DOCS / "benchmarks.json"
 INTRODUCTION = """# Benchmarks
 
 `make bench` measures all of this on your machine, and writes this page. Competing variants run interleaved in
-shuffled blocks. A figure is a median. A ratio is the ratio of two medians, with its 95 % interval from resampled
+shuffled blocks. A figure is a median. A ratio is the ratio of two medians, with its 95% interval from resampled
 rounds in parentheses. A promise whose bound lies within that interval is open. Every connection of looptap is
 encrypted. Reader and loop are separate processes on one machine. The load is that of the machine before a benchmark
 began; 0 means that it does nothing else.

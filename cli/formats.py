@@ -167,11 +167,11 @@ def cost(nanoseconds: float, share: float) -> str:
     """Describe what a query costs the training thread.
 
     >>> cost(812.3, 0.00034)
-    '812 ns an event, 0.034 % of the step time'
+    '812 ns an event, 0.034% of the step time'
     >>> cost(1_738_616.0, 0.25)
-    '1.74 ms an event, 25 % of the step time'
+    '1.74 ms an event, 25% of the step time'
     """
-    return f"{short_time(nanoseconds / 1e9)} an event, {100 * share:.2g} % of the step time"
+    return f"{short_time(nanoseconds / 1e9)} an event, {100 * share:.2g}% of the step time"
 
 
 def several(count: int, what: str) -> str:

@@ -106,7 +106,7 @@ Budget = Annotated[
     Option(
         "--budget", metavar="SHARE", show_default=False,
         help="The share of the loop's time that each query may take: 0.2 is a fifth, inf lifts the limit. Without it "
-        "all queries together keep to what the job allows, 3 % by default.",
+        "all queries together keep to what the job allows, 3% by default.",
     ),
 ]  # fmt: skip
 Ranks = Annotated[

@@ -90,8 +90,8 @@ def commonest(run: Run) -> str:
 def said(report: Mapping[str, Any]) -> list[str]:
     """Format a report as lines: remaining time, stop, speed, and unknowns."""
     if report["over"]:
-        return [f"100 %, done after {duration(report['elapsed'])}"]
-    lines = [f"{report['fraction']:.0%}".replace("%", " %")]
+        return [f"100%, done after {duration(report['elapsed'])}"]
+    lines = [f"{report['fraction']:.0%}"]
     if report["remaining"] is None:
         lines[0] = f"{report['steps']:,} steps in {duration(report['elapsed'])}; what remains is not known yet"
     else:

@@ -15,7 +15,7 @@ def described(report: MachineReport | None) -> list[str]:
 
     >>> host = HostReading(cpu=37.4, memory=12_300_000_000, memory_total=64 * 10**9, disk_read=0.0, disk_written=4e6)
     >>> described(MachineReport(host=host, devices=[]))
-    ['host: CPU 37 %, 12.3 of 64 GB, disk 0 B/s read, 4 MB/s written']
+    ['host: CPU 37%, 12.3 of 64 GB, disk 0 B/s read, 4 MB/s written']
     """
     if report is None:
         return []
@@ -48,7 +48,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0f} %"
+    return "" if share is None else f"{share:.0f}%"
 
 
 def _share(used: int | None, total: int | None) -> str:

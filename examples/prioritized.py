@@ -43,7 +43,7 @@ def main() -> None:
             prioritized.observe(indices, logits=logits, targets=labels)
             agent.emit("batch", loss=losses.mean())
         top = prioritized.concentration["top 10%"]
-        share = "" if top is None else f"; the top 10 % have {top:.0%} of the priority"
+        share = "" if top is None else f"; the top 10% have {top:.0%} of the priority"
         print(f"epoch {epoch}: {prioritized.gradient_work:,} gradients, {prioritized.why}{share}", flush=True)
     agent.close()
     for row in prioritized.important_samples(3):

@@ -132,7 +132,7 @@ def charged(budget, cost):
 def test_the_budget_is_shared_fairly_and_what_one_does_not_want_the_others_have():
     budget = OverheadBudget(0.03 / SPENDABLE_SHARE)
     small = CostMeter(budget)
-    for i in range(1, 2000):  # 2.5 % of a step
+    for i in range(1, 2000):  # 2.5% of a step
         small.charge(25e-6, STEP, i * 25e-6, i, i * STEP)
     assert not small.limited
     first, second = charged(budget, SLOW), charged(budget, SLOW)
@@ -264,7 +264,7 @@ def test_the_events_of_a_suspended_query_are_withheld_and_its_windows_have_the_o
     assert sum(record.value for record in total.records) + total.withheld == 200
     (note,) = total.limits
     assert "suspended: it takes more than" in note
-    assert re.search(r"an evaluation took [\d.]+ [mµ]s of a step of [\d.]+ ms \([\d.,]+ %\)", note)
+    assert re.search(r"an evaluation took [\d.]+ [mµ]s of a step of [\d.]+ ms \([\d.,]+%\)", note)
     assert re.search(r"tried again in \d+ s", note)
     (query,) = run.stats()["queries"]
     assert query["evaluated"] + query["withheld"] == 200
@@ -377,8 +377,8 @@ def test_the_reason_of_a_limit_names_the_costs_the_step_and_the_others():
     first, second = charged(budget, SLOW), charged(budget, SLOW)
     assert first.limited
     assert str(second.verdict) == (
-        "an evaluation took 5 ms of a step of 1 ms (500 %), besides 1 other expensive query of 500 % and the I/O "
-        "thread with 1.2 %"
+        "an evaluation took 5 ms of a step of 1 ms (500%), besides 1 other expensive query of 500% and the I/O "
+        "thread with 1.2%"
     )
 
 

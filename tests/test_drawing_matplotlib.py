@@ -205,7 +205,7 @@ def test_pies_tables_and_text():
     pie, table, text = Pie([1, 1, 2], ("a", "b", "c")), Table(("layer", "mean"), (("fc", "0.1"),)), Text(("a", "b"))
     drawing = draw(Picture((pie, table, text)), new_figure(9, 6))
     labels, lines, written = (view.labels if hasattr(view, "labels") else view.text for view in drawing.views)
-    assert [label.get_text() for label in labels] == ["a 25.0 %", "b 25.0 %", "c 50.0 %"]
+    assert [label.get_text() for label in labels] == ["a 25.0%", "b 25.0%", "c 50.0%"]
     assert lines.get_text().split("\n") == ["layer  mean", "───────────", "fc      0.1"]
     assert written.get_text() == "a\nb"
 

@@ -73,17 +73,17 @@ def test_what_a_reader_that_waits_or_computes_needs(monkeypatch):
         return advice(meter, 1.0, "batch", augmented=False)[1]
 
     assert "num_workers=12" in advised(Effort(0.01, 0.0, 0.11))
-    assert "latency-bound: it waits for data 92 %" in advised(Effort(0.01, 0.0, 0.11))
+    assert "latency-bound: it waits for data 92%" in advised(Effort(0.01, 0.0, 0.11))
     held = advised(Effort(0.11, 0.01, 0.0))
-    assert "processor-bound: it computes 92 % of its time, waits for a processor 8 %" in held
+    assert "processor-bound: it computes 92% of its time, waits for a processor 8%" in held
     assert "Decoded data cached in memory, or faster decoding, helps more" in held
     assert workers_that_feed(2, 6.0, Effort(0.3, 0.1, 0.6), 2) == 5  # 5 × 0.4 of a processor
     busy = advised(Effort(0.0168, 0.0792, 0.024))
-    assert "the machine is busy: the reader waits for a processor 66 % of its time, waits for data 20 %" in busy
+    assert "the machine is busy: the reader waits for a processor 66% of its time, waits for data 20%" in busy
     assert "processors, help most" in busy
     assert "num_workers" not in busy
     crowded = advised(Effort(0.03, 0.09, 0.0), workers=8)  # these eight make each other wait
-    assert "processor-bound: it computes 25 % of its time, waits for a processor 75 %" in crowded
+    assert "processor-bound: it computes 25% of its time, waits for a processor 75%" in crowded
 
 
 CROWDED = """

@@ -194,7 +194,7 @@ def test_the_words_of_a_machine():
         DeviceReading(index=4, name="H200"),
     ]
     assert described(MachineReport(host=HostReading(memory=5, memory_total=1_000), devices=gpus)) == [
-        "device 3: 93 %, 41.2 of 80 GB, 64 °C", "device 4: not reported", "host: 0.005 of 1 kB",
+        "device 3: 93%, 41.2 of 80 GB, 64 °C", "device 4: not reported", "host: 0.005 of 1 kB",
     ]  # fmt: skip
     hostile = HostReading(cpu=math.inf, memory=1 << 62, memory_total=1, disk_read=math.nan)
     assert len(described(MachineReport(host=hostile, devices=gpus[1:] * 1000))) == 18

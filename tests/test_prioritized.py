@@ -179,7 +179,7 @@ def test_drawing_by_loss_is_that_of_its_formula_and_unbiased(data):
     expected = draws * 12 * q
     assert (
         (counts - expected) ** 2 / expected
-    ).sum() < 90  # chi-square of 59 degrees: 87.2 at 1 %, and strata lower it
+    ).sum() < 90  # chi-square of 59 degrees: 87.2 at 1%, and strata lower it
     assert np.abs(weights / weights.mean() - 1).max() < 0.15  # each counts as often as by plain sampling
 
 

@@ -45,7 +45,7 @@ def test_draws_of_a_sum_tree_are_in_proportion_and_stratified():
     expected = 2000 * weights
     assert not counts[expected == 0].any()
     known = expected > 0
-    assert ((counts - expected)[known] ** 2 / expected[known]).sum() < 13.3  # chi-square of 4 degrees at 1 %
+    assert ((counts - expected)[known] ** 2 / expected[known]).sum() < 13.3  # chi-square of 4 degrees at 1%
     for wrong in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="0 or more"):
             tree.put(np.array([1]), np.array([wrong]))

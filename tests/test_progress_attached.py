@@ -324,12 +324,12 @@ def test_the_bar_shades_its_band_and_words_say_what_is_known():
         "steps": 10, "train_speed": 4.0, "validation_speed": None, "note": "",
     }  # fmt: skip
     assert banded(known, 10) == "███▒▒▒░░░░"
-    assert said(known) == ["50 %, 50 s to go (33 s to 1.9 min)", "stops after validation 20 (15 to 40), train 4.0/s"]
+    assert said(known) == ["50%, 50 s to go (33 s to 1.9 min)", "stops after validation 20 (15 to 40), train 4.0/s"]
     unknown = {**known, "remaining": None, "stop_at": None, "note": "No speed yet."}
     assert banded(unknown, 4) == "░░░░"
     assert said(unknown) == ["10 steps in 50 s; what remains is not known yet", "train 4.0/s", "No speed yet."]
     assert banded({**known, "over": True}, 4) == "████"
-    assert said({**known, "over": True}) == ["100 %, done after 50 s"]
+    assert said({**known, "over": True}) == ["100%, done after 50 s"]
 
 
 # ---------------------------------------------------------------- ranks

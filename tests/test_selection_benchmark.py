@@ -108,7 +108,7 @@ def test_what_does_not_hold_is_said_and_comes_first(tmp_path):
     assert [promise.firm for promise in found] == [False, False, False, True, True]
     text = "\n".join([*selection_page.kept(found), *selection_page.tables(Figures(bad), [PLAIN, DEFAULT])])
     assert text.count("**no**") >= 3
-    assert "+17 %" in text
+    assert "+17%" in text
 
 
 def test_rates_are_chosen_by_the_cost_to_both_targets_and_no_edge_counts_as_chosen(tmp_path):
@@ -163,5 +163,5 @@ def test_the_default_is_timed_with_the_rate_of_uniform_sampling(tmp_path):
 def test_a_change_is_shown_with_its_interval_and_what_was_missed():
     from selection_promises import shown
 
-    assert shown(Paired(-0.2, -0.3, -0.1, 8)) == "−20 % (−30 to −10)"
-    assert shown(Paired(-0.2, -0.3, 0.1, 8, 2)) == "−20 % (−30 to +10, 2 of 8 not reached)"
+    assert shown(Paired(-0.2, -0.3, -0.1, 8)) == "−20% (−30 to −10)"
+    assert shown(Paired(-0.2, -0.3, 0.1, 8, 2)) == "−20% (−30 to +10, 2 of 8 not reached)"

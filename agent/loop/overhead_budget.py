@@ -1,4 +1,4 @@
-"""The overhead budget: queries may take 3 % of the loop's time, or a grant.
+"""The overhead budget: queries may take 3% of the loop's time, or a grant.
 
 How a query is limited:
 
@@ -273,7 +273,7 @@ class CostMeter:
 
 def percent(fraction: float) -> str:
     """Format a fraction as percent."""
-    return f"{100 * fraction:.2g} %" if fraction < 0.995 else f"{100 * fraction:,.0f} %"
+    return f"{100 * fraction:.2g}%" if fraction < 0.995 else f"{100 * fraction:,.0f}%"
 
 
 def _seconds(seconds: float) -> str:

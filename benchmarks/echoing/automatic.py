@@ -103,7 +103,7 @@ def measured(seconds: float) -> dict[str, Any]:
             "least": min(late),
             "most": max(late),
         }
-        print(f"load {busy}: e = {usual:.2f} ({min(late):.2f}–{max(late):.2f}), {inside:.0%} within 20 %", flush=True)
+        print(f"load {busy}: e = {usual:.2f} ({min(late):.2f}–{max(late):.2f}), {inside:.0%} within 20%", flush=True)
     changes = {CHANGED_STEPS: 3 * wait / 2, 2 * CHANGED_STEPS: wait / 2}
     data = Paced()
     data.wait[0] = wait / 2

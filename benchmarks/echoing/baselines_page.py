@@ -87,7 +87,7 @@ def _table(part: str, title: str, found: dict[str, Any]) -> list[str]:
 
 def _auto(found: dict[str, Any]) -> list[str]:
     made = [
-        "| load | factor (median) | least | most | within 20 % of the median |",
+        "| load | factor (median) | least | most | within 20% of the median |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     made += [
@@ -103,7 +103,7 @@ def _auto(found: dict[str, Any]) -> list[str]:
         f"\nA cache that fills as the data is read was full after {filling['1.0']:.1f} s without echoing "
         f"({steps['1.0']:.0f} steps) and after {filling['auto']:.1f} s with `auto` ({steps['auto']:.0f} steps).",
         "\nA reader that becomes three times as slow, then as fast as before:\n",
-        "| reader | factor at the end (median of 100 batches) | within 20 % of it after |", "| --- | ---: | ---: |",
+        "| reader | factor at the end (median of 100 batches) | within 20% of it after |", "| --- | ---: | ---: |",
         *_changes([factor for _, factor, _ in found["changes"]]),
         f"\nApart from these processes, the load of the machine was {found['load']:.1f} at the end.",
         "\n![The factor, without and with load, and where R changes](echoing-auto.png)",

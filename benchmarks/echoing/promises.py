@@ -47,7 +47,7 @@ def _automatic(timed: Timed) -> Promise:
     best = min(fixed, key=lambda factor: fixed[factor])
     auto = median(map(seconds, timed["auto"]))
     off = auto / fixed[best] - 1.0
-    return Promise("`auto` within 5 % of the best fixed factor", f"e = {best:g}: {fixed[best]:.2f} s",
+    return Promise("`auto` within 5% of the best fixed factor", f"e = {best:g}: {fixed[best]:.2f} s",
                    f"{auto:.2f} s, {off:+.1%}", off <= 0.05)  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def _fed(fast: Fast) -> Promise:
     plain, auto = (median(one[name][0] for one in fast) for name in ("1", "auto"))
     ratio = median(one["1"][1] for one in fast)
     off = auto / plain - 1.0
-    return Promise(f"`auto` never slower than e = 1 where R < 1 (here R = {ratio:.2f}; 2 % are allowed for noise)",
+    return Promise(f"`auto` never slower than e = 1 where R < 1 (here R = {ratio:.2f}; 2% are allowed for noise)",
                    f"e = 1: {plain * 1e3:.2f} ms a step", f"{auto * 1e3:.2f} ms, {off:+.1%}",
                    off <= 0.02 and ratio < 1.0)  # fmt: skip
 
@@ -80,14 +80,14 @@ def _foretold(timed: Timed, below: bool) -> Promise:
     }
     when = "at the next lower factor" if below else "at e = 1, where the loop waits before each batch"
     worst = max(off, key=lambda factor: abs(off[factor]))
-    return Promise(f"speed-up, in steps per second, predicted {when}: within 10 %", "measured",
+    return Promise(f"speed-up, in steps per second, predicted {when}: within 10%", "measured",
                    f"at worst {off[worst]:+.1%}, at e = {worst:g}", abs(off[worst]) <= 0.1)  # fmt: skip
 
 
 def _waits(waiting: Waiting) -> Promise:
     bare, ours = (median(values) for values in zip(*waiting, strict=True))
     off = ours / bare - 1.0
-    return Promise("the stage at e = 1 costs a loop that waits for the server ≤ 3 %", f"bare: {bare * 1e3:.1f} ms",
+    return Promise("the stage at e = 1 costs a loop that waits for the server ≤ 3%", f"bare: {bare * 1e3:.1f} ms",
                    f"{ours * 1e3:.1f} ms, {off:+.1%}", off <= 0.03)  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def _cost(costs: Costs) -> Promise:
     with_worker = {mode: cost for (mode, workers), cost in costs.items() if workers}
     worst = max(with_worker, key=lambda mode: with_worker[mode][0])
     off, plain, ours = with_worker[worst]
-    return Promise("the stage at e = 1 costs a loop that never waits ≤ 3 %", f"bare: {plain * 1e3:.2f} ms a step",
+    return Promise("the stage at e = 1 costs a loop that never waits ≤ 3%", f"bare: {plain * 1e3:.2f} ms a step",
                    f"{ours * 1e3:.2f} ms, {off:+.1%} ({worst}, the most expensive)", off <= 0.03)  # fmt: skip
 
 

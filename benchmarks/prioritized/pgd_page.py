@@ -104,15 +104,15 @@ stored losses computes none.
 - Tasks, learning-rate grid and evaluation are those of [the selection benchmark](selection-benchmarks.md). Targets are
   the accuracies and training losses that uniform sampling has after one third and two thirds of its budget. Rates are
   tuned separately for each method, on seeds of their own. The figures come from {len(seeds)} other seeds, paired with
-  uniform sampling (at least {fewest} of them in each row): the median, with the 95 % interval of the mean in
+  uniform sampling (at least {fewest} of them in each row): the median, with the 95% interval of the mean in
   parentheses. Momentum is 0.9.
 - A rate "at an edge" is the best of those tried, and no rate beyond it was tried.
 - A target that is not reached within the budget of uniform sampling counts as reached at its end. Such a figure is a
   lower bound and is marked ≥.
-- `PGD-A` and `PGD-S` are the two variants of `published`, with k = r = 1 % and the guard against divergence off;
+- `PGD-A` and `PGD-S` are the two variants of `published`, with k = r = 1% and the guard against divergence off;
   `loss, unbiased` is `loss`. The default is `norm` with its switch on.
 - The CNN was trained on another processor than for the selection page. Rounding makes these trainings differ from the
-  first epoch on: with the same seeds, `norm` saves 17 and 26 % here, and 20 and 40 % there.
+  first epoch on: with the same seeds, `norm` saves 17 and 26% here, and 20 and 40% there.
 """
     ]
 
@@ -178,7 +178,7 @@ def _figure_1(paper: Paper) -> list[str]:
             "Exact priorities of all 9,600 easy-heavy images along the gradient of the whole data set, for the MLP "
             "after some epochs of uniform sampling: the top examples' share of all positive priority, and the share of "
             "examples with a negative one.\n",
-            *_table(["epochs", "top 1 %", "top 5 %", "top 10 %", "negative"], made)]  # fmt: skip
+            *_table(["epochs", "top 1%", "top 5%", "top 10%", "negative"], made)]  # fmt: skip
 
 
 def _figure_5(paper: Paper) -> list[str]:
@@ -201,7 +201,7 @@ def _figure_5(paper: Paper) -> list[str]:
                      _gradients(median(needed_by_seed)), f"{reached} of {len(needed_by_seed)}"])  # fmt: skip
     return ["\n### Fig. 5: against SGD\n",
             f"Logistic regression on the paper's synthetic data, {POINTS:,} points in {DIMENSIONS:,} dimensions, "
-            f"{BUDGET} gradients per point, batches of 200, k = r = 1 %, no momentum. The columns are the gradients "
+            f"{BUDGET} gradients per point, batches of 200, k = r = 1%, no momentum. The columns are the gradients "
             f"per point to a loss of {loose:.3f}, halfway to the loss of SGD with its best rate after a third of the "
             "budget, and how much faster PGD-A is than SGD with that rate: with all gradients counted; without the two "
             "initial passes; and without them, with the doubled step of the authors' code.\n",
@@ -213,8 +213,8 @@ def _figure_5(paper: Paper) -> list[str]:
 
 def _figures_6_to_9(paper: Paper) -> list[str]:
     lines = ["\n### Fig. 6 to 9: k, r, and PGD-A against PGD-S\n",
-             f"The same data, with the best rate of PGD-A at k = r = 1 % ({paper.best(PGD_A):g}). Means over "
-             f"{len(paper.grid_seeds)} seeds: the lowest loss of the run → the final loss, bold if it is 20 % above. "
+             f"The same data, with the best rate of PGD-A at k = r = 1% ({paper.best(PGD_A):g}). Means over "
+             f"{len(paper.grid_seeds)} seeds: the lowest loss of the run → the final loss, bold if it is 20% above. "
              f"The loss starts at ln 2 = {math.log(2):.3f}. The guard is off."]  # fmt: skip
     for method in (PGD_A, PGD_S):
         made = [[f"k = {k:.1%}", *(_cell(paper, method, k, r) for r in paper.shares)] for k in paper.shares]
@@ -239,7 +239,7 @@ def _figure_8b(paper: Paper) -> list[str]:
             made.append([_name(method), f"{k:.0%}", f"{rate:.3g}", f"{least:.3f} → {mean(ends):.3f}",
                          f"{min(ends):.3f} to {max(ends):.3f}"])  # fmt: skip
     return ["\n### Fig. 8b: a CNN\n",
-            f"The small CNN on the easy-heavy images: {CNN_BUDGET} gradients per image, all counted, r = 1 %, no "
+            f"The small CNN on the easy-heavy images: {CNN_BUDGET} gradients per image, all counted, r = 1%, no "
             "momentum, each method with its best rate, batches of (k + r) N for both. Means over "
             f"{len(paper.grid_seeds)} seeds: the lowest loss of the run → the final loss, and the range of the latter. "
             f"Rates from {min(paper.cnn_rates):.3g} to {max(paper.cnn_rates):g} were tried.\n",

@@ -35,7 +35,7 @@ RATES = tuple(2.0**power for power in range(-7, 3))
 GRID_SEEDS, RATE_SEEDS, FINAL_SEEDS = (0, 1, 2), (100, 101), tuple(range(8))
 """Of the sweeps, of the choice of rates, and of what is reported of the best ones."""
 CNN_RATES, CNN_SHARES = tuple(2.0**power for power in range(-7, -1)), (0.01, 0.1)
-"""For the CNN of Fig. 8b, without momentum; r is 1 %, and k each of the shares."""
+"""For the CNN of Fig. 8b, without momentum; r is 1%, and k each of the shares."""
 BUDGET, CNN_BUDGET, EVALUATIONS = 10, 6, 4
 """Gradients for each point, and how often the loss is measured in the time of so many as there are points."""
 LOSS_SAMPLE = 1200
@@ -200,7 +200,7 @@ class Paper:
         self._done(judged, "CNN: k", CNN_BUDGET)
 
     def best(self, method: str, k: float = 0.01, problem: str = LOGISTIC) -> float:
-        """Return the rate of the lowest mean loss at the end, at r = 1 %."""
+        """Return the rate of the lowest mean loss at the end, at r = 1%."""
         rates = self.rates if problem == LOGISTIC else self.cnn_rates
         return min(rates, key=lambda rate: self.final(method, k, 0.01, rate, self.rate_seeds, problem))
 

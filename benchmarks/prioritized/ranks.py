@@ -177,9 +177,9 @@ def table(every: dict[str, Any]) -> list[str]:
         row("share of that limit which the method reaches",
             lambda one: f"{median(one, 'step_time') / median(one, 'plain_step_time'):.0%}"),
         row("a step with DDP's hook and ḡ, compared with one of plain DDP",
-            lambda one: f"{100 * one['communication']['time_share']:+.1f} %", added),
+            lambda one: f"{100 * one['communication']['time_share']:+.1f}%", added),
         row("share of the time in which the method itself communicates",
-            lambda one: f"{100 * one['communication']['own_share']:.2f} %"),
+            lambda one: f"{100 * one['communication']['own_share']:.2f}%"),
         row("bytes reduced per step", lambda one: f"{one['communication']['bytes_a_step'] / 1e6:.1f} MB"),
         row("time of a DDP step spent waiting for the reduction",
             lambda one: f"{1e3 * one['communication']['exposed']:.1f} ms of "

@@ -26,7 +26,7 @@ KEPT_ROWS = DOCS / "progress-kept.json"
 FIGURES = """
 ![How often the run ended before the low end, the median and the high end of the band](progress-reliability.png)
 
-How often the truth was below the low end, the median and the high end of the band (stated: 10, 50 and 90 %), by phase.
+How often the truth was below the low end, the median and the high end of the band (stated: 10, 50 and 90%), by phase.
 
 ![Shown and true remaining time of 20 runs](progress-unpicked.png)
 

@@ -1,6 +1,6 @@
 """Tables of the judged recorded runs, and whether the promises hold.
 
-Intervals are of 95 %, over as many curves drawn from the same ones with replacement; the cases of one curve, which
+Intervals are of 95%, over as many curves drawn from the same ones with replacement; the cases of one curve, which
 differ in the rule alone, stay together.
 """
 
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A quotient of sums and the range in which 95 % of resamples have it."""
+    """A quotient of sums and the range in which 95% of resamples have it."""
 
     value: float
     low: float
@@ -146,10 +146,10 @@ def promises(rows: Sequence[Row]) -> list[str]:
     jumps = share(rows, lambda row: row.verdicts[OURS].jumps, lambda row: 1.0)
     named = share(rows, lambda row: row.verdicts[OURS].named, lambda row: 1.0)
     found = [
-        ("mean error at least 30 % below the paper's", f"{ratio} of it", ratio.value <= _BELOW_PAPER),
-        ("no kind more than 10 % worse than with the paper's, beyond chance", "; ".join(worse) or "none", not worse),
-        ("the 80 % band holds the truth 75 to 85 % of the time", band.percent, _BAND[0] <= band.value <= _BAND[1]),
-        ("and at least 65 % of the time in each kind, beyond chance", "; ".join(narrow) or "none below", not narrow),
+        ("mean error at least 30% below the paper's", f"{ratio} of it", ratio.value <= _BELOW_PAPER),
+        ("no kind more than 10% worse than with the paper's, beyond chance", "; ".join(worse) or "none", not worse),
+        ("the 80% band holds the truth 75 to 85% of the time", band.percent, _BAND[0] <= band.value <= _BAND[1]),
+        ("and at least 65% of the time in each kind, beyond chance", "; ".join(narrow) or "none below", not narrow),
         ("it misses below and above about equally often (within 5 points)",
          f"truth below {low:.0%}, above {high:.0%}", abs(low - high) <= _UNEVEN),
         *_never(rows),
@@ -171,7 +171,7 @@ def _never(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
         return []
     beyond = share(silent, lambda row: (row.error(OURS) - row.error("linear")) / 2, lambda row: 1.0)
     result = f"mean error {beyond.value:+.1%} of the run ({beyond.low:+.1%} to {beyond.high:+.1%}), {len(silent)} runs"
-    promise = "where the rule never fires, worse than tqdm by at most 5 % of the run"
+    promise = "where the rule never fires, worse than tqdm by at most 5% of the run"
     return [(promise, result, beyond.value <= _BEYOND_TQDM)]
 
 

@@ -80,7 +80,7 @@ def cnn_restarts(seed: int) -> Run:
 
 
 def cnn_noisy_labels(seed: int) -> Run:
-    """Train a CNN on labels of which 40 % are wrong; validate on right ones."""
+    """Train a CNN on labels of which 40% are wrong; validate on right ones."""
     x, y, vx, vy = _split(500)
     wrong = torch.rand(len(y)) < 0.4
     y = torch.where(wrong, torch.randint(10, y.shape), y)

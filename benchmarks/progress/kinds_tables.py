@@ -49,7 +49,7 @@ def diabetes(seed: int) -> Run:
 
 
 def cancer(seed: int) -> Run:
-    """Classify measured tumours with 15 % wrong labels; F1."""
+    """Classify measured tumours with 15% wrong labels; F1."""
     data = torch.tensor(_measured("breast_cancer.csv")[0]).float()
     data = data[torch.randperm(len(data))]
     x, y = _normal(data[:, :-1]), 1 - data[:, -1:]

@@ -30,9 +30,9 @@ def overheads() -> list[str]:
         "| what | cost | promise |", "| --- | ---: | ---: |",
         *(f"| steps of {each * 1000:.1f} ms in `progress.train`, a validation every {_EPOCH} seconds, an estimate "
           f"after each and every five seconds: additional processor time | {share:.2%} "
-          "| 0.5 % |" for share, each in ((usual, long), (small, short))),
+          "| 0.5% |" for share, each in ((usual, long), (small, short))),
         f"| of which one step of {short * 1000:.1f} ms | {asked * 1e6:.1f} µs | |",
-        f"| validations inserted into a job of 6 epochs, share of the time | {inserted:.2%} | 3 % (paper: 4.69 %) |",
+        f"| validations inserted into a job of 6 epochs, share of the time | {inserted:.2%} | 3% (paper: 4.69%) |",
         "| one prediction after 10 to 300 validations, slowest median, processor time | "
         f"{forecasts * 1000:.1f} ms | 20 ms |",
     ]  # fmt: skip

@@ -135,14 +135,14 @@ def _part(title: str, found: Found) -> list[str]:
         )
     lines.append(
         f"\nThe paper's method has an error {1 - paper / former:.0%} below that of the former one, ours "
-        f"{1 - ours / former:.0%}. Our 80 % band held the truth {covered:.0%} of the time. Compared with the paper's "
+        f"{1 - ours / former:.0%}. Our 80% band held the truth {covered:.0%} of the time. Compared with the paper's "
         f"method, ours is worst in the group “{worst}”, with {_ratio(groups[worst]):.2f} times its error."
     )
     return lines + _combinations(found)
 
 
 def _combinations(found: Found) -> list[str]:
-    """Return lines on where ours is more than 5 % worse, and how likely by chance."""
+    """Return lines on where ours is more than 5% worse, and how likely by chance."""
     cells: dict[str, list[dict[str, Verdict]]] = defaultdict(list)
     for case, verdict in found:
         cells[f"{case.group}, {case.load}"].append(verdict)
@@ -156,18 +156,18 @@ def _combinations(found: Found) -> list[str]:
     least, most = min(sizes), max(sizes)
     lines = [
         f"\nOf the {len(cells)} combinations of curve, schedule and load, of {least}{f' to {most}' * (most > least)} "
-        f"runs each, ours is more than 5 % worse than the paper's in {len(worse)}; if all runs were alike, "
+        f"runs each, ours is more than 5% worse than the paper's in {len(worse)}; if all runs were alike, "
         f"chance would make it {mean(chance):.1f}."
     ]
     if worse:
         lines[0] += " Where the interval reaches below 1, it may well be chance."
-        lines += ["", _row(["more than 5 % worse", "runs", "ours / paper"]), _row(["---", "---:", "---:"])]
+        lines += ["", _row(["more than 5% worse", "runs", "ours / paper"]), _row(["---", "---:", "---:"])]
         lines += [_row([name, str(len(cells[name])), _within(cells[name])]) for name in sorted(worse)]
     return lines
 
 
 def _within(verdicts: Sequence[dict[str, Verdict]]) -> str:
-    """Return the ratio to the paper's method, and its range in 90 % of resamples."""
+    """Return the ratio to the paper's method, and its range in 90% of resamples."""
     rng, count = np.random.default_rng(0), len(verdicts)
     drawn = [_ratio([verdicts[i] for i in rng.integers(count, size=count)]) for _ in range(_RESAMPLED)]
     low, high = np.quantile(drawn, [0.05, 0.95])
@@ -204,7 +204,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 _RULE_TEXT = """\
-The stopping rule is that of the paper, with patience 9 and min_delta 0.0082. Intervals are 90 %, over runs.
+The stopping rule is that of the paper, with patience 9 and min_delta 0.0082. Intervals are 90%, over runs.
 All choices, including the width of the band, were made on other seeds."""
 _HEAD = """# Progress: how good the estimates are
 
@@ -223,13 +223,13 @@ step. They are played back to `Progress` with a clock that stretches the whole r
 is judged with three rules of `Patience`: of 3 or 5, of 8, 10 or 15, and of 20, 30 or 40 validations, with and without a
 `min_delta`. No validations are inserted. All methods are read 150 times, at the same moments.
 
-- *ours / paper*: the ratio of the mean errors, with its 95 % interval over resampled curves. The three runs of a curve
+- *ours / paper*: the ratio of the mean errors, with its 95% interval over resampled curves. The three runs of a curve
   stay together.
-- *in the band*: how often the truth lay within the 80 % band. *below, above*: how often it lay below and above.
-- *jumps*: how often the predicted end moved by over 10 % of the run from one reading to the next without a reason in
+- *in the band*: how often the truth lay within the 80% band. *below, above*: how often it lay below and above.
+- *jumps*: how often the predicted end moved by over 10% of the run from one reading to the next without a reason in
   `progress.reason`: a new best, another learning rate, another speed. "Nothing improves" would explain any move, so it
   does not count as a reason.
-- *back*: the share of runs in which `progress.fraction` went back by over 2 %."""
+- *back*: the share of runs in which `progress.fraction` went back by over 2%."""
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def balanced() -> Split:
 
 
 def noisy(seed: int) -> Split:
-    """Return the balanced images, of which 8 % have a wrong label in training."""
+    """Return the balanced images, of which 8% have a wrong label in training."""
     found = balanced()
     generator = torch.Generator().manual_seed(1000 + seed)
     wrong = torch.rand(len(found.targets), generator=generator) < 0.08

@@ -60,7 +60,7 @@ def crossing(costs: Sequence[float], accuracy: Sequence[float], target: float) -
 
 
 class Paired(NamedTuple):
-    """A change over paired seeds: its median, and the 95 % interval of its mean."""
+    """A change over paired seeds: its median, and the 95% interval of its mean."""
 
     median: float
     low: float
@@ -87,7 +87,7 @@ def change(base: Sequence[float], other: Sequence[float], ends: float) -> Paired
 
 
 def difference(values: Sequence[float]) -> Paired:
-    """Return the median of ``values`` and the 95 % interval of their mean, by t.
+    """Return the median of ``values`` and the 95% interval of their mean, by t.
 
     >>> difference([2.0, 2.0, 2.0])
     Paired(median=2.0, low=2.0, high=2.0, seeds=3, missed=0)

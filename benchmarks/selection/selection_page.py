@@ -20,7 +20,7 @@ DATA = {
     "an MLP with two hidden layers of 128",
     "imbalanced": "7,600 images; the most frequent class has 60 times as many as the rarest, and the others lie "
     "between them in a geometric series; the test set has all classes equally often; the MLP",
-    "noisy": "9,600 images, 8 % of them labelled as another class, chosen by the seed of the run; the test labels are "
+    "noisy": "9,600 images, 8% of them labelled as another class, chosen by the seed of the run; the test labels are "
     "correct; the MLP",
     "balanced": "9,600 images; the MLP",
     "cnn": "the balanced images; a CNN with two convolutions (16 and 32 channels), evaluated on 1,800 test images",
@@ -48,7 +48,7 @@ reach the test accuracy of uniform sampling.
 - **Learning rates** were tuned on the same seeds, separately for each method, to the lowest geometric mean of its costs
   to both targets. The grid has a factor of {GRID_FACTOR:.2f} and is extended until both neighbours of the best rate are
   worse.
-- **Figures** come from {used} other seeds, paired with uniform sampling: the median, with the 95 % interval of the mean
+- **Figures** come from {used} other seeds, paired with uniform sampling: the median, with the 95% interval of the mean
   in parentheses (t, on logarithms of ratios). A target that is not reached within {longest:g} budgets counts as
   reached there.
 - **Cost**: training on an instance costs 1, a forward pass alone 1/3. The seconds of timed runs include everything a
@@ -61,7 +61,7 @@ reach the test accuracy of uniform sampling.
 - The number of instances to equal accuracy does not depend on how busy the machine is. {_timing(figures)}
 - The learning rate is constant, B = 64, momentum 0.9, no plan is given, and the switch is on. It acts on its own in
   timed runs only.
-- **Chosen after a look at judged seeds**: the small CNN first had 8 epochs (+6 % and −27 %), then 12. The decaying rate
+- **Chosen after a look at judged seeds**: the small CNN first had 8 epochs (+6% and −27%), then 12. The decaying rate
   first had a floor of 0.2 and 22 epochs (−0.64 points on easy-heavy), then 12 epochs and a floor chosen on seeds 100 to
   102. Both were judged again on the same 8 seeds, so their figures are flattering.
 - **The switch** has changed four times. All seconds below are those of the current one.
@@ -77,7 +77,7 @@ reach the test accuracy of uniform sampling.
   3. The gain was computed for weights 1/P, and only half of it was trusted. It is now computed for the weights in use,
      P^−0.5 without a plan, and trusted in full. On seeds 100 to 103, with fixed times of 3 ms a step and 0.3 ms for
      selection, the small CNN then needs 0.89 and 0.79 times the instances of uniform sampling to the two targets
-     (geometric means; 0.98 and 1.01 before). Selection is on in 36 to 68 % of its steps (2 to 3 % before). Noisy data
+     (geometric means; 0.98 and 1.01 before). Selection is on in 36 to 68% of its steps (2 to 3% before). Noisy data
      takes 1.00 and 0.97, balanced images (MLP) 1.02 and 0.89. On characters (seed 100) the switch stays off: the gain
      is at most 1.01.
   4. While it is off, the scores of up to 16 steps are now computed together, so that most instances have a score at the
@@ -120,7 +120,7 @@ def tables(figures: Figures, methods: Sequence[str]) -> list[str]:
         one, two = (f"{target:.1%}" for target in tuned.targets)
         base = [median(figures.reached(curve, task, target, curve.cost) for curve in plain.values())
                 for target in (0, 1)]  # fmt: skip
-        made = [[PLAIN, f"{tuned.rate(PLAIN):g}", *(f"{value:,.0f}" for value in base), "100 %", ""]]
+        made = [[PLAIN, f"{tuned.rate(PLAIN):g}", *(f"{value:,.0f}" for value in base), "100%", ""]]
         for method in methods:
             curves = list(figures.judged(task, method).values())
             if curves and method != PLAIN:
@@ -175,7 +175,7 @@ def paper(figures: Figures, methods: Sequence[str]) -> list[str]:
     return ["\n## The paper's columns\n",
             "Table 2 of the paper reports tokens an epoch (112.1M → 72.6M for the base model, 70.8M for the big one), "
             "seconds (1115 → 973 and 1190 → 1016) and BLEU (27.25 → 27.42 and 27.41 → 27.63): saving a third of the "
-            "tokens saves 13 to 15 % of the time. Here an epoch is one pass over the data, and `kept` follows from the "
+            "tokens saves 13 to 15% of the time. Here an epoch is one pass over the data, and `kept` follows from the "
             "floor, which is a free choice. The seconds are those of timed runs in which the method acted. The "
             "accuracy is that after a third of the budget in instances, not at the end of a run.\n",
             *_table(["task", "", "instances an epoch", "seconds an epoch", "accuracy"], made)]  # fmt: skip

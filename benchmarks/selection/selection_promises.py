@@ -105,7 +105,7 @@ def _fewer(figures: Figures) -> Iterator[Promise]:
             far = all(one.median <= -stretch for one in every)
             yield Promise(
                 f"{task}: `{DEFAULT}` needs ≥ {firm:.0%} fewer instances, at both targets, upper end of the interval "
-                f"{'≤ −10 %' if near else '< 0'} (stretch: {stretch:.0%})",
+                f"{'≤ −10%' if near else '< 0'} (stretch: {stretch:.0%})",
                 "; ".join(map(shown, every)), held, far,
             )  # fmt: skip
 
@@ -131,9 +131,9 @@ def _accurate(figures: Figures) -> Iterator[Promise]:
         less, least = (figures.accuracy(task, share) for share in LESS)
         if less and least:
             yield Promise(
-                f"{task}: accuracy on 15 % fewer instances with a decaying rate, lower end of the interval ≥ −0.5 "
-                "points (stretch: on 30 % fewer ≥ −0.7)",
-                f"{_points(less)}; on 30 % fewer {_points(least)}", less.low >= -0.5, least.low >= -0.7,
+                f"{task}: accuracy on 15% fewer instances with a decaying rate, lower end of the interval ≥ −0.5 "
+                "points (stretch: on 30% fewer ≥ −0.7)",
+                f"{_points(less)}; on 30% fewer {_points(least)}", less.low >= -0.5, least.low >= -0.7,
             )  # fmt: skip
 
 
@@ -171,11 +171,11 @@ def step_of(figures: Figures, task: str) -> float:
 
 
 def shown(one: Paired) -> str:
-    """Return a change and its interval as text: "−20 % (−30 to −10)"."""
+    """Return a change and its interval as text: "−20% (−30 to −10)"."""
     missed = f", {one.missed} of {one.seeds} not reached" if one.missed else ""
     if math.isinf(one.high):
-        return f"{100 * one.median:+.0f} %"
-    return f"{100 * one.median:+.0f} % ({100 * one.low:+.0f} to {100 * one.high:+.0f}{missed})".replace("-", "−")
+        return f"{100 * one.median:+.0f}%"
+    return f"{100 * one.median:+.0f}% ({100 * one.low:+.0f} to {100 * one.high:+.0f}{missed})".replace("-", "−")
 
 
 def _factor(one: Paired) -> str:

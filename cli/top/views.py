@@ -254,4 +254,4 @@ def _rate(rate: float) -> str:
 
 
 def _share(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.2g}%"

@@ -3,7 +3,7 @@
 ``QuantileSketch`` (for ``median`` and ``quantile``) is exact for up to 4096 numbers. Beyond, full buffers are sorted
 and every second number is kept with twice the weight (Manku, Rajagopalan and Lindsay 1998), alternating between the
 even and the odd ones. One such step moves the rank of any value by at most its weight, upwards for the even, downwards
-for the odd numbers: both sums are kept, and their mean is the bound. It grows like n log2(n/4096) / 8192: 0.1 % of n
+for the odd numbers: both sums are kept, and their mean is the bound. It grows like n log2(n/4096) / 8192: 0.1% of n
 at a million numbers.
 
 ``FineGrid`` (for ``histogram``) counts numbers in 8192 or more cells of one width, a power of two. A number out of

@@ -331,7 +331,7 @@ def main() -> int:
             left += survivors
             rows.append((module, len(judged), len(judged) - len(survivors)))
             share = 100 * rows[-1][2] / max(1, len(judged))
-            print(f"{module}: {rows[-1][2]} of {len(judged)} noticed, {share:.0f} %", flush=True)
+            print(f"{module}: {rows[-1][2]} of {len(judged)} noticed, {share:.0f}%", flush=True)
             for fault in survivors:
                 print(f"  line {fault.line}: {fault.what}", flush=True)
         for tree in trees:

@@ -65,7 +65,7 @@ class Diagnosis(NamedTuple):
         return "\n".join([*lines, "", self.advice])
 
     def _cells(self, row: ReaderRow) -> list[str]:
-        shares = ["–"] * 3 if row.effort is None else [f"{share * 100:.0f} %" for share in row.effort]
+        shares = ["–"] * 3 if row.effort is None else [f"{share * 100:.0f}%" for share in row.effort]
         ratio = row.seconds / self.step_seconds
         return [row.name, f"{row.seconds * 1e3:.1f}", f"{row.examples:,.0f}", *shares,
                 "–" if math.isnan(ratio) else f"{ratio:.2g}"]  # fmt: skip
@@ -256,12 +256,12 @@ def held_up(effort: Effort, workers: int, processors: int) -> str:
     """Return what a reader spends its time on, in words.
 
     >>> held_up(Effort(0.1, 0.02, 0.88), 2, 2)
-    'the reader is latency-bound: it waits for data 88 % of its time, computes 10 %, and waits for a processor 2 %'
+    'the reader is latency-bound: it waits for data 88% of its time, computes 10%, and waits for a processor 2%'
     """
     state = held_up_by(effort, workers, processors)
     shares = effort._asdict()
     (first, most), (second, more), (third, least) = (
-        (_SHARES[name], f"{shares[name] * 100:.0f} %")
+        (_SHARES[name], f"{shares[name] * 100:.0f}%")
         for name in sorted(shares, key=lambda name: (name != state, -shares[name]))
     )
     where = f"{processors} processor{'s' * (processors > 1)}"

@@ -76,7 +76,7 @@ class PrioritizedObservables(Selection):
 
     @property
     def concentration(self) -> dict[str, float | None]:
-        """The share of all positive priority in the top 1, 5 and 10 %; None: unknown."""
+        """The share of all positive priority in the top 1, 5 and 10%; None: unknown."""
         found = -np.sort(-np.maximum(self.priorities, 0).astype(np.float64))
         total = float(found.sum())
         return {

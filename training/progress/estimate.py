@@ -24,12 +24,12 @@ _UNKNOWN_RATIO_FACTORS = (1.0, 4.0, 1 / 3)
 """Times that ratio before it is measured: for the median, the low and the high end."""
 _OUTLIVED_SHARE = 0.25
 _SPEED_CHANGE_SHARE = 0.06  # of the remaining time or of the run, by which another speed moves the end
-_STDEVS_FOR_80_PERCENT = 1.35  # standard deviations on either side of the 80 % band, as found on recorded runs
+_STDEVS_FOR_80_PERCENT = 1.35  # standard deviations on either side of the 80% band, as found on recorded runs
 _REMEASURE_FACTOR, _REMEASURE_SECONDS = 1.1, 0.5  # of training, after which noise and trend of the speed are renewed
 
 
 class Remaining(NamedTuple):
-    """Seconds until training ends: the median, and a band with about 80 % of runs."""
+    """Seconds until training ends: the median, and a band with about 80% of runs."""
 
     median: float
     low: float
@@ -40,7 +40,7 @@ class Estimate(NamedTuple):
     """The remaining seconds (median, low, high) and where a run stops, in raw points.
 
     ``train_cost`` and ``validation_cost`` are remaining instances, the speeds are instances per second, or None before
-    the first. The band contains the truth in about 80 % of runs.
+    the first. The band contains the truth in about 80% of runs.
     """
 
     remaining: float

@@ -93,7 +93,7 @@ class ProgressObservables(Noted, LoopObserver):
         """Return the estimate; None while the epoch length or speed is unknown.
 
         It is at most a second old, and reads the last forecast of the stop. One is made after a validation, later if
-        forecasts would otherwise take more than 0.1 % of the time, and after a change of the epochs or the patience.
+        forecasts would otherwise take more than 0.1% of the time, and after a change of the epochs or the patience.
         """
         found, passed = self._current()
         return None if found is None else found.after(passed)
@@ -104,7 +104,7 @@ class ProgressObservables(Noted, LoopObserver):
 
     @property
     def remaining(self) -> Remaining:
-        """Seconds until training ends, with an 80 % band; NaN while unknown."""
+        """Seconds until training ends, with an 80% band; NaN while unknown."""
         return self._remaining_of(*self._current())
 
     def _remaining_of(self, found: Estimate | None, passed: float = 0.0) -> Remaining:

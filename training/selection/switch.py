@@ -27,7 +27,7 @@ class Switch:
 
     ``net = G * t / (t + o)``: G is the gain, t are the seconds of a step without and o those of selection. It is off in
     the first epoch, on from a net gain of 1.05, off below 1.02. While it is off, only so many steps are scored that
-    they cost 1 %.
+    they cost 1%.
     """
 
     def __init__(self, most_idle: int = 0) -> None:

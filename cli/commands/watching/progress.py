@@ -67,7 +67,7 @@ def main(
       looptap progress digits-cnn --throttle 30s >> eta.txt
       looptap progress digits-cnn --count 1 --json | jq '.remaining[0]'
 
-    The full part of the bar is certainly done, the shaded part may be: the truth lies in the band about 80 % of the
+    The full part of the bar is certainly done, the shaded part may be: the truth lies in the band about 80% of the
     time. The job has looptap.training.progress.Progress, and shows it by agent.expose(progress=progress). Without it,
     the end is guessed from the step or epoch of events and a total in the config, such as max_steps or epochs, or from
     the bar of tqdm around the loop.

@@ -53,7 +53,7 @@ class Published(Method):
     mean over T alone. Two passes over the data without a step come first: for gbar, then for all priorities. Where
     they ended, S and T of a step are disjoint, and both see the same weights.
 
-    Not published: it stops to prioritize if the mean loss of S over a round was 20 % above the least so far three times
+    Not published: it stops to prioritize if the mean loss of S over a round was 20% above the least so far three times
     in a row, unless the switch is on.
     """
 

@@ -65,7 +65,7 @@ class Stops:
         return self._quantiles(0.5)[0]
 
     def band(self) -> tuple[float, float]:
-        """Return the quantiles between which about 80 % of runs stop."""
+        """Return the quantiles between which about 80% of runs stop."""
         low, high = self._quantiles(*_BAND_QUANTILES)
         return low, high
 

@@ -22,7 +22,7 @@ class Norm(Method):
 
     ``P = clip(s / mean(s), floor, 1)`` with the newest score s, 1 for an instance without one; weights ``P**-b``,
     divided by their running mean, b half of ``exponent`` in the first half of the plan, then rising to ``exponent`` at
-    85 % of it. Where only losses are known, s is the loss, at most ``cap`` mean losses, and b is ``exponent``.
+    85% of it. Where only losses are known, s is the loss, at most ``cap`` mean losses, and b is ``exponent``.
     """
 
     name: ClassVar[str] = "norm"

@@ -59,8 +59,8 @@ def pictures(value: Any, *, many: bool, most: int, names: Sequence[str] = ()) ->
 def pixels(value: Any) -> tuple[Pixels, bool]:
     """Return the pixels of one image, and whether its numbers were scaled.
 
-    Floats that fill 0..1 are taken as brightness, numbers that fill 0..255 too; others are scaled, so that 1 % of them
-    are black and 1 % white. A matrix is gray; tensors are channels first.
+    Floats that fill 0..1 are taken as brightness, numbers that fill 0..255 too; others are scaled, so that 1% of them
+    are black and 1% white. A matrix is gray; tensors are channels first.
 
     >>> pixels(np.array([[0.0, 1.0]]))[0].tolist()
     [[[0, 0, 0], [255, 255, 255]]]

@@ -211,7 +211,7 @@ class PieView(FramelessView):
             text.set_position((1.08 * np.cos(middle), 1.08 * np.sin(middle)))
             text.set_ha("left" if np.cos(middle) >= 0 else "right")
             seen = mark.shares[i] >= 0.02  # labels of slivers would overlap
-            text.set_text(shown(f"{mark.labels[i]} {100 * mark.shares[i]:.1f} %") if seen else "")
+            text.set_text(shown(f"{mark.labels[i]} {100 * mark.shares[i]:.1f}%") if seen else "")
         return "data"
 
 

@@ -66,8 +66,8 @@ def draw(picture: Picture, width: int = 80, height: int = 24, color: bool = True
 
     >>> from looptap.visualizers.drawing.picture import Pie, Picture
     >>> print(draw(Picture((Pie([3, 1], ("cats", "dogs")),)), width=30, color=False))
-    cats  ████████████████  75.0 %
-    dogs  █████▍            25.0 %
+    cats  █████████████████  75.0%
+    dogs  █████▋             25.0%
     """
     tidy = sanitize(picture, _theme())
     return "\n".join(_lines(tidy, max(_MIN_PLOT_COLUMNS, width), max(_MIN_PLOT_LINES, height), color))
@@ -283,7 +283,7 @@ def _labelled(
     labels: Sequence[str], numbers: Numbers, width: int, largest: float, color: bool, paints: Sequence[str] = ()
 ) -> list[str]:
     """Return lines of name, bar and number; without ``paints``, shares in percent."""
-    texts = [written(n) or "nan" if paints else f"{100 * n:.1f} %" for n in numbers]
+    texts = [written(n) or "nan" if paints else f"{100 * n:.1f}%" for n in numbers]
     tail, head = max(map(len, texts), default=0), min(max(map(cell_len, labels), default=0), width // 3)
     room = max(1, width - head - tail - 4)
     colors = _theme().colors

@@ -176,7 +176,7 @@ class Shares extends Sheet {
       const y = (16 + 16 * i) * ratio;
       ctx.fillRect(2 * middle, y - 9 * ratio, 10 * ratio, 10 * ratio);
       ctx.fillStyle = theme.ink;
-      ctx.fillText(`${mark.labels[i]}  ${(100 * share).toFixed(1)} %`, 2 * middle + 16 * ratio, y);
+      ctx.fillText(`${mark.labels[i]}  ${(100 * share).toFixed(1)}%`, 2 * middle + 16 * ratio, y);
       angle = next;
     });
   }
