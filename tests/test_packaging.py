@@ -179,6 +179,12 @@ def test_importing_looptap_loads_nothing_heavy():
     assert python(f"import sys, looptap; print([m for m in {HEAVY!r} if m in sys.modules])").strip() == "[]"
 
 
+def test_a_listing_and_a_client_load_neither_asyncio_nor_what_reads_files_or_compiles_queries():
+    unneeded = ["asyncio", "sqlite3", "looptap.store.reader", "looptap.streams.language.compiler"]
+    code = f"import sys, looptap.cli.commands.watching.ls; print([m for m in {unneeded!r} if m in sys.modules])"
+    assert python(code).strip() == "[]"
+
+
 def test_a_type_checker_sees_the_packages_of_an_editable_install(tmp_path):
     snippet = tmp_path / "snippet.py"
     snippet.write_text(

@@ -18,8 +18,6 @@ from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns,
 from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import OPERATOR
 from looptap.store.layout.run_path import kept
-from looptap.store.reader import is_stored
-from looptap.store.reader import open as open_stored
 from looptap.streams.errors import LooptapError
 from looptap.streams.expressions import nearest
 
@@ -59,6 +57,8 @@ def path_of(name: str | os.PathLike[str] | None) -> Path | None:
 
 def refuse_stored(path: Path) -> None:
     """Raise NoSuchRun if a stored run is at ``path``."""
+    from looptap.store.reader import is_stored  # not at the top: a listing needs no store
+
     if is_stored(path):
         raise NoSuchRun(
             f"{path} is a stored run, and only live runs can be attached to. looptap.open({str(path)!r}) gives its "
@@ -182,6 +182,8 @@ def _kept(name: str) -> str:
     files = [*kept(escaped), *kept(f"{escaped}-[0-9]*")] if name else []
     if not files:
         return ""
+    from looptap.store.reader import open as open_stored
+
     path = shlex.quote(str(files[0]))
     try:
         with open_stored(files[0]) as stored:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,11 +21,13 @@ from looptap.protocol import messages as m
 from looptap.protocol.errors import LimitReached, NoAnswer
 from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.language.rank_windows import RankMerger
 from looptap.streams.operators.windows import Seconds
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
 from looptap.streams.values.rows import rows
+
+if TYPE_CHECKING:
+    from looptap.streams.language.rank_windows import RankMerger
 
 SPREAD = ("spread", "slowest", "fastest", "uncertainty")
 """The fields of a value of `Run.skew`."""
@@ -100,7 +102,7 @@ def joined(
     )  # fmt: skip
     assert isinstance(stream, _Joined)
     lead = next(iter(stream.parts.values()))
-    merger = RankMerger(attach.code.text, lead.functions)
+    merger = _merger(attach.code.text, lead.functions)
     stream.combined = lambda whole: merger.joined(_values(whole))
     stream.on_batch = on_batch
     return stream, SubscriptionInfo(
@@ -207,8 +209,14 @@ def _values(whole: AssembledWindow) -> list[Any]:
 
 
 def _merged(text: str, functions: Iterable[str]) -> Combined:
-    merger = RankMerger(text, functions)
+    merger = _merger(text, functions)
     return lambda whole: merger.value(_values(whole))
+
+
+def _merger(text: str, functions: Iterable[str]) -> RankMerger:
+    from looptap.streams.language.rank_windows import RankMerger  # not at the top: few need the compiler of queries
+
+    return RankMerger(text, functions)
 
 
 def _offset(run: RankHandle, first: int, rank: RankHandle) -> Offset:

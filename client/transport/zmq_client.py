@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from looptap.client.transport.background import background_thread
 from looptap.client.transport.base import Receiver, Route
@@ -37,6 +37,7 @@ _CONNECT_TIMEOUT_SECONDS = 1.0  # seconds for a lost link to connect: the kernel
 _LINGER_SECONDS = 0.3  # seconds to send what waits when the link is closed
 _MAX_FAILED_HANDSHAKES = 3  # in a row, which mean a wrong key: a stopped agent breaks one off
 _NEVER_MILLISECONDS = 1_000_000_000
+_MONITOR_EVENT = struct.Struct("=hi")  # of a socket: its type and value; zmq.utils.monitor loads all of asyncio
 _ENVELOPE_BYTES = 1 << 20  # what a message may have around its values
 
 
@@ -342,7 +343,7 @@ class _Connection:
         """Return the monitor's events since the last call."""
         new = []
         while self.monitor.poll(0):
-            message = recv_monitor_message(self.monitor)
-            new.append((int(message["event"]), int(message["value"])))
+            content, _ = self.monitor.recv_multipart()
+            new.append(_MONITOR_EVENT.unpack(content))
         self.history += new
         return new
