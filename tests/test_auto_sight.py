@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from looptap.agent.agent import emit_found
 from looptap.agent.loop.sight.frames import find, kind_of_file, listed
 from looptap.integrations.auto.hooks.passes import LoaderPasses
+from looptap.integrations.auto.hooks.script_agent import ScriptAgent
+from looptap.integrations.auto.hooks.updates import ThreadUpdate
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizers
 from looptap.integrations.auto.sight.models import model_of, scheduler_of
 from looptap.integrations.auto.sight.root_inputs import RootInputs
@@ -161,6 +163,20 @@ def test_several_optimizers_have_the_names_of_the_script_and_are_let_go():
     assert not known.several
 
 
+def test_each_of_several_optimizers_is_a_control_by_its_own_name_the_first_too():
+    agent, run = pair("gan")
+    script, update = ScriptAgent(lambda: agent), ThreadUpdate()
+    netG, netD = nn.Linear(1, 1), nn.Linear(2, 2)
+    optimizerG = torch.optim.SGD(netG.parameters(), lr=0.1)
+    optimizerD = torch.optim.SGD(netD.parameters(), lr=0.2)
+    script.raise_event("step", update, optimizerG)
+    assert {name.partition(".")[0] for name in run.controls} == {"optimizer"}
+    script.raise_event("step", update, optimizerD)
+    assert {name.partition(".")[0] for name in run.controls} == {"optimizerG", "optimizerD"}
+    assert (run.controls["optimizerG.lr"].value, run.controls["optimizerD.lr"].value) == (0.1, 0.2)
+    assert {"netD", "model"} <= {*run.modules()}
+
+
 @pytest.mark.parametrize(("arguments", "keywords", "x", "y"), [
     ((1.0,), {}, 1.0, None), ((1.0, 2.0), {}, 1.0, 2.0), ((), {"input_ids": 1.0, "labels": 3.0}, 1.0, 3.0),
     ((), {"labels": 3.0, "input_ids": 1.0}, 1.0, 3.0),
@@ -212,6 +228,13 @@ def test_a_schedule_that_drives_an_optimizer_by_a_wrapper_is_found():
     assert scheduler_of(optimizer, sys._getframe()) is trainer.lr_scheduler
     agent.expose(optimizer=optimizer, scheduler=trainer.lr_scheduler)
     assert run.controls["optimizer.lr"].driven == "StepLR"
+
+
+def test_a_variable_that_a_function_of_the_query_language_hides_is_named():
+    agent, run = pair("hidden")
+    stream = run.stream("step, norm", on="batch")
+    agent.emit("batch", step=1)
+    assert "the query language's own norm, which hides a variable" in stream.traceback
 
 
 # ---------------------------------------------------------------- passes

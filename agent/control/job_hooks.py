@@ -59,7 +59,10 @@ class JobHooks:
     def saving(self) -> Trigger:
         """Return the checkpoint function. Raises ControlError if none is declared."""
         if self.checkpoint is None:
-            raise ControlError("this job cannot save a checkpoint: it must first call agent.checkpoint(function).")
+            raise ControlError(
+                "this job cannot save a checkpoint: it must first call agent.checkpoint(function). Without that, a "
+                "call can save the weights: looptap call RUN \"torch.save(model.state_dict(), 'model.pt')\"."
+            )
         return self.checkpoint
 
     def describe(self, path: str = "") -> ControlReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import shlex
 import sys
 import time
@@ -85,7 +86,7 @@ def interrupted(pressed: KeyboardInterrupt, name: str) -> KeyboardInterrupt:
 
 def for_run(text: str, name: str) -> str:
     """Return ``text`` with the run's name in the shell command that it suggests."""
-    return text.replace("looptap cancel RUN", f"looptap cancel {shlex.quote(name)}")
+    return re.sub(r"looptap (call|cancel) RUN", lambda found: f"looptap {found[1]} {shlex.quote(name)}", text)
 
 
 def outcome_of(run: Run, /, id: str, timeout: float, what: str, **asked: Any) -> Outcome:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from looptap.agent.agent import Agent, emit_found, looks_next, name_events
+from looptap.agent.agent import Agent, emit_found, exposed_as, looks_next, name_events
 from looptap.integrations.auto.hooks.updates import ThreadUpdate, total
 from looptap.integrations.auto.sight.found_names import found_names
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer, KnownOptimizers
-from looptap.integrations.auto.sight.models import modules_in_sight
+from looptap.integrations.auto.sight.models import modules_in_sight, name_of
 from looptap.integrations.auto.sight.root_inputs import NAMES, ModelInputs
 from looptap.integrations.harmless import say_once
 from looptap.streams.events import FoundObservables, lazy
@@ -122,17 +122,24 @@ class ScriptAgent:
             return known
 
     def _expose(self, known: KnownOptimizer, frame: FrameType) -> None:
-        """Expose an optimizer's controls and learning rate, without keeping it alive."""
-        assert self._agent is not None
+        """Expose an optimizer's controls and learning rate, without keeping it alive.
+
+        It is ``optimizer`` while it is alone; of several, each has the name that the job has for it, as has its model.
+        """
+        agent = self._agent
+        assert agent is not None
         alone = len(self.optimizers.by_id) == 1
-        name = "optimizer" if alone else known.name
-        exposed = {name: lazy(known.reference)}
-        if known.scheduler is not None:
-            exposed["scheduler" if alone else f"{name}_scheduler"] = lazy(known.scheduler)
-        model = known.model(frame)
-        if model is not None and alone:
-            exposed["model"] = lazy(weakref.ref(model))
-        self._agent.expose(**exposed)
+        taken = () if alone else ("optimizer", "scheduler")
+        exposed: dict[str, Any] = {name: None for name in taken if exposed_as(agent, name) is not None}
+        for one in [known] if alone else [*self.optimizers.by_id.values()]:
+            name = "optimizer" if alone else one.name
+            exposed[name] = lazy(one.reference)
+            if one.scheduler is not None:
+                exposed["scheduler" if alone else f"{name}_scheduler"] = lazy(one.scheduler)
+            model = one.model(frame)
+            if model is not None and (called := "model" if alone else name_of(model, frame, "")):
+                exposed[called] = lazy(weakref.ref(model))
+        agent.expose(**exposed)
 
     def _forked(self) -> None:
         """Forget the parent's agent: a child that trains has one of its own."""

@@ -43,10 +43,10 @@ def modules_in_sight(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
                 return
 
 
-def name_of(optimizer: Any, frame: FrameType | None) -> str:
-    """Return the name that the job has for an optimizer; "optimizer" without one."""
-    found = (name for name, value in _with_attributes(frame) if value is optimizer and name != "self")
-    return next(found, "optimizer")
+def name_of(thing: Any, frame: FrameType | None, otherwise: str = "optimizer") -> str:
+    """Return the name that the job has for an optimizer or a model."""
+    found = (name for name, value in _with_attributes(frame) if value is thing and name != "self")
+    return next(found, otherwise)
 
 
 def scheduler_of(optimizer: Any, frame: FrameType | None) -> Any:
