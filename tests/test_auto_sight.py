@@ -166,15 +166,15 @@ def test_several_optimizers_have_the_names_of_the_script_and_are_let_go():
 def test_each_of_several_optimizers_is_a_control_by_its_own_name_the_first_too():
     agent, run = pair("gan")
     script, update = ScriptAgent(lambda: agent), ThreadUpdate()
-    netG, netD = nn.Linear(1, 1), nn.Linear(2, 2)
-    optimizerG = torch.optim.SGD(netG.parameters(), lr=0.1)
-    optimizerD = torch.optim.SGD(netD.parameters(), lr=0.2)
-    script.raise_event("step", update, optimizerG)
+    net_g, net_d = nn.Linear(1, 1), nn.Linear(2, 2)
+    optim_g = torch.optim.SGD(net_g.parameters(), lr=0.1)
+    optim_d = torch.optim.SGD(net_d.parameters(), lr=0.2)
+    script.raise_event("step", update, optim_g)
     assert {name.partition(".")[0] for name in run.controls} == {"optimizer"}
-    script.raise_event("step", update, optimizerD)
-    assert {name.partition(".")[0] for name in run.controls} == {"optimizerG", "optimizerD"}
-    assert (run.controls["optimizerG.lr"].value, run.controls["optimizerD.lr"].value) == (0.1, 0.2)
-    assert {"netD", "model"} <= {*run.modules()}
+    script.raise_event("step", update, optim_d)
+    assert {name.partition(".")[0] for name in run.controls} == {"optim_g", "optim_d"}
+    assert (run.controls["optim_g.lr"].value, run.controls["optim_d.lr"].value) == (0.1, 0.2)
+    assert {"net_d", "model"} <= {*run.modules()}
 
 
 @pytest.mark.parametrize(("arguments", "keywords", "x", "y"), [
