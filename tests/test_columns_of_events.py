@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interrupts import interrupted
 
 import looptap
 from looptap.agent.loop.columns.event_batch import EventBatch
@@ -211,6 +212,31 @@ def test_ctrl_c_among_sliding_sums_loses_no_value_and_the_window_begins_again_at
     again = 11 if when == "amid" else 1  # values before the window began again
     expected = [min(place - again if place > again else place, 16.0) for place in range(1, 42)]
     assert stream.values == expected
+
+
+@pytest.mark.parametrize("query", ["a * 2 if b else a", "a, b", "(e.a for e in events if e.b)"])
+def test_ctrl_c_at_any_instruction_among_columns_repeats_no_value_and_loses_at_most_one(query):
+    rows = [element for n in range(2, 22) for element in (n, 0.0, 0, float(n), 1)]
+
+    def pressed(at: int) -> int:
+        job = pair(manual=True)
+        stream = job.run.stream(query, on="batch")
+        job.agent.emit("batch", a=1.0, b=1)
+        (attached,) = parts_of(job.agent).sources.open("batch").queries
+        attached.deferred = True
+        batch = EventBatch.of_rows(EventOrigin("batch"), ["a", "b"], rows)
+        count, _ = interrupted(lambda: attached.evaluate_batch(batch), at)
+        attached.evaluate_batch(batch)
+        job.deliver()
+        events = [record.event for record in stream.records]
+        assert (stream.dropped, events) in [
+            (0, [*range(1, 22)]), *((1, [n for n in range(1, 22) if n != lost]) for lost in range(2, 22))
+        ]  # fmt: skip
+        assert (attached.seen, attached.errors) == (21, 0)
+        return count
+
+    for at in range(1, pressed(0) + 1):
+        pressed(at)
 
 
 CONDITIONS = (

@@ -198,23 +198,23 @@ class BatchEvaluation(QueryStatus):
             values = self._with_inputs(found, values)
         if values is None or not (size := bytes_each(values)):
             return False
-        sink, before = self.sink, self.sink.number
+        sink, before, count, put = self.sink, self.sink.number, len(found), len(places)
         try:
             self.pipeline.advance()
-            if len(places) == len(found):
+            if put == count:
                 sink.put_all(found.event_numbers, found.event_times, values, size)
-            elif places:
+            elif put:
                 numbers, times = [found.numbers[place] for place in places], [found.times[place] for place in places]
                 sink.put_all(array("q", numbers), array("d", times), values, size)
-        finally:  # all of them, unless Ctrl-C came
+        finally:  # all of them, unless Ctrl-C came; up to `recover` there is no call, so none comes now
             done = sink.number - before
-            count = len(found) if done == len(places) else places[done - 1] + 1 if done else 0
-            if count:
-                self.seen = found.numbers[count - 1]
-            self.events += count
-            self._empty += count - done
-            if count != len(found):
-                self.pipeline.recover(found.times[count])
+            taken = count if done == put else places[done - 1] + 1 if done else 0
+            if taken:
+                self.seen = found.numbers[taken - 1]
+            self.events += taken
+            self._empty += taken - done
+            if taken != count:
+                self.pipeline.recover(found.times[taken])
         self._in_a_row = 0
         return True
 
