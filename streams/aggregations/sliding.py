@@ -20,7 +20,7 @@ class PartialSums(NamedTuple):
     totals: Floats
     lost: Floats
 
-    def after(self, start: int, stop: int | None = None) -> PartialSums:
+    def part(self, start: int, stop: int | None = None) -> PartialSums:
         """Return some of them."""
         return PartialSums(self.totals[..., start:stop], self.lost[..., start:stop])
 
@@ -70,18 +70,18 @@ def slide(state: SlidingSums, items: Floats, size: int) -> tuple[Floats, NDArray
                 start += len(found)
                 continue
             if count == size and not state.has_older:
-                state = SlidingSums(_suffixes(np.array(state.younger)).after(1), True, [], _one(0.0, 0.0))
+                state = SlidingSums(_suffixes(np.array(state.younger)).part(1), True, [], _one(0.0, 0.0))
             room = len(state.older.totals) + 1 if state.has_older else size - count
             new = items[start : start + room]
             younger = _prefixes(state.total, new)
-            older = state.older.after(0, len(new))
+            older = state.older.part(0, len(new))
             both = len(older.totals)
-            merged = older.plus(younger.after(0, both)).values()
-            sums.append(np.concatenate((merged, younger.after(both).values())))
+            merged = older.plus(younger.part(0, both)).values()
+            sums.append(np.concatenate((merged, younger.part(both).values())))
             counts.append(np.minimum(np.arange(count + 1, count + len(new) + 1), size))
             remains = state.has_older and both == len(new)
-            rest = state.older.after(len(new)) if remains else NO_SUMS
-            state = SlidingSums(rest, remains, [*state.younger, *new.tolist()], younger.after(-1))
+            rest = state.older.part(len(new)) if remains else NO_SUMS
+            state = SlidingSums(rest, remains, [*state.younger, *new.tolist()], younger.part(-1))
             start += len(new)
     return np.concatenate(sums), np.concatenate(counts), state
 
@@ -93,8 +93,8 @@ def _whole_blocks(state: SlidingSums, blocks: Floats) -> tuple[Floats, SlidingSu
     """
     before = np.concatenate((np.array([state.younger]), blocks[:-1]))
     younger = _prefixes(PartialSums(*np.zeros((2, len(blocks), 1))), blocks)
-    both = _suffixes(before).after(1).plus(younger.after(0, -1)).values()
-    sums = np.concatenate((both, younger.after(-1).values()), axis=-1)
+    both = _suffixes(before).part(1).plus(younger.part(0, -1)).values()
+    sums = np.concatenate((both, younger.part(-1).values()), axis=-1)
     return sums.ravel(), SlidingSums(NO_SUMS, False, blocks[-1].tolist(), PartialSums(*(x[-1, -1:] for x in younger)))
 
 
@@ -112,7 +112,7 @@ def _prefixes(before: PartialSums, items: Floats) -> PartialSums:
     """Return the sum up to each item, as `Sum.add` makes it, from ``before`` on."""
     totals = np.add.accumulate(np.concatenate((before.totals, items), axis=-1), axis=-1)
     lost = np.concatenate((before.lost, _error(totals[..., :-1], items, totals[..., 1:])), axis=-1)
-    return PartialSums(totals, np.add.accumulate(lost, axis=-1)).after(1)
+    return PartialSums(totals, np.add.accumulate(lost, axis=-1)).part(1)
 
 
 def _suffixes(items: Floats) -> PartialSums:

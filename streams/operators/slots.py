@@ -245,7 +245,7 @@ class SlidingSlot:
             return None
         totals, lost = (np.array([one[place] for one in older]) for place in (1, 2))
         sums = PartialSums(totals, lost)
-        return SlidingSums(sums.after(0, -1), bool(self._older), younger, sums.after(-1))
+        return SlidingSums(sums.part(0, -1), bool(self._older), younger, sums.part(-1))
 
     def _sum(self, total: float, lost: float, count: int) -> Reducer:
         reducer = self.make()
