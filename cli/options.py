@@ -87,8 +87,7 @@ Of = Annotated[
     str | None,
     Option(
         "--of", metavar="STREAM", show_default=False,
-        help="A query over the values of this stream that the job declares, evaluated in the job: "
-        "looptap watch digits-cnn 'mean(v.loss for v in values)' --of loss --window 100.",
+        help="Ask the values of this stream that the job declares, not events; the query is evaluated in the job.",
     ),
 ]  # fmt: skip
 WindowSize = Annotated[

@@ -67,8 +67,13 @@ def _prose(text: str) -> str:
             lines = [line.removeprefix("  ") for line in paragraph.splitlines()[1:]]
             parts.append("\n".join([f"```{'yaml' if lines[0].endswith(': digits-*') else 'sh'}", *lines, "```"]))
         else:
-            parts.append(re.sub(r"(?<![\w`])(--[a-z][\w-]*)", r"`\1`", paragraph.replace("<", r"\<")))
+            parts.append(_with_options(paragraph.replace("<", r"\<")))
     return "\n\n".join(parts)
+
+
+def _with_options(text: str) -> str:
+    """Return a text with its options as code; what is code already stays."""
+    return re.sub(r"`[^`]*`|(?<!\w)--[a-z][\w-]*", lambda found: f"`{found[0].strip('`')}`", text)
 
 
 def _name(parameter: Any) -> str:
@@ -80,10 +85,10 @@ def _name(parameter: Any) -> str:
 
 def _meaning(parameter: Any) -> str:
     text = (getattr(parameter, "help", None) or "").replace(RUN_HELP, "The run: see above.")
-    text = text.replace("|", "\\|").replace("<", r"\<")
+    text = _with_options(text.replace("|", "\\|").replace("<", r"\<"))
     shown, default = getattr(parameter, "show_default", False), parameter.default
     if isinstance(shown, str):
-        return f"{text} Default: {shown}."
+        return f"{text} Default: {_with_options(shown)}."
     if shown and default not in (None, False, "", ()) and not getattr(parameter, "is_flag", False):
         return f"{text} Default: {default}."
     return text

@@ -22,6 +22,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ex
 
 default_role = "py:obj"
 nitpicky = False
+smartquotes = False  # it made a dash of the -- of options, and quotes that no shell reads
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
 myst_enable_extensions = ["colon_fence"]
