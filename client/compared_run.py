@@ -79,9 +79,8 @@ class ComparedRun:
         if function == "count":
             return found.count
         if function in ("first", "final"):
-            value = found.first if function == "first" else found.final
-        else:
-            value = found.best(function == "max" or (function == "best" and self.largest_is_best(line)))
+            return found.first if function == "first" else found.final
+        value = found.best(function == "max" or (function == "best" and self.largest_is_best(line)))
         return UNKNOWN if math.isnan(value) else value
 
     def line(self, name: str) -> Figures | None:

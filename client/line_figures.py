@@ -32,11 +32,12 @@ def largest_is_best(name: str) -> bool:
 
 @dataclass
 class Figures:
-    """The figures of one line; numbers that are not finite are left out, but counted."""
+    """The figures of one line; its smallest and largest are those of the finite numbers."""
 
     count: int = 0
     first: float = math.nan
     final: float = math.nan
+    """The last number, also if it is NaN or infinite, as is the first."""
     smallest: float = math.nan
     largest: float = math.nan
     smallest_at: float = math.nan
@@ -46,11 +47,11 @@ class Figures:
     def add(self, x: float, value: float) -> None:
         """Add a number."""
         self.count += 1
-        if not math.isfinite(value):
-            return
-        if math.isnan(self.first):
+        if self.count == 1:
             self.first = value
         self.final = value
+        if not math.isfinite(value):
+            return
         if not value >= self.smallest:
             self.smallest, self.smallest_at = value, x
         if not value <= self.largest:
@@ -86,8 +87,9 @@ def figures_of(stream: Stream) -> dict[str, Figures]:
                 found = {name: Figures() for _, name in names}
             x = float(event) if counter is None else _number(value, counter)
             for key, name in names:
-                found[name].add(x, _number(value, key))
-    return {name: figures for name, figures in found.items() if not math.isnan(figures.final)}
+                if (number := _number(value, key)) is not None:
+                    found[name].add(math.nan if x is None else x, number)
+    return {name: figures for name, figures in found.items() if figures.count}
 
 
 def _parts(value: Any, stream: Stream) -> tuple[list[tuple[Any, str]], Any]:
@@ -101,18 +103,20 @@ def _parts(value: Any, stream: Stream) -> tuple[list[tuple[Any, str]], Any]:
         counters = [place for place, name in enumerate(names) if counts(name)]
         lines = [(place, name) for place, name in enumerate(names) if place not in counters]
         return lines, counters[0] if counters else None
-    return [(None, stream.name)] if math.isfinite(_number(value, None)) else [], None
+    return [(None, stream.name)] if _number(value, None) is not None else [], None
 
 
-def _number(value: Any, key: Any) -> float:
-    """Return a number, or a part that is one, as float; NaN for anything else."""
+def _number(value: Any, key: Any) -> float | None:
+    """Return a number, or a part that is one, as float; None for anything else."""
     try:
         found = value if key is None else value[key]
         if not isinstance(found, bool | int | float):
-            found = found.item() if getattr(found, "ndim", None) == 0 else math.nan
+            if getattr(found, "ndim", None) != 0:
+                return None
+            found = found.item()
         return float(found)
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        return math.nan
+        return None
 
 
 class NumberLines(NamedTuple):

@@ -26,7 +26,7 @@ OF_FIGURES = ("best", "final", "first", "min", "max", "count")
 """Functions of a line of numbers by its name."""
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs, "log": math.log, "log10": math.log10, "log2": math.log2, "sqrt": math.sqrt, "exp": math.exp,
-    "round": round, "min": min, "max": max,
+    "round": round, "min": min, "max": max, "isnan": math.isnan, "isfinite": math.isfinite,
 }  # fmt: skip
 """Functions of plain values."""
 

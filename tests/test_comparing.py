@@ -87,6 +87,43 @@ def test_ended_runs_that_kept_no_stream_have_the_figures_of_their_scalars(direct
     assert "bare-00" not in out
 
 
+def test_the_final_value_of_a_run_that_diverged_is_nan_which_sorts_as_the_worst(directory, tmp_path, here):
+    losses = {"good": (3.0, 2.0, 1.0), "better": (3.0, 1.0, 0.5), "nan": (3.0, 1e31, math.nan), "all": (math.nan,) * 3}
+    for name, values in losses.items():
+        with looptap.Agent(name, config={"seed": 1}, store=tmp_path / f"{name}.looptap") as agent:
+            if name in ("better", "nan"):  # the others have the history of scalars alone
+                agent.stream("train", "step, loss, acc", keep=True)
+            for step, loss in enumerate(values):
+                agent.emit("batch", step=step, loss=loss, acc=math.nan if math.isnan(loss) else 1 / loss)
+    table = looptap.compare([tmp_path])
+    finals = dict(zip((row.name for row in table), table.values("final(loss)"), strict=True))
+    assert (finals["good"], finals["better"]) == (1.0, 0.5)
+    assert math.isnan(finals["nan"])
+    assert math.isnan(finals["all"])
+    assert {row.name for row in table.where("isnan(final(loss))")} == {"nan", "all"}
+    assert {row.name for row in table.where("isnan(loss)")} == {"nan", "all"}
+    assert {row.name for row in table.where("isfinite(final(loss))")} == {"good", "better"}
+    assert [row.name for row in table.sort("final(loss)")[:2]] == ["better", "good"]
+    assert [row.name for row in table.sort("final(acc)")[:2]] == ["better", "good"]
+    assert [row.name for row in table.sort("final(loss)", descending=True)[:2]] == ["good", "better"]
+    (row,) = table.where("name == 'nan'")
+    assert (row.figure("best", "loss"), row.figure("max", "loss"), row.figure("count", "loss")) == (3.0, 1e31, 3)
+    (nothing,) = table.where("name == 'all'")
+    assert (nothing.figure("best", "loss"), nothing.figure("count", "loss")) == (UNKNOWN, 3)
+    titles, rows = table.texts()
+    cells = {row[0]: dict(zip(titles, row, strict=True)) for row in rows}
+    assert (cells["nan"]["final(loss)"], cells["nan"]["best(loss)"]) == ("NaN", "3")
+    assert (cells["all"]["final(loss)"], cells["all"]["best(loss)"]) == ("NaN", "")
+    plot = table.parallel("best(loss)", "final(loss)")
+    plot.pull()
+    assert plot.pictures()
+    with looptap.open(tmp_path / "nan.looptap") as run:
+        (loss,) = [row for row in looptap.plot(run.stream("train")).summary() if "loss" in row["stream"]]
+    assert (math.isnan(loss["final"]), loss["best"]) == (True, 3.0)
+    out = here("compare", tmp_path, "--where", "isnan(final(loss))", "--columns", "final(loss)")[1]
+    assert [(line.split()[0], line.split()[-1]) for line in out.splitlines()[1:]] == [("all", "NaN"), ("nan", "NaN")]
+
+
 def test_the_table_of_runs_has_a_loss_of_each_type_of_events_and_no_column_of_their_speed(directory, tmp_path):
     for seed in range(2):
         with looptap.Agent("two", config={"seed": seed}, store=tmp_path / f"{seed}.looptap") as agent:
@@ -146,7 +183,7 @@ class Facts:
         return {"best": 0.25, "final": 0.5, "min": 0.25, "max": 2.0, "first": 2.0, "count": 7}[function]
 
 
-KNOWN = ("lr", "name", "a.b", "missing", "flag", "odd name", "none")
+KNOWN = ("lr", "name", "a.b", "missing", "flag", "odd name", "none", "nan")
 
 
 @pytest.mark.parametrize(
@@ -164,10 +201,12 @@ KNOWN = ("lr", "name", "a.b", "missing", "flag", "odd name", "none")
         ("(-8) ** 0.5", UNKNOWN), ("'a' * 5", UNKNOWN), ("'a' + 'b'", UNKNOWN), ("none is None", True),
         ("abs(-lr)", 0.1), ("missing + 1", UNKNOWN), ("min(missing, 1)", UNKNOWN), ("10.0 ** 400", UNKNOWN),
         ("flag and lr < 1", True),
+        ("isnan(nan)", True), ("isfinite(nan)", False), ("isnan(lr)", False), ("isfinite(best(loss))", True),
+        ("isnan(missing)", UNKNOWN), ("isnan(name)", UNKNOWN), ("isnan(10 ** 400)", UNKNOWN),
     ],
 )  # fmt: skip
 def test_an_expression_means_what_it_says(text, value):
-    facts = Facts(lr=0.1, name="x", flag=True, none=None, **{"a.b": 3, "odd name": 4})
+    facts = Facts(lr=0.1, name="x", flag=True, none=None, nan=math.nan, **{"a.b": 3, "odd name": 4})
     found = Expression(text, KNOWN, ["loss"]).of(facts)
     assert found is value or found == pytest.approx(value)
 

@@ -74,8 +74,9 @@ class RunTable(Sequence[ComparedRun]):
         """Return the runs for which an expression is true.
 
         ``"lr < 0.01 and best(acc) > .9"``: settings by name, the facts name, id, state, started, duration, host and
-        commit, and of the lines of numbers best, final, first, min, max and count. A run that lacks a name is left out.
-        Raises QueryError for anything else: nothing is executed.
+        commit, and of the lines of numbers best, final, first, min, max and count. ``"isnan(final(loss))"`` are the
+        runs that ended with NaN. A run that lacks a name is left out. Raises QueryError for anything else: nothing is
+        executed.
         """
         wanted = self._expression(expression)
         found = [(row, wanted.of(row)) for row in self.rows]
@@ -85,7 +86,7 @@ class RunTable(Sequence[ComparedRun]):
         """Return the runs in order of an expression, the best first.
 
         Numbers come in rising order, ``best(acc)`` and the like in falling order where the largest is best, unless
-        ``descending`` says. Runs without a value are last.
+        ``descending`` says. Runs whose value is NaN come after all others, and runs without a value are last.
         """
         if not self.rows:
             return self
@@ -94,6 +95,7 @@ class RunTable(Sequence[ComparedRun]):
         values = [(row, wanted.of(row)) for row in self.rows]
         known = [(row, value) for row, value in values if value is not UNKNOWN and value is not None]
         known.sort(key=lambda pair: _order(pair[1]), reverse=falling)
+        known.sort(key=lambda pair: _is_nan(pair[1]))  # the worst, whichever end is the best
         ordered = [row for row, _ in known]
         return RunTable([*ordered, *(row for row, value in values if value is UNKNOWN or value is None)], self.ways)
 
@@ -211,13 +213,15 @@ def _quoted_setting(name: str) -> str:
 
 def _order(value: Any) -> tuple[int, Any]:
     """Return a key by which values of several types can be sorted."""
-    if isinstance(value, bool | int | float):
-        return (0, value) if not math.isnan(value) else (1, 0)
-    return 2, str(value)
+    return (0, value) if isinstance(value, bool | int | float) else (1, str(value))
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else shown(value, _MAX_CELL_CHARACTERS)
+    return "" if value is None else "NaN" if _is_nan(value) else shown(value, _MAX_CELL_CHARACTERS)
 
 
 @overload

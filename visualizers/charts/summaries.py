@@ -85,7 +85,7 @@ def summary(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -
                     "run": label,
                     "stream": name,
                     "values": len(values),
-                    "final": float(values[finite[-1]]),
+                    "final": float(values[-1]),
                     "best": float(values[best]),
                     "at": _whole(float(at[best])),
                     "best_is": "max" if largest else "min",

@@ -63,7 +63,7 @@ def main(
 
     An expression has settings by name (those of looptap.Agent(config=...)), name, id, state, started, duration, host
     and commit, and of the lines of numbers best, final, first, min, max and count. Whether the smallest or the largest
-    is best follows from the name (loss, acc), or from --best.
+    is best follows from the name (loss, acc), or from --best. isnan(final(loss)) finds the runs that ended with NaN.
     """
     try:
         table = _sorted(table_of(_named(run or []), _ways(best or [])), where, sort, reverse)
