@@ -226,8 +226,6 @@ def _of_stored(run: StoredRun | ExportedFile, ways: Mapping[str, str]) -> Compar
     known = {name for one in run.streams for name in (one.name, one.text, *(one.fields or ()))}
     kept = (run.history(one.name, one.on) for one in _compared(run.scalars, known))
     lines = lines_of([*run.streams, *filter(None, kept)])
-    started, ended = run.started, run.ended if not run.alive else time.time()
-    if ended is None and run.path.is_file():  # it was killed: when it last wrote
-        ended = run.path.stat().st_mtime
+    started, ended = run.started, run.until if not run.alive else time.time()
     duration = None if started is None or ended is None else max(0.0, ended - started)
     return ComparedRun(run.name, run.id, run.state, started, duration, run.config, *lines, ways)

@@ -189,6 +189,11 @@ class ExportedFile:
         return self._run.ended
 
     @property
+    def until(self) -> float | None:
+        """Time of its end, else of the newest thing in its file; None while it is alive."""
+        return self._run.until
+
+    @property
     def streams(self) -> list[StoredStream]:
         """The stored streams."""
         return self._run.streams

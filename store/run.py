@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 import weakref
@@ -37,6 +38,7 @@ LIVENESS_CHECK_AFTER_SECONDS = 2.0
 """Seconds without new values before checking that the writing process is alive."""
 
 _ProcessRow = tuple[str, str, str, str, int, str]
+_TIME = struct.Struct("<d")  # of the newest item of a page or of scalars
 _MAX_EPOCH_SECONDS = 253_402_300_800.0  # seconds from 1970 to the year 10,000
 
 
@@ -115,6 +117,27 @@ class StoredRun:
     def ended(self) -> float | None:
         """Time at which it ended, in seconds since 1970; None if alive or killed."""
         return self._time("ended")
+
+    @property
+    def until(self) -> float | None:
+        """Time of its end, else of the newest thing in its file; None while it is alive."""
+        return self.ended if self.alive or self.ended is not None else self._newest()
+
+    def _newest(self) -> float | None:
+        """Return when the newest value or command was stored, else the file was written."""
+        walls = self._select(
+            "SELECT (SELECT wall FROM items WHERE stream = streams.id ORDER BY number DESC LIMIT 1) FROM streams "
+            "UNION ALL SELECT max(wall) FROM commands"
+        )
+        tables = ["SELECT clock, substr(times, -8) FROM scalars"] * self._has_scalars + [
+            "SELECT clock, substr(times, -8) FROM pages WHERE (stream, first) IN "
+            "(SELECT stream, max(first) FROM pages GROUP BY stream)"
+        ] * self._paged  # fmt: skip
+        for clock, time_ in self._select(" UNION ALL ".join(tables)) if tables else ():
+            if isinstance(clock, int | float) and isinstance(time_, bytes) and len(time_) == _TIME.size:
+                walls.append((clock + _TIME.unpack(time_)[0],))
+        found = [wall for (wall,) in walls if isinstance(wall, int | float) and 0 < wall < _MAX_EPOCH_SECONDS]
+        return max(found) if found else self._written()
 
     def _time(self, name: str) -> float | None:
         found = self.metadata.get(name)
@@ -295,14 +318,14 @@ class StoredRun:
         except (KeyError, TypeError, ValueError):
             writing = None
         if writing is False and not self.look():
-            self._finish("its process ended without closing the file")
-        elif writing is None and self._age() > REMOTE_DEAD_AFTER_SECONDS and not self.look():
+            self._finish("its process was killed, or ended without closing the file")
+        elif writing is None and time.time() - (self._written() or 0) > REMOTE_DEAD_AFTER_SECONDS and not self.look():
             self._finish("nothing was written for an hour, and its process is not of this machine")
 
-    def _age(self) -> float:
-        """Return the seconds since the file or its log was last written."""
+    def _written(self) -> float | None:
+        """Return when the file or its log was last written."""
         found = [self.path, self.path.with_name(self.path.name + "-wal")]
-        return time.time() - max((one.stat().st_mtime for one in found if one.exists()), default=0.0)
+        return max((one.stat().st_mtime for one in found if one.exists()), default=None)
 
     def _follow(self) -> bool:
         """Look once; return False if nothing more will come."""

@@ -210,7 +210,7 @@ def test_a_run_whose_process_was_killed_ends_and_keeps_what_it_had(tmp_path):
             process.kill()
             process.wait()
             assert list(run.stream("n").follow(timeout=300)) == list(range(1, 201))
-            assert (run.state, run.reason) == ("ended", "its process ended without closing the file")
+            assert (run.state, run.reason) == ("ended", "its process was killed, or ended without closing the file")
         with looptap.open(path) as again:
             assert again.state == "ended"
             assert len(again.stream("n")) == 200
@@ -225,6 +225,7 @@ def test_an_unfinished_file_of_another_machine_is_live_for_an_hour(file, tmp_pat
     os.utime(path, (hours_ago, hours_ago))
     with looptap.open(path) as run:
         assert (run.state, "for an hour" in run.reason) == ("ended", True)
+        assert (run.ended, run.until) == (None, pytest.approx(run.stream("loss").records[-1].wall))
 
 
 # ---------------------------------------------------------------- what cannot be opened

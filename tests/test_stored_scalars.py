@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from array import array
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from looptap.cli.sources import streams_of
 from looptap.protocol.limits import Limits
 from looptap.store.errors import StoreError
 from looptap.store.writer import Writer
+from looptap.streams.durations import duration
 from looptap.testing import parts_of
 
 JOB = """
@@ -97,7 +101,7 @@ def test_a_run_that_ended_has_the_scalars_that_it_had_while_it_ran(job, here):
     assert (row.figure("best", "loss"), row.figure("max", "acc")) == (found["loss", "batch"].value, 0.5)
 
 
-def test_a_run_that_was_killed_has_its_scalars(job):
+def test_a_run_that_was_killed_has_its_scalars_and_the_time_of_the_newest(job, here):
     process, path = job
 
     def stored():
@@ -119,6 +123,28 @@ def test_a_run_that_was_killed_has_its_scalars(job):
         assert (run.state, run.ended) == ("ended", None)
         assert run.stream("loss").values[0] == 1.0
         assert run.stream("loss").values[: len(loss)] == loss.values
+        newest = max(run.history(one.name, one.on).records[-1].wall for one in run.scalars)
+        assert run.until == pytest.approx(newest, abs=1e-3)
+        lived = newest - run.started
+    os.utime(path, (1e9, 1e9))  # the newest values are in SQLite's log, and the file may have been copied
+    (row,) = looptap.compare([path])
+    assert row.duration == pytest.approx(lived, abs=1e-3)
+    out = here("open", str(path))[1]
+    assert "ended: its process was killed, or ended without closing the file" in out
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(newest))
+    assert f", for {duration(lived)}, until the newest thing stored at {at}" in out
+    assert json.loads(here("open", str(path), "--json")[1])["until"] == pytest.approx(newest, abs=1e-3)
+
+
+def test_a_run_that_was_killed_before_it_kept_a_value_ended_when_its_file_was_written(job):
+    process, path = job
+    process.kill()
+    process.wait(300)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("DELETE FROM scalars")
+    os.utime(path, (2e9, 2e9))
+    with looptap.open(path) as run:
+        assert (run.streams, run.ended, run.until) == ([], None, 2e9)
 
 
 @pytest.fixture

@@ -94,7 +94,8 @@ def _summary(file: Path) -> dict[str, Any]:
         with open_stored(file) as run:
             return {
                 "path": str(file), "id": run.id, "name": run.name, "state": run.state, "reason": run.reason,
-                "started": run.started, "ended": run.ended, "streams": [stream.name for stream in run.streams],
+                "started": run.started, "ended": run.ended, "until": run.until,
+                "streams": [stream.name for stream in run.streams],
                 "commands": len(run.commands), "scalars": len({*run.scalar_names} - {SPEED}),
             }  # fmt: skip
     except StoreError as error:
@@ -105,7 +106,7 @@ def _report(run: StoredRun) -> dict[str, Any]:
     facts = {name: fact for name, fact in run.metadata.items() if name not in ("process", "errors", "withheld")}
     return {
         "path": str(run.path), "id": run.id, "name": run.name, "state": run.state, "reason": run.reason,
-        "started": run.started, "ended": run.ended, "facts": facts,
+        "started": run.started, "ended": run.ended, "until": run.until, "facts": facts,
         "streams": [_described(stream) for stream in run.streams],
         "scalars": [msgspec.to_builtins(one) for one in run.scalars],
         "commands": [command._asdict() for command in run.commands],
@@ -135,8 +136,11 @@ def _lines(run: StoredRun) -> Iterator[Text]:
     yield Text.assemble((printable(run.name), "bold"), "  ", (printable(state), "bold green" if run.alive else "dim"))
     yield _fact("id", run.id)
     if run.started is not None:
-        took = "" if run.ended is None else f", for {duration(run.ended - run.started)}"
-        yield _fact("started", f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(run.started))}{took}")
+        until = run.until
+        took = "" if until is None else f", for {duration(max(0.0, until - run.started))}"
+        if until is not None and run.ended is None:  # nothing says when it was killed
+            took += f", until the newest thing stored at {_at(until)}"
+        yield _fact("started", f"{_at(run.started)}{took}")
     for name, text in config_lines(run.config):
         yield _fact(name, text)
     hidden = _INNER | _OF_CONFIG | (_OF_RANKS if run.metadata.get("ranks") == 1 else set())
@@ -167,6 +171,10 @@ def _lines(run: StoredRun) -> Iterator[Text]:
         yield _fact("command", f"{command.what}{change}, by {command.client}{where}: {command.outcome}")
     if len(commands) > _MAX_COMMANDS:
         yield _fact("", f"and {len(commands) - _MAX_COMMANDS:,} earlier commands; --json has them all")
+
+
+def _at(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _fact(name: str, text: str | Text) -> Text:

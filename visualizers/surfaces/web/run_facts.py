@@ -221,7 +221,8 @@ class RunFacts:
         facts = run.metadata
         where = ", ".join(str(facts[name]) for name in ("host", "directory", "commit") if facts.get(name))
         curves = first_curves(run.scalars, [Curve(one.text, one.on, one.name) for one in run.streams])
-        took = f", for {duration(run.ended - run.started)}" if run.started and run.ended else ""
+        until = run.until
+        took = f", for {duration(until - run.started)}" if run.started and until else ""
         return {
             "name": run.name, "id": run.id, "kind": "stored", "state": run.state, "reason": cut(run.reason, 500),
             "operates": False, "where": cut(where, _MAX_TEXT_CHARACTERS) + took, "started": run.started,
