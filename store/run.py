@@ -121,10 +121,13 @@ class StoredRun:
     @property
     def until(self) -> float | None:
         """Time of its end, else of the newest thing in its file; None while it is alive."""
-        return self.ended if self.alive or self.ended is not None else self._newest()
+        return self.ended if self.alive or self.ended is not None else self.newest()
 
-    def _newest(self) -> float | None:
-        """Return when the newest value or command was stored, else the file was written."""
+    def newest(self) -> float | None:
+        """Return when the newest value or command was stored, else the file was written.
+
+        In seconds since 1970.
+        """
         walls = self._select(
             "SELECT (SELECT wall FROM items WHERE stream = streams.id ORDER BY number DESC LIMIT 1) FROM streams "
             "UNION ALL SELECT max(wall) FROM commands"

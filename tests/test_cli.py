@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from waiting import soon
 
 import looptap
 from looptap.cli import entry_point
+from looptap.cli.commands.watching import ls
 from looptap.cli.formats import json_of, text_of
+from looptap.store.writer import Writer
+from looptap.streams.stream.buffer import Batch
 from looptap.visualizers.drawing.backends.blocks import bar, beside, shaded, sparkline
 
 JOB = """
@@ -208,16 +212,39 @@ def test_ls_lists_runs_with_their_hosts_queries_and_costs(job, place, run):
     assert report["outbox_peak"] > 0
 
 
-def test_ls_shows_a_killed_run_as_ended_until_it_is_removed(start, run, here):
+def test_ls_shows_a_killed_run_as_ended_and_its_file_until_it_is_removed(start, place, here, tmp_path, monkeypatch):
     dead = start("doomed")
+    monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path))
+    (listed,) = [one for one in looptap.runs(place) if one.pid == dead.pid]
+    writer = Writer(tmp_path / f"{listed.id}.looptap")
+    now = time.monotonic()
+    writer.append(writer.stream("n"), Batch(1, array("q", [1]), array("d", [now - 7200]), [1], time.time() - now))
+    assert writer.close(WAIT)
     dead.kill()
     dead.communicate()
     assert "doomed" not in here("ls")[1]
-    _, out, _ = run("ls", "--all")
-    assert "doomed  ended  doomed-" in out
-    assert f"process {dead.pid} is gone" in out
-    assert "looptap ls --clean removes what is left" in here("ls", "--all")[1]
+    out = here("ls", "--all")[1]
+    (line,) = [line for line in out.splitlines() if "doomed  ended  doomed-" in line]
+    assert f"{listed.id}, started " in line
+    assert f"stored in {writer.path}, the newest 2 h ago; " in line
+    assert f"process {dead.pid} is gone; its connection file is still there: " in line
+    assert line.endswith(", until looptap ls --clean")
+    (report,) = [one for one in json.loads(here("ls", "--all", "--json")[1]) if one["id"] == listed.id]
+    assert report["store"] == str(writer.path)
+    assert 7200 <= report["newest"] < 7200 + WAIT
     assert "doomed" not in here("ls", "--clean", "--all")[1]
+
+
+def test_ls_of_a_stopped_job_says_when_it_started_and_not_that_it_has_been_silent_for_so_long(start, here, monkeypatch):
+    job = start("stopped")
+    monkeypatch.setattr(ls, "REPLY_TIMEOUT_SECONDS", 0.5)
+    os.kill(job.pid, signal.SIGSTOP)
+    try:
+        (line,) = [line for line in here("ls")[1].splitlines() if line.startswith("stopped")]
+        assert line.startswith("stopped  silent, started ")
+        assert f"pid {job.pid} on " in line
+    finally:
+        os.kill(job.pid, signal.SIGCONT)
 
 
 def test_ls_of_an_empty_directory_says_how_to_get_a_run(here, directory):

@@ -30,6 +30,9 @@ from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
 from looptap.protocol.run_config import RunConfig
 from looptap.protocol.statistics import AgentStats, SubscriptionStats
+from looptap.store.errors import StoreError
+from looptap.store.layout.run_path import store_path
+from looptap.store.reader import open as open_stored
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
 
@@ -98,6 +101,33 @@ def _line_of_ended(over: Ended) -> Text:
     return Text.assemble((printable(over.name), "dim"), "  ", (ENDED, "dim"), (printable(text), "dim"))
 
 
+@dataclass(frozen=True)
+class StoredFile:
+    """The file of a run that cannot be asked, and how old the newest thing in it is."""
+
+    path: Path
+    age: float | None
+
+    @property
+    def text(self) -> str:
+        """What a line says of it."""
+        newest = "" if self.age is None else f", the newest {duration(self.age)} ago"
+        return f"stored in {self.path}{newest}"
+
+
+def _stored(listed: RunListing) -> StoredFile | None:
+    """Return the file of a run where stored runs are by default; None if there is none."""
+    path = store_path(listed.id, rank=listed.rank)
+    if not path.exists():
+        return None
+    try:
+        with open_stored(path) as run:
+            newest = run.newest()
+    except StoreError:
+        newest = None
+    return StoredFile(path, None if newest is None else max(0.0, time.time() - newest))
+
+
 def _line(report: RunReport) -> Text:
     """Return one line about a run."""
     listed, state = report.listing, report.state
@@ -111,8 +141,15 @@ def _line(report: RunReport) -> Text:
     if report.stats is not None:
         facts += [one.text for one in report.stats.inside]
         facts += [f"paused for {duration(report.stats.paused)}"] * bool(report.stats.paused)
+    facts += [] if report.stored is None else [report.stored.text]
     facts.append(report.problem if report.activity is None else moving(*report.activity.counts))
-    return Text.assemble(_head(report), f" for {duration(_age(listed))}  ", (printable("; ".join(facts)), "dim"))
+    return Text.assemble(_head(report), f"{_since(report)}  ", (printable("; ".join(facts)), "dim"))
+
+
+def _since(report: RunReport) -> str:
+    """Return since when a run is alive; of another, when it started."""
+    age = duration(_age(report.listing))
+    return f" for {age}" if report.state == ALIVE else f", started {age} ago"
 
 
 @dataclass(frozen=True)
@@ -128,6 +165,8 @@ class RunReport:
     """None for a run that does not answer."""
     config: RunConfig | None = None
     """What the run was started with; None if that was not asked for, or is not shared."""
+    stored: StoredFile | None = None
+    """The file of a run that does not answer, if there is one."""
 
     def plain(self) -> dict[str, Any]:
         """Return the report as plain data, for JSON."""
@@ -147,6 +186,7 @@ class RunReport:
             "pid": listed.pid, "started": listed.started, "age": _age(listed), "role": listed.role,
             "path": str(listed.path), "problem": self.problem, "missing": listed.missing,
             "members": [_member(one) for one in listed.members.values()], **answer, "state": self.state,
+            **({} if self.stored is None else {"store": str(self.stored.path), "newest": self.stored.age}),
         }  # fmt: skip
 
 
@@ -170,7 +210,7 @@ def _report(listed: RunListing, detailed: bool) -> RunReport:
     if listed.problem:
         return RunReport(listed, UNUSABLE, listed.problem)
     if listed.alive is False:
-        return RunReport(listed, ENDED)
+        return RunReport(listed, ENDED, stored=_stored(listed))
     try:
         with listed.attach(REPLY_TIMEOUT_SECONDS) as run:
             config = None
@@ -182,7 +222,7 @@ def _report(listed: RunListing, detailed: bool) -> RunReport:
                 return RunReport(listed, ALIVE, activity=activity, config=config)
             stats = run.agent_stats(REPLY_TIMEOUT_SECONDS)
     except LooptapError as error:
-        return RunReport(listed, SILENT, str(error))
+        return RunReport(listed, SILENT, str(error), stored=_stored(listed))
     return RunReport(listed, ALIVE, "", stats, Activity(stats.events, stats.ages, stats.idle, stats.streams), config)
 
 
@@ -231,19 +271,23 @@ def _lines(report: RunReport) -> Iterator[Text]:
         return
     head = _head(report)
     if state == ENDED:
-        gone = f", process {listed.pid} is gone; its file is still there: {listed.path}"
+        gone = f"process {listed.pid} is gone; its connection file is still there: {listed.path}"
         if len(members) > 1:
             pids, place = spans(one.pid for one in members.values()), Path(listed.path).parent
-            gone = f", its processes ({pids}) are gone; their files are still in {place}"
-        yield Text.assemble(head, (f"  {listed.id}{gone}; looptap ls --clean removes what is left", "dim"))
+            gone = f"its processes ({pids}) are gone; their connection files are still in {place}"
+        stored = "" if report.stored is None else f"{report.stored.text}; "
+        text = f"  {listed.id}{_since(report)}; {stored}{gone}, until looptap ls --clean"
+        yield Text.assemble(head, (printable(text), "dim"))
         return
-    yield Text.assemble(head, f" for {duration(_age(listed))}")
+    yield Text.assemble(head, _since(report))
     yield _fact("id", listed.id)
     yield _fact("process", _processes(listed))
     if listed.missing:
         yield _fact("ranks", f"no agent, or a dead process, on {numbered(listed.missing)}")
     stats, activity = report.stats, report.activity
     if activity is None:
+        if report.stored is not None:
+            yield _fact("file", report.stored.text)
         yield _fact("answer", report.problem)
         return
     for name, text in () if report.config is None else config_lines(report.config):
