@@ -32,7 +32,7 @@ def largest_is_best(name: str) -> bool:
 
 @dataclass
 class Figures:
-    """The figures of one line; its smallest and largest are those of the finite numbers."""
+    """The figures of one line; its smallest and largest are of finite numbers."""
 
     count: int = 0
     first: float = math.nan

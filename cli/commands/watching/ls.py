@@ -30,9 +30,7 @@ from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
 from looptap.protocol.run_config import RunConfig
 from looptap.protocol.statistics import AgentStats, SubscriptionStats
-from looptap.store.errors import StoreError
 from looptap.store.layout.run_path import store_path
-from looptap.store.reader import open as open_stored
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
 
@@ -116,10 +114,13 @@ class StoredFile:
 
 
 def _stored(listed: RunListing) -> StoredFile | None:
-    """Return the file of a run where stored runs are by default; None if there is none."""
+    """Return the file of a run, if it is where stored runs are by default."""
     path = store_path(listed.id, rank=listed.rank)
     if not path.exists():
         return None
+    from looptap.store.errors import StoreError
+    from looptap.store.reader import open as open_stored  # it takes a while, and few runs need it
+
     try:
         with open_stored(path) as run:
             newest = run.newest()
