@@ -15,7 +15,7 @@ MEAN = "mean(e.loss for e in events)"
 
 QUERIES = {
     "gpt": ["losses", "event_number, x.sum(), X.sum()", "y.shape", ("val_loss", "evaluation")],
-    "manual_sgd": ["loss, batch, model.weight.grad.norm()", "x.shape"],
+    "manual_sgd": ["loss, batch, model.weight.grad.norm()", "x.shape", "step, batch"],
     "gan": ["e['loss/optimizerG']", "lambda e: e.model.out_features", "lambda e: len(e.losses)"],
     "scaled": ["loss, step", ("step, str(loss)", "skipped")],
     "lbfgs": [],
@@ -90,10 +90,17 @@ def test_micro_batches_have_their_losses_and_x_is_the_batch_of_the_last_not_the_
 
 
 def test_a_loop_without_an_optimizer_raises_an_event_after_each_backward_pass():
-    rows, shapes = observed("manual_sgd").values
+    rows, shapes, _ = observed("manual_sgd").values
     printed = observed("manual_sgd").printed()
     assert [row[:2] for row in rows] == [[float(loss), int(batch)] for loss, batch in printed]
     assert len(shapes) == 5
+
+
+def test_step_is_the_number_of_the_update_where_the_script_has_no_such_name():
+    _, _, rows = observed("manual_sgd").values
+    batches = [int(batch) for _, batch in observed("manual_sgd").printed()]
+    # from the second event on: at the first, no backward pass had been read for the name
+    assert rows == [[number, batch] for number, batch in enumerate(batches, 1)][1:]
 
 
 def test_two_models_have_their_own_optimizer_model_and_named_loss():

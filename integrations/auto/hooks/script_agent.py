@@ -72,7 +72,7 @@ class ScriptAgent:
         special: dict[str, Callable[[], Any]] = {"model": lambda: _model(known, frame)}
         if optimizer is not None:
             special["optimizer"] = lambda: optimizer
-        found = found_names(special, frame, update.at_backward)
+        found = found_names(special, frame, update.at_backward, {"step": update.steps})
         if event not in UPDATES:
             found["guess"] = True
             return found

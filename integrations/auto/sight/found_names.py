@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -57,9 +57,13 @@ class NamesAtBackward:
 
 
 def found_names(
-    special: dict[str, Callable[[], Any]], frame: FrameType | None, at_backward: NamesAtBackward
-) -> FoundObservables:
-    """Return the observables of an event: ``special`` ones, and the job's."""
+    special: dict[str, Callable[[], Any]], frame: FrameType | None, at_backward: NamesAtBackward,
+    otherwise: Mapping[str, Any],
+) -> FoundObservables:  # fmt: skip
+    """Return the observables of an event.
+
+    They are the ``special`` ones, the job's, and those of ``otherwise`` that it does not have.
+    """
     last = {**at_backward.values}
 
     def find(name: str) -> Any:
@@ -75,6 +79,8 @@ def found_names(
                 raise
         if at_backward.want(name):
             observables.coming.add(name)
+        elif name not in last:
+            return otherwise[name]
         return last[name]
 
     def there(name: str) -> bool:
@@ -84,7 +90,7 @@ def found_names(
             return False
 
     def names() -> list[str]:
-        return [*filter(there, special), *frames.listed(frame), *last]
+        return [*filter(there, special), *frames.listed(frame), *last, *otherwise]
 
     observables = FoundObservables({}, find, names)
     return observables
