@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, TypeAlias, cast
 
 from looptap.streams.errors import LooptapError, QueryError
@@ -14,6 +15,7 @@ from looptap.streams.text import did_you_mean
 
 Comprehension: TypeAlias = ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp
 Hook: TypeAlias = Callable[[ast.expr, frozenset[str]], "ast.expr | None"]
+_OWN_FILES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
@@ -223,24 +225,39 @@ def function(parameter: str | None, body: ast.expr, text: SourceText, names: dic
 
 
 def format_error(error: BaseException, source: str = "") -> str:
-    """Return a traceback of ``error`` from the query's first frame, with its line."""
+    """Return a traceback of ``error`` from the query's first frame, with its line.
+
+    Frames of looptap are left out; where nothing else is left to point at, it is the error's line alone.
+    """
     if isinstance(error, LooptapError):  # the message already says what is wrong and where
         return str(error)
-    tb: TracebackType | None = error.__traceback__
-    first = tb
+    first = error.__traceback__
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<query "):
         first = first.tb_next
-    name = first.tb_frame.f_code.co_filename if first else ""
-    if first is None and source:  # raised in looptap's reducers, whose frames do not help a user
-        return f"{_last_line(error)}, in {source}"
-    if first:
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    line = _last_line(error) + _way_out(error)
+    if first is None:  # raised in looptap's reducers, whose frames do not help a user
+        return f"{line}, in {source}" if source else line
+    name = first.tb_frame.f_code.co_filename
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
-        return "".join(traceback.format_exception(type(error), error, first or tb, limit=-8, chain=False))
-    except Exception:  # a broken __str__ or __repr__ of the error itself
-        return f"{type(error).__qualname__} (it cannot be printed)"
+        frames = [one for one in traceback.extract_tb(first, limit=-8) if not one.filename.startswith(_OWN_FILES)]
+        shown = "".join(traceback.format_list(frames))
     finally:
         linecache.cache.pop(name, None)
+    if len(frames) == 1 and "^" not in shown and "\n" not in source:
+        return line
+    return f"Traceback (most recent call last):\n{shown}{line}\n"
+
+
+def _way_out(error: BaseException) -> str:
+    """Return what to write in place of the attribute that the control of an optimizer is called by."""
+    if not (isinstance(error, AttributeError) and error.name == "lr"):
+        return ""
+    try:
+        known = object.__getattribute__(error.obj, "__dict__")
+    except AttributeError:
+        return ""
+    return ". Its learning rate: lr(optimizer)" if "param_groups" in known else ""
 
 
 def _last_line(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from inspect import signature
 from types import FunctionType
 from typing import Any
 
@@ -320,7 +321,8 @@ def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
         raise _Refusal(f"an event, which is not a value: say what of it, as in {parts_of(value)}.")
     if isinstance(value, FunctionType) and value.__module__.startswith("looptap."):
         name = value.__name__
-        raise _Refusal(f"the query language's own {name}, which hides a variable of the job: call it, as in {name}(…).")
+        given = ", ".join(name for name, one in signature(value).parameters.items() if one.default is one.empty)
+        raise _Refusal(f"the query language's own {name}, which hides a variable of the job: call it, {name}({given}).")
     raise _Refusal(
         f"a {type(value).__module__}.{type(value).__qualname__}, which cannot leave the job. Return numbers, strings, "
         "arrays, tensors or tuples, lists and dicts of them; a generator wants list(...), an object the attribute you "

@@ -168,7 +168,10 @@ def _watch(
                 display.show(tail, list(tail.look()))  # the partial last window
         failed = [tail.stream for tail in tails if tail.stream.state == "failed"]
         if failed:
-            return complain(f"{failed[0].title} failed: {failed[0].reason}")
+            reason = failed[0].reason
+            if isinstance(display, Lines):  # which has printed the first error when it came
+                reason = reason.partition(", the first: ")[0]
+            return complain(f"{failed[0].title} failed: {reason.rstrip('.')}.")
         if in_time or interrupted:
             return DONE
         late = [tail for tail in tails if not (tail.values if count is None else tail.complete)]
@@ -235,7 +238,8 @@ class Lines:
         for note in tail.stream.notes:
             self._say(f"{source}{note}")
         if failure := tail.failure():
-            self._say(f"{source}the query fails:\n{failure.rstrip()}")
+            separator = "\n" if "\n" in failure.strip() else " "
+            self._say(f"{source}the query fails:{separator}{failure.strip()}")
 
     def turn(self) -> None:
         """Flush the output, and report a lost connection."""
@@ -311,7 +315,7 @@ def summary(tail: Tail) -> str:
     if stream.error_count:
         facts.append(several(stream.error_count, "error"))
     paid = f"; {cost(*stream.cost)}" if isinstance(stream, LiveStream) else ""
-    return f"{', '.join(facts)}{paid}; {stream.reason or stream.state}"
+    return f"{', '.join(facts)}{paid}; {stream.state if stream.state == 'failed' else stream.reason or stream.state}"
 
 
 def _are(count: int) -> str:
