@@ -198,6 +198,8 @@ def line_of(record: Mapping[str, Any]) -> str:
 
     >>> line_of({"what": "set", "name": "lr", "old": 0.1, "new": 0.2, "event": "batch", "number": 7, "outcome": "done"})
     'batch 7  set lr 0.1 → 0.2  done'
+    >>> line_of({"what": "stop", "event": "batch", "number": 9, "outcome": "done", "note": "asked; the job goes on"})
+    'batch 9  stop  done  asked; the job goes on'
     """
     get = record.get
     what = f"{get('what', '')} {get('name', '')}".strip()
@@ -205,7 +207,7 @@ def line_of(record: Mapping[str, Any]) -> str:
         done = get("outcome") == "done"
         what += f" {get('old')!r:.40} → {get('new')!r:.40}" if done else f" {get('value')!r:.40}"
     where = f"{get('event')} {get('number')}" if get("event") else "–"
-    said = (str(get(name) or "") for name in ("outcome", "error", "client", "warning"))
+    said = (str(get(name) or "") for name in ("outcome", "note", "error", "client", "warning"))
     facts = [where, what, *said]
     if get("outcome") == "pending":
         facts.append(f"id {get('id', '')}")

@@ -321,7 +321,7 @@ def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
         raise _Refusal(f"an event, which is not a value: say what of it, as in {parts_of(value)}.")
     if isinstance(value, FunctionType) and value.__module__.startswith("looptap."):
         name = value.__name__
-        given = ", ".join(name for name, one in signature(value).parameters.items() if one.default is one.empty)
+        given = ", ".join(one.name for one in signature(value).parameters.values() if one.default is one.empty)
         raise _Refusal(f"the query language's own {name}, which hides a variable of the job: call it, {name}({given}).")
     raise _Refusal(
         f"a {type(value).__module__}.{type(value).__qualname__}, which cannot leave the job. Return numbers, strings, "
