@@ -250,7 +250,7 @@ def format_error(error: BaseException, source: str = "") -> str:
 
 
 def _way_out(error: BaseException) -> str:
-    """Return what to write in place of the attribute that the control of an optimizer is called by."""
+    """Return what to write in place of `optimizer.lr`, which is a control."""
     if not (isinstance(error, AttributeError) and error.name == "lr"):
         return ""
     try:

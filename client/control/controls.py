@@ -198,8 +198,8 @@ def line_of(record: Mapping[str, Any]) -> str:
 
     >>> line_of({"what": "set", "name": "lr", "old": 0.1, "new": 0.2, "event": "batch", "number": 7, "outcome": "done"})
     'batch 7  set lr 0.1 → 0.2  done'
-    >>> line_of({"what": "stop", "event": "batch", "number": 9, "outcome": "done", "note": "asked; the job goes on"})
-    'batch 9  stop  done  asked; the job goes on'
+    >>> line_of({"what": "stop", "event": "batch", "number": 9, "outcome": "done", "note": "asked; the job continues"})
+    'batch 9  stop  done  asked; the job continues'
     """
     get = record.get
     what = f"{get('what', '')} {get('name', '')}".strip()
