@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import threading
@@ -28,6 +29,7 @@ from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.legends import legends
 from looptap.visualizers.charts.registry import KINDS
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, MAX_KEPT_POINTS
+from looptap.visualizers.drawing.axis_limits import span
 from looptap.visualizers.drawing.layouts import caption_lines
 from looptap.visualizers.drawing.picture import (
     Band,
@@ -42,6 +44,7 @@ from looptap.visualizers.drawing.picture import (
     Text,
 )  # fmt: skip
 from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.live.growing import growing
 
 
 def charted(values, chart="", *, name="loss", draw=None, **how):
@@ -339,6 +342,31 @@ def test_nan_and_infinities_are_gaps_that_are_marked():
     assert isinstance(odd, Points)
     assert (odd.x.tolist(), odd.y.tolist()) == ([2, 3], [1, 1])
     assert "loss: 2 numbers are NaN or infinite" in drawn([1.0, float("nan"), float("inf"), 4.0]).badges
+
+
+def test_a_line_without_a_finite_number_has_no_part_in_the_scale():
+    rows = [(step, math.nan, 1000.0 + step) for step in range(9)]
+    chart = charted(rows, fields=("step", "bad", "good"))
+    (growth,) = [
+        growing(chart, chart.draw())[place] for place, mark in enumerate(chart.draw().marks) if mark.name == "bad"
+    ]
+    assert np.isnan(growth.y.numbers).all()  # neither infinite nor left out
+    bad, odd, good = chart.draw().marks
+    assert odd.name.startswith("bad")
+    assert set(odd.y) == {1000.0}  # at the lowest of the others: seen, and no wider scale
+    assert not np.isfinite(bad.y).any()
+    assert span([bad.y, odd.y, good.y]) == (1000.0, 1008.0)
+    decades = charted([(step, math.inf, 10.0**step) for step in range(9)], fields=("step", "bad", "good")).draw()
+    assert decades.y.log
+    assert not [badge for badge in decades.badges if "not positive" in badge]
+
+
+def test_none_joins_a_line_over_and_nan_breaks_it():
+    rows = [(0, 1.0), (1, None), (2, 2.0), (3, math.nan), (4, math.inf), (5, 3.0)]
+    for values in (rows, [dict(zip(("step", "loss"), row, strict=True)) for row in rows]):
+        line, odd = charted(values, fields=("step", "loss") if values is rows else ()).draw().marks
+        np.testing.assert_equal(line.y, [1, 2, np.nan, np.nan, 3])
+        assert odd.x.tolist() == [3, 4]
 
 
 def test_a_paused_chart_stays_while_its_stream_continues():

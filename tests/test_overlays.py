@@ -1,11 +1,14 @@
 """Two streams on one chart are readable, or refused with the way out."""
 
 import itertools
+import math
+from array import array
 
 import numpy as np
 import pytest
 
-from looptap.streams.stream.stream import stream_of
+from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.stream import Stream, stream_of
 from looptap.visualizers.charts.chart import IncompatibleStreams
 from looptap.visualizers.charts.reading.scales import MAX_SCALE_RATIO
 from looptap.visualizers.charts.registry import KINDS
@@ -196,6 +199,80 @@ def test_steps_and_the_numbers_of_events_are_the_same_axis():
     (picture,) = overlay("line", "numbers").pictures()
     assert picture.top is None
     assert len(picture.marks) == 2
+
+
+def of_runs(*columns, name="optimizer.lr", fields=(), **how):
+    """Return the picture of the same stream of several runs."""
+    plot = Plot(tuple(stream_of(list(column), name=name, fields=fields) for column in columns), **how)
+    plot.pull()
+    (picture,) = plot.pictures()
+    return picture
+
+
+def filled(name, values, **how):
+    """Return a stream that can get more values."""
+    stream = Stream(name, **how)
+    count = len(values)
+    stream.publish(Batch(1, array("q", range(1, count + 1)), array("d", [0.0] * count), values))
+    return stream
+
+
+def of_streams(*streams):
+    """Return the picture of streams on one chart."""
+    plot = Plot(streams)
+    plot.pull()
+    return plot.pictures()[0]
+
+
+def heights(picture):
+    """Return the ends of the left y axis as matplotlib draws it."""
+    return draw(picture, new_figure()).views[0].planes["bottom", "left"].get_ylim()
+
+
+def test_one_quantity_of_several_runs_has_one_axis_whatever_its_scale():
+    picture = of_runs([0.1] * 9, [80.0] * 9)
+    assert (picture.right, picture.y.log) == (None, True)  # two axes would draw the lines on each other
+    low, high = heights(picture)
+    assert low < 0.1
+    assert high > 80
+    for values in ([0.0, 0.1, 0.2], [-0.1, 0.1, 0.2]):
+        picture = of_runs(values, [80.0] * 3)
+        assert (picture.right, picture.y.log) == (None, False)
+        assert heights(picture)[1] > 80
+    assert of_runs([0.1] * 9, [80.0] * 9, log="").y.log is False
+    pairs = [[(step, rate) for step in range(9)] for rate in (0.1, 80.0)]
+    assert of_runs(*pairs, fields=("step", "lr")).right is None
+    rows = [[(step, rate, 1.0 + step) for step in range(9)] for rate in (0.1, 80.0)]
+    picture = of_runs(*rows, fields=("step", "lr", "loss"))
+    assert (picture.right, picture.y.log) == (None, True)
+    one, other = (filled(name, [rate] * 9, text="lr(optimizer)") for rate, name in ((0.1, "a"), (80.0, "b")))
+    assert of_streams(one, other).right is None  # one query, whatever the streams are called
+
+
+def test_two_quantities_of_several_runs_have_an_axis_each():
+    rates, losses = ([stream_of(column, name=name) for column in columns] for name, columns in (
+        ("lr", ([0.1] * 9, [0.2] * 9)), ("loss", ([0.0, 500.0], [math.nan, math.nan]))
+    ))  # fmt: skip
+    picture = of_streams(*rates, *losses)
+    sides = {mark.side for mark in picture.marks if "loss" in mark.name}
+    assert sides == {"right"}  # also that of the run that has diverged
+    assert picture.right.title
+
+
+def test_a_logarithmic_axis_of_one_quantity_does_not_flicker():
+    streams = [filled("lr", [value]) for value in (1.0, 31.0)]
+    plot = Plot(streams)
+    plot.pull()
+    assert plot.pictures()[0].y.log
+    streams[0].publish(Batch(2, array("q", [2]), array("d", [0.0]), [1.6]))
+    plot.pull()
+    assert plot.pictures()[0].y.log
+    assert not of_runs([1.6], [31.0]).y.log
+
+
+def test_histograms_of_one_quantity_have_one_axis_along_x():
+    picture = of_runs([RANDOM.normal(size=3000)], [5000 * RANDOM.normal(size=20_000)], name="gradients")
+    assert (picture.top, picture.right) == (None, None)
 
 
 def test_a_third_x_is_not_drawn_and_says_how_it_can_be():

@@ -143,6 +143,30 @@ def test_smoothing_draws_the_average_over_the_faint_line(opened):
     assert np.allclose(average, smoothed(holed, 0.5), rtol=1e-12, equal_nan=True)
 
 
+def test_a_line_without_a_finite_number_hides_no_other(opened):
+    rows = [(step, math.nan, 1 + noise) for step, noise in enumerate(NOISE.tolist())]
+    page = opened(Plot(looptap.stream_of(rows, name="run", fields=("step", "a", "b")), chart="line"))
+    low, high = view(page, "(({min, max}) => [min, max])(view.panels[0].uplot.scales.y)")
+    assert 0 <= low < 2 < high < 3
+    assert page.locator(".looptap .legend b").first.inner_text() == "NaN"
+    assert inked(page, LIGHT.colors[1]) > 100
+
+
+def test_a_logarithmic_axis_has_numbers_however_many_decades_it_spans(opened):
+    for decades, most in ((1.2, 9), (4, 9), (22, 10), (200, 10)):
+        page = opened(line(10 ** (decades * STEPS / COUNT), log="y"))
+        written = view(page, "view.panels[0].uplot.axes[1]._values.filter((text) => text)")
+        assert 2 <= len(written) <= most, decades
+        assert len(set(written)) == len(written)
+
+
+def test_a_line_that_is_never_positive_hides_no_other_on_a_logarithmic_axis(opened):
+    rows = [(step, -1.0, loss) for step, loss in enumerate(LOSS.tolist())]
+    page = opened(Plot(looptap.stream_of(rows, name="run", fields=("step", "a", "b")), chart="line", log="y"))
+    assert 1.5 < view(page, "view.panels[0].uplot.scales.y.max") < 3
+    assert inked(page, LIGHT.colors[1]) > 100
+
+
 def test_outliers_and_limits_are_left_out_and_come_back(opened):
     values = NOISE.copy()
     values[200] = 900.0

@@ -21,7 +21,7 @@ from looptap.visualizers.charts.choice import Choice, choose
 from looptap.visualizers.charts.frame_history import MAX_FRAME_BYTES, MAX_FRAMES, FrameHistory
 from looptap.visualizers.charts.marks import Marks
 from looptap.visualizers.charts.overlay import OVERLAID_FAMILIES, Axes, Overlay, arranged, axes_of, no_room
-from looptap.visualizers.charts.reading.emptiness import nothing_seen
+from looptap.visualizers.charts.reading.emptiness import grounded, nothing_seen
 from looptap.visualizers.charts.registry import find
 from looptap.visualizers.charts.series import Series
 from looptap.visualizers.data.colors import COLORS, SESSION, Palette, dash_for
@@ -302,6 +302,7 @@ class Chart:
                 badges.append(f"the axes have no titles: {type(error).__name__}: {error}")
             if instead := self._instead(marks, badges):
                 marks, axes = [Text(instead)], axes._replace(top=None, right=None)
+            marks = grounded(marks, log="y" in (self.view.log or "") or axes.y.log)
             x, y, right = self.view.axes(axes.x, axes.y, axes.right, marks)
             badges = [*badges, *self.view.unplaced(marks, y, right), *self._badges()]
             return Picture(

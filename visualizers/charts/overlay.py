@@ -2,6 +2,7 @@
 
 Streams that have the same along an axis share it: steps, epochs, the numbers of a histogram. What differs has the axis
 above, or the one on the right, and so has what is of another scale. For a third there is no room, and a badge says so.
+The same quantity of several runs, known by the name or the query of its stream, has one axis whatever its scale.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from looptap.visualizers.charts.base import FIXED_UNITS, LABEL, VALUE
+from looptap.visualizers.charts.legends import label_of_stream
 from looptap.visualizers.charts.reading.emptiness import ODD
 from looptap.visualizers.charts.reading.scales import far_from_first, on_a_log_axis, on_two_axes
 from looptap.visualizers.charts.series import Series
@@ -87,7 +89,7 @@ class Overlay:
     """Where marks stand; remembers what was apart, so that nothing flickers."""
 
     def __init__(self) -> None:
-        self._apart = False
+        self._apart = self._log = False
 
     def axes(self, drawn: Drawn, log: str | None) -> tuple[list[Mark], Axes]:
         """Return the marks of `arranged` streams, each with its axes, and all axes."""
@@ -105,7 +107,7 @@ class Overlay:
         x, y = axes_of(below)[0], axes_of(left)[1]
         top, far = None, None
         if not right and not any(one.placed for one in streams) and self._plain(streams):
-            marks, y, far = self._by_scale(marks, y, log)
+            marks, y, far = self._by_scale(marks, _quantities(drawn), y, log)
         if above:
             x, top = _titled(x, _names(marks, across="bottom")), _titled(axes_of(above)[0], _names(marks, across="top"))
         if right:
@@ -120,11 +122,14 @@ class Overlay:
         """Return whether y has values, whose names are title enough."""
         return all(one.layer.units(one)[1] == VALUE for one in series)
 
-    def _by_scale(self, marks: list[Mark], y: Axis, log: str | None) -> tuple[list[Mark], Axis, Axis | None]:
+    def _by_scale(
+        self, marks: list[Mark], of: Sequence[str], y: Axis, log: str | None
+    ) -> tuple[list[Mark], Axis, Axis | None]:
         """Return marks of which those of another scale are on the right, and the y axes."""
-        if log is None and on_a_log_axis(marks):
-            return marks, replace(y, log=True), None
-        marks, there = on_two_axes(marks, self._apart)
+        self._log = on_a_log_axis(marks, of, self._log)
+        if self._log:
+            return marks, replace(y, log=log is None), None
+        marks, there = on_two_axes(marks, of, self._apart)
         self._apart = bool(there)
         if not there:
             return marks, y, None
@@ -137,12 +142,12 @@ class Overlay:
             return
         across = {one.layer.units(one)[0] for one, _ in drawn}
         if len(across) == 1 and across <= FIXED_UNITS - {LABEL}:
-            for place in far_from_first({i: _size(mine, "x") for i, (_, mine) in enumerate(drawn)}):
-                drawn[place][0].across = "top"
+            for one in _far(drawn, "x"):
+                one.across = "top"
         up = {one.layer.units(one)[1] for one, _ in drawn}
         if len(up) == 1 and VALUE not in up and not any(one.placed for one, _ in drawn):
-            for place in far_from_first({i: _size(mine, "y") for i, (_, mine) in enumerate(drawn)}):
-                drawn[place][0].side = "right"
+            for one in _far(drawn, "y"):
+                one.side = "right"
 
 
 def axes_of(series: Sequence[Series]) -> tuple[Axis, Axis, Axis | None]:
@@ -190,6 +195,48 @@ def _at(mark: Mark, one: Series) -> Mark:
     if not isinstance(mark, Line | Band | Points | Bars) or (one.side == "left" and one.across == "bottom"):
         return mark
     return replace(mark, side=one.side, across=one.across)
+
+
+def _measured(streams: Iterable[Series]) -> dict[Series, str]:
+    """Return the name of what each stream measures: one for those of a name or query."""
+    known: dict[str, str] = {}
+    found: dict[Series, str] = {}
+    for one in streams:
+        words = [word for word in (label_of_stream(one.stream), one.stream.text) if word]
+        words = words if one.stream.name or one.stream.text else [f"the stream {id(one)}"]
+        found[one] = next((known[word] for word in words if word in known), words[0])
+        known |= {word: found[one] for word in words if word not in known}
+    return found
+
+
+def _quantities(drawn: Sequence[tuple[Series, Sequence[Mark]]]) -> list[str]:
+    """Return the quantity of each mark of all streams, in order.
+
+    The only part that is drawn of a stream is known by its own name: train and validation may have a loss each.
+    """
+    names, found = _measured(one for one, _ in drawn), []
+    for one, marks in drawn:
+        parts = {(color, dash): part for (part, _), (_, color, dash) in one.lines.items()}
+        several, quantity = len(set(parts.values())) > 1, names[one]
+        for mark in marks:
+            part = parts.get((mark.color, mark.dash)) if isinstance(mark, Line) else None
+            if part is not None and one.data["form"] != "number":
+                name = one.data["names"][part]
+                quantity = f"{names[one]} {name}" if several or one.data.get("bare") else name
+            elif not isinstance(mark, Points):  # points are beside their line
+                quantity = names[one]
+            found.append(quantity)
+    return found
+
+
+def _far(drawn: Drawn, along: str) -> list[Series]:
+    """Return the streams whose quantity is of another scale than that of the first."""
+    names = _measured([one for one, _ in drawn])
+    sizes: dict[str, float] = {}
+    for one, mine in drawn:
+        sizes[names[one]] = max(_size(mine, along), sizes.get(names[one], 0.0))
+    far = far_from_first(sizes)
+    return [one for one, _ in drawn if names[one] in far]
 
 
 def _size(marks: Iterable[Mark], along: str) -> float:

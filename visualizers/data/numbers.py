@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -22,6 +23,9 @@ from looptap.streams.columns.value_columns import TextColumn, ValueColumns
 from looptap.streams.values.torch_interop import is_tensor
 
 Floats: TypeAlias = NDArray[np.float64]
+_MISSING_BITS = 0x7FF8_0000_0000_10C0
+MISSING: float = struct.unpack("<d", struct.pack("<Q", _MISSING_BITS))[0]
+"""The NaN of what is not there, None or a name that a dict lacks: no arithmetic yields its bits."""
 _PLAIN = frozenset({float, int, bool})
 _NUMERIC = "biufcm"
 _WIDENED = {"torch.complex32": "complex64"}  # what numpy lacks, and what becomes of it
@@ -57,7 +61,7 @@ def number(value: Any) -> float:
     (5.0, inf, 0.5, 60.0)
     """
     if value is None:
-        return math.nan
+        return MISSING
     if not is_number(value) and not (is_array(value) and math.prod(value.shape) == 1):
         raise TypeError(f"expected number, got {describe(value)}")
     if isinstance(value, datetime.timedelta):
@@ -71,6 +75,16 @@ def number(value: Any) -> float:
         return -math.inf if not isinstance(value, complex) and value < 0 else math.inf
     except ValueError:  # a signalling NaN of Decimal
         return math.nan
+
+
+def missing(numbers: Floats) -> NDArray[np.bool_]:
+    """Return which numbers stand for None; a NaN of the job does not.
+
+    >>> missing(scalars([1, None, math.nan])).tolist()
+    [False, True, False]
+    """
+    found: NDArray[np.bool_] = numbers.view(np.int64) == _MISSING_BITS
+    return found
 
 
 def as_array(value: Any) -> NDArray[Any]:

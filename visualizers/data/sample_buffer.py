@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.visualizers.data.numbers import Floats
+from looptap.visualizers.data.numbers import MISSING, Floats
 
 MAX_KEPT_POINTS = 200_000
 """The most points kept of a line."""
@@ -57,11 +57,11 @@ class SampleBuffer:
         self._end += count
 
     def widen(self, more: int) -> None:
-        """Add columns, filled with NaN for the rows so far."""
+        """Add columns, of which the rows so far have nothing."""
         width, points = self._data.shape[0] + more, self.points
         held = self.columns
         self.points = max(1, min(points, MAX_BUFFER_BYTES // (16 * width)))
-        self._data = np.full((width, max(256, len(self))), np.nan)
+        self._data = np.full((width, max(256, len(self))), MISSING)
         self._data[: held.shape[0], : held.shape[1]] = held
         self._start, self._end = 0, held.shape[1]
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.counts import count_of, unit_of
 from looptap.streams.stream.tables import Columns
 from looptap.visualizers.charts import schemas
@@ -23,7 +22,17 @@ from looptap.visualizers.charts.legends import label_of_stream, run_of
 from looptap.visualizers.charts.reading.counting import XWatch
 from looptap.visualizers.charts.reading.emptiness import ODD
 from looptap.visualizers.charts.series import Series
-from looptap.visualizers.data.numbers import Floats, describe, is_array, is_number, number, rows, scalars
+from looptap.visualizers.data.numbers import (
+    MISSING,
+    Floats,
+    describe,
+    is_array,
+    is_number,
+    missing,
+    number,
+    rows,
+    scalars,
+)
 from looptap.visualizers.data.sample_buffer import MAX_DRAWN_POINTS, SampleBuffer, thinned
 from looptap.visualizers.data.smoothing import smoothed
 from looptap.visualizers.drawing.picture import Axis, Mark, Points
@@ -88,7 +97,7 @@ class LineChart(Chart):
             case "number":
                 return scalars(values)[None]
             case "row":
-                return _gaps_and_none(rows(values, len(data["names"])), values)
+                return rows(values, len(data["names"]))
         found: Floats = _of_dicts(series, values)
         return found
 
@@ -150,8 +159,8 @@ class LineChart(Chart):
         breaks = breaks_of(series, columns)
         for part in drawn:
             x_all, y, ends = axis.x, columns[MAX_LEADING_COLUMNS + part], breaks
-            if series.data["form"] != "number" and (missing := np.isnan(y)).any():  # None: joined over
-                x_all, y, ends = x_all[~missing], y[~missing], np.searchsorted(np.flatnonzero(~missing), breaks)
+            if series.data["form"] != "number" and (none := missing(y)).any():  # None: joined over
+                x_all, y, ends = x_all[~none], y[~none], np.searchsorted(np.flatnonzero(~none), breaks)
             finite = np.isfinite(y)
             bad = ~finite
             gaps = int(bad.sum())
@@ -177,9 +186,9 @@ class LineChart(Chart):
         names = series.data["names"]
         if series.y:
             wanted = [i for i, name in enumerate(names) if name in series.y]
-            missing = [name for name in series.y if name not in names]
-            there = f"has no {', '.join(map(repr, missing))}; there are {', '.join(names)}"
-            _remark(series, "y", there if missing else "")
+            unknown = [name for name in series.y if name not in names]
+            there = f"has no {', '.join(map(repr, unknown))}; there are {', '.join(names)}"
+            _remark(series, "y", there if unknown else "")
             return wanted
         x = self.counted(series) if len(names) > 1 else None
         clock = series.choice.clock
@@ -311,19 +320,15 @@ def notes_at(texts: deque[str], places: Sequence[int], picked: NDArray[np.intp])
 
 
 def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
-    """Return columns of dicts; a new name gets a line, up to a bound.
-
-    NaN means that the dict lacked the name, or had None; a NaN in the dict becomes infinite.
-    """
+    """Return columns of dicts; a new name gets a line, up to a bound."""
     names: list[str] = series.data["names"]
     if set(map(type, values)) != {dict}:
         value = next(value for value in values if type(value) is not dict)
         raise TypeError(f"expected a dict of number, got {describe(value)}")
     kinds = set(map(tuple, values))
     if len(kinds) == 1 and list(map(str, *kinds)) == names:
-        plain = [tuple(value.values()) for value in values]
-        return _gaps_and_none(rows(plain, len(names)), plain)
-    found = [{str(name): _present(part) for name, part in value.items()} for value in values]
+        return rows([tuple(value.values()) for value in values], len(names))
+    found = [{str(name): number(part) for name, part in value.items()} for value in values]
     known = set(names)
     fresh = [name for name in dict.fromkeys(name for value in found for name in value) if name not in known]
     if len(names) + len(fresh) > _MAX_LINES:
@@ -332,30 +337,18 @@ def _of_dicts(series: Series, values: Sequence[Any]) -> Any:
     if fresh:
         names += fresh
         series.data["ring"].widen(len(fresh))
-    return np.array([[value.get(name, np.nan) for value in found] for name in names]).reshape(len(names), len(values))
-
-
-def _gaps_and_none(columns: Floats, values: Sequence[Sequence[Any]]) -> Floats:
-    """Return columns of rows in which NaN is None, and infinity what is no number."""
-    if isinstance(values, ValueColumns):  # none of them None
-        return np.where(np.isnan(columns), np.inf, columns)
-    for place in np.flatnonzero(np.isnan(columns).any(0)).tolist():
-        columns[:, place] = [_present(part) for part in values[place]]
-    return columns
-
-
-def _present(part: Any) -> float:
-    """Return a number of a dict, infinite for NaN; NaN for None."""
-    found = number(part)
-    return math.inf if math.isnan(found) and part is not None else found
+    return np.array([[value.get(name, MISSING) for value in found] for name in names]).reshape(len(names), len(values))
 
 
 def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, series: Series) -> Points:
-    """Return points for NaN and infinities, at the height of the last finite number."""
+    """Return points for NaN and infinities, at the height of the last finite number.
+
+    Without any, they have no height of their own (`grounded`).
+    """
     places, finite = np.flatnonzero(bad)[-_MAX_MARKED_NANS:], np.isfinite(y)
     before = np.maximum.accumulate(np.where(finite, np.arange(len(y)), -1))[places]
     first = int(np.argmax(finite)) if finite.any() else -1
-    height = np.where(before >= 0, y[before], y[first] if first >= 0 else 0.0)
+    height = np.where(before >= 0, y[before], y[first] if first >= 0 else np.nan)
     return Points(x[places], height, name=f"{name}: {ODD}", color=color, opacity=0.6, side=series.side)
 
 

@@ -1,8 +1,12 @@
-"""Which lines share an axis: `on_two_axes`, `on_a_log_axis`."""
+"""Which lines share an axis: `on_two_axes`, `on_a_log_axis`.
+
+Lines of one quantity share an axis whatever their scales, so that they can be compared: those of several runs or ranks.
+``quantities`` names that of each mark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
@@ -15,7 +19,7 @@ MAX_SCALE_RATIO = 30.0
 """Lines share an axis while the largest number of one is at most so many times that of another."""
 _REJOIN_RATIO = 15.0  # lines that were apart share an axis again below this, so that they do not flicker
 
-Key = TypeVar("Key", int, tuple[str, str])
+Key = TypeVar("Key", int, str)
 
 
 def far_from_first(sizes: Mapping[Key, float], ratio: float = MAX_SCALE_RATIO) -> set[Key]:
@@ -33,46 +37,58 @@ def far_from_first(sizes: Mapping[Key, float], ratio: float = MAX_SCALE_RATIO) -
     return set(ordered[cut:]) if first in ordered[:cut] else set(ordered[:cut])
 
 
-def on_two_axes(marks: Sequence[Mark], apart: bool = False) -> tuple[list[Mark], tuple[str, ...]]:
+def on_two_axes(
+    marks: Sequence[Mark], quantities: Sequence[str], apart: bool = False
+) -> tuple[list[Mark], tuple[str, ...]]:
     """Return the marks, some moved to the right, and the names of the lines there.
 
     The scale of the first line is on the left. ``apart``: lines were on two axes before.
 
     >>> small = Line(np.arange(2.0), np.array([0.0, 1.0]), color="blue", name="loss")
     >>> large = Line(np.arange(2.0), np.array([0.0, 64.0]), color="red", name="norm")
-    >>> on_two_axes([small, large])[1], on_two_axes([small, small])[1]
+    >>> on_two_axes([small, large], ["loss", "norm"])[1], on_two_axes([small, large], ["loss", "loss"])[1]
     (('norm',), ())
     """
-    sizes = _sizes(marks)
-    right = set() if on_a_log_axis(marks) else far_from_first(sizes, _REJOIN_RATIO if apart else MAX_SCALE_RATIO)
-    if not right:
-        return list(marks), ()
-    colors = {color for color, _ in right} - {color for color, dash in sizes if (color, dash) not in right}
-    moved = [_to_the_right(mark) if _look(mark) in right or _look(mark)[0] in colors else mark for mark in marks]
+    sizes: dict[str, float] = {}
+    for (quantity, *_), size in _sizes(marks, quantities).items():
+        sizes[quantity] = max(size, sizes.get(quantity, 0.0))
+    right = far_from_first(sizes, _REJOIN_RATIO if apart else MAX_SCALE_RATIO)
+    moved = [_to_the_right(mark) if of in right else mark for mark, of in zip(marks, quantities, strict=True)]
     names = [mark.name for mark in moved if isinstance(mark, Line) and mark.side == "right" and mark.name]
     return moved, tuple(dict.fromkeys(names))
 
 
-def on_a_log_axis(marks: Sequence[Mark]) -> bool:
-    """Return whether positive lines have more than two scales: two axes are too few."""
-    ordered = sorted(_sizes(marks).values())
-    low, scales = 0.0, 0
-    for size in ordered:
-        if size > MAX_SCALE_RATIO * low:
-            low, scales = size, scales + 1
+def on_a_log_axis(marks: Sequence[Mark], quantities: Sequence[str], held: bool = False) -> bool:
+    """Return whether two linear axes are too few for the scales of positive lines.
+
+    They are for more than two scales, and for two of one quantity. ``held``: the axis was logarithmic before.
+
+    >>> small, large = Line(np.arange(2.0), np.full(2, 0.1)), Line(np.arange(2.0), np.full(2, 80.0), color="red")
+    >>> on_a_log_axis([small, large], ["lr", "lr"]), on_a_log_axis([small, large], ["lr", "loss"])
+    (True, False)
+    """
+    sizes = _sizes(marks, quantities)
     lines = [mark.y for mark in marks if isinstance(mark, Line) and mark.z is None]
-    return scales > 2 and all((line[np.isfinite(line)] > 0).all() for line in lines)
+    if not all((line[np.isfinite(line)] > 0).all() for line in lines):
+        return False
+    ratio = _REJOIN_RATIO if held else MAX_SCALE_RATIO
+    each = [[size for (of, *_), size in sizes.items() if of == quantity] for quantity in dict.fromkeys(quantities)]
+    return _scales(sizes.values(), MAX_SCALE_RATIO) > 2 or any(_scales(one, ratio) > 1 for one in each)
 
 
-def _look(mark: Mark) -> tuple[str, str]:
-    """Return colour and dash: those of a band or point are also of its line."""
-    return getattr(mark, "color", ""), getattr(mark, "dash", "solid")
+def _scales(sizes: Iterable[float], ratio: float) -> int:
+    """Return how many scales there are."""
+    low, found = 0.0, 0
+    for size in sorted(sizes):
+        if size > ratio * low:
+            low, found = size, found + 1
+    return found
 
 
-def _sizes(marks: Sequence[Mark]) -> dict[tuple[str, str], float]:
-    """Return the largest magnitude of each line, its band included, in order."""
-    found: dict[tuple[str, str], float] = {}
-    for mark in marks:
+def _sizes(marks: Sequence[Mark], quantities: Sequence[str]) -> dict[tuple[str, str, str], float]:
+    """Return the largest magnitude of each line, by quantity and look, in order."""
+    found: dict[tuple[str, str, str], float] = {}
+    for mark, quantity in zip(marks, quantities, strict=True):
         if isinstance(mark, Line) and mark.z is None:
             columns = [mark.y]
         elif isinstance(mark, Band):
@@ -81,8 +97,9 @@ def _sizes(marks: Sequence[Mark]) -> dict[tuple[str, str], float]:
             continue
         known = [np.abs(column[np.isfinite(column)]) for column in columns]
         size = max((float(one.max()) for one in known if one.size), default=0.0)
+        key = quantity, mark.color, getattr(mark, "dash", "solid")
         if size > 0:
-            found[_look(mark)] = max(size, found.get(_look(mark), 0.0))
+            found[key] = max(size, found.get(key, 0.0))
     return found
 
 

@@ -6,12 +6,11 @@ sent, not the line.
 
 from __future__ import annotations
 
-import numpy as np
-
 from looptap.visualizers.charts.axes import MAX_LEADING_COLUMNS, TIME
 from looptap.visualizers.charts.chart import Chart
 from looptap.visualizers.charts.kinds.lines import LineChart
 from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.numbers import missing
 from looptap.visualizers.drawing.picture import Line, Picture
 from looptap.visualizers.surfaces.pages.frames import Column, Growing
 
@@ -44,7 +43,7 @@ def _lines(layer: LineChart, series: Series) -> list[tuple[str, str, Growing]]:
     key = f"{id(series)}.{layer.x}.{axis.part}.{origin}"
     numbers = {part: columns[MAX_LEADING_COLUMNS + part] for part in parts}
     if series.data["form"] != "number":  # a line that is joined over None is not the column
-        numbers = {part: column for part, column in numbers.items() if not np.isnan(column).any()}
+        numbers = {part: column for part, column in numbers.items() if not missing(column).any()}
     return [
         (*layer.appearance(series, part, parts)[:2], Growing(f"{key}.{part}", x, Column(column, total, most)))
         for part, column in numbers.items()

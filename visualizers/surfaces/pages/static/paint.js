@@ -301,7 +301,7 @@ const edges = (store, mark) => {
 const LIMITS = {
   line: (store, mark, seen, log) => {
     const xs = store.column(mark.x), sorted = store.sorted(mark.x);
-    if (!seen) return sorted ? [xs[0] ?? Infinity, xs[xs.length - 1] ?? -Infinity] : extent(xs);
+    if (!seen) return sorted && Number.isFinite(xs[0]) && Number.isFinite(xs.at(-1)) ? [xs[0], xs.at(-1)] : extent(xs);
     const limits = extent(store.column(mark.y), ...span(xs, sorted, ...seen), log);
     return mark.filled === null ? limits : [Math.min(limits[0], mark.filled), Math.max(limits[1], mark.filled)];
   },

@@ -7,6 +7,7 @@ const CLIP_SAMPLE = 20000; // numbers of a line in which outliers are searched f
 // A label of at most 20 letters: of a layer the end says which it is.
 const ended = (label) => (label.length > 20 ? `…${label.slice(-19)}` : label);
 const ACROSS_PIXELS = 30, DATES_PIXELS = 40; // of the ticks below or above a plot, without their title
+const TICK_PIXELS = 30; // between two numbers at an upright axis, at least
 const planes = new Set(); // of the whole page: they share one cursor
 
 // Dates at ticks, by the seconds between two: the form of each, and the line below where the year or the day is another.
@@ -20,6 +21,18 @@ const DAY = "\n{YYYY}-{MM}-{DD}", DATE_FORMS = [
   [0.001, "{HH}:{mm}:{ss}.{fff}", DAY, null, DAY, null, null, null, 1],
 ];
 
+// The power of ten of a number, whole for the powers themselves.
+const exponent = (value) => (Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9 ? Math.round(Math.log10(value)) : Math.log10(value));
+// The numbers written at a logarithmic axis, null for the others: powers of ten, fewer where many have no room, and where
+// there is much of it also numbers between.
+const decades = (u, at, space, key) => {
+  const wide = Math.abs(u.valToPos(10, key) - u.valToPos(1, key)), every = Math.ceil(space / wide);
+  const digits = wide * Math.log10(10 / 9) >= space ? [1, 2, 3, 4, 5, 6, 7, 8, 9] : wide * Math.log10(2) >= space ? [1, 2, 5] : [1];
+  return at.map((value) => {
+    const power = exponent(value), digit = Math.round(value / 10 ** Math.floor(power));
+    return digits.includes(digit) && (every === 1 || power % every === 0) ? value : null;
+  });
+};
 const counts = (columns) => columns.every((column) => column?.length && column.slice(-500).every((x) => Number.isInteger(x)));
 
 class Plane {
@@ -67,7 +80,7 @@ class Plane {
         values: (_, at) => at.map((i) => (Number.isInteger(i) ? ended(labels[i] ?? "") : "")),
       };
     const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
-    const power = (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? value : null); // no crowd of lines between
+    const power = (value) => (Number.isInteger(exponent(value)) ? value : null); // no crowd of lines between
     const fitted = (title, most) => (title.length > most ? `${title.slice(0, most - 1)}…` : title);
     const long = Math.floor(width / 9);
     const numbers = (axis) => (axis.time ? { values: DATE_FORMS } : { values: (_, at) => tickLabels(at, axis.log) });
@@ -80,6 +93,7 @@ class Plane {
       labelFont: "12px system-ui",
       size: 56,
       ...numbers(about),
+      ...(about.log && { incrs: [Number.MAX_VALUE], filter: (u, at) => decades(u, at, more.space ?? TICK_PIXELS, more.scale ?? "x") }),
       ...more,
     });
     const scale = (about, side) => ({
@@ -192,6 +206,7 @@ class Plane {
     let low = Infinity, high = -Infinity;
     for (const mark of marks) {
       const [from, to] = LIMITS[mark.m](this.store, mark, seen[this.over(mark)], about.log);
+      if (!(Number.isFinite(from) && Number.isFinite(to))) continue; // no finite number: it has no part in the scale
       low = Math.min(low, from, to);
       high = Math.max(high, from, to);
     }
