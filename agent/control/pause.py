@@ -54,7 +54,8 @@ class Pause:
         most = self.most(world)
         if most is None:
             raise ControlError(
-                "this job does not allow pauses; to allow them, create it with looptap.Agent(..., may_pause=300.0)."
+                "this job does not allow pauses; to allow them, create it with looptap.Agent(..., may_pause=300.0), or "
+                "call looptap.auto(may_pause=300.0) in a script that has no agent."
             )
         if world is not None and ranks != world.size:
             raise ControlError(
