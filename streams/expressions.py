@@ -235,16 +235,17 @@ def format_error(error: BaseException, source: str = "") -> str:
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<query "):
         first = first.tb_next
     line = _last_line(error) + _way_out(error)
-    if first is None:  # raised in looptap's reducers, whose frames do not help a user
-        return f"{line}, in {source}" if source else line
-    name = first.tb_frame.f_code.co_filename
+    if first is None and source:  # raised in looptap's reducers, whose frames do not help a user
+        return f"{line}, in {source}"
+    name = first.tb_frame.f_code.co_filename if first else ""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
-        frames = [one for one in traceback.extract_tb(first, limit=-8) if not one.filename.startswith(_OWN_FILES)]
+        found = traceback.extract_tb(first or error.__traceback__, limit=-8)
+        frames = [frame for frame in found if not frame.filename.startswith(_OWN_FILES)]
         shown = "".join(traceback.format_list(frames))
     finally:
         linecache.cache.pop(name, None)
-    if len(frames) == 1 and "^" not in shown and "\n" not in source:
+    if not frames or (first and len(frames) == 1 and "^" not in shown and "\n" not in source):
         return line
     return f"Traceback (most recent call last):\n{shown}{line}\n"
 
