@@ -57,6 +57,7 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
         self._batches: list[Any] = []
         self._step = 0
         self._stops_at_epochs = False  # rather than after a validation
+        self._manual = False
         self._stored: dict[str, Any] | None = None
         self._tee: tee.Tee | None = None
 
@@ -79,8 +80,8 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
         agent.checkpoint(lambda: self._save(trainer), at="step", together=True)
         self._tee = tee.start(agent, ["lightning"])
         self._step = trainer.global_step
-        if pl_module.automatic_optimization:
-            harmlessly(self._expect, trainer)
+        self._manual = not pl_module.automatic_optimization
+        harmlessly(self._expect, trainer)
         stored, self._stored = self._stored, None
         if stored is not None:
             agent.load_state_dict({**stored, **({} if trainer.global_rank == 0 else {"file": ""})})
@@ -121,11 +122,11 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
                 self._losses = []
             self._losses.append(returned.detach())
         self._batches.append(batch)
-        if trainer.global_step == self._step:
-            return
-        self._step = trainer.global_step
-        if self.run.estimate is not None:
+        updated, self._step = trainer.global_step != self._step, trainer.global_step
+        if self.run.estimate is not None and (updated or self._manual):
             self.run.estimate.trained()
+        if not updated:
+            return
         losses, batches, self._losses, self._batches = self._losses, self._batches, [], []
         event: dict[str, Any] = {"step": self._step, "epoch": trainer.current_epoch, "batch_idx": batch_idx}
         event |= {"batch": batch, "batches": tuple(batches), "outputs": outputs}
@@ -163,7 +164,13 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
         self.run.emit("evaluation", event)
 
     def _expect(self, trainer: Any) -> None:
-        """Expose the estimate of the remaining time."""
+        """Expose the estimate of the remaining time.
+
+        With manual optimization it counts batches, since a batch may have several updates, or none; then a training
+        that ends after a number of updates has no estimate.
+        """
+        if self._manual and trainer.max_steps >= 0:
+            return
         every, epochs, early = trainer.val_check_batch, trainer.check_val_every_n_epoch, trainer.early_stopping_callback
         self._stops_at_epochs = bool(getattr(early, "_check_on_train_epoch_end", False))
         if epochs is not None:
@@ -175,7 +182,11 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
             early.monitor, early.patience, early.min_delta, early.mode == "max", "lightning",
             functools.partial(setattr, early, "patience"), early.stopping_threshold, early.divergence_threshold,
         )  # fmt: skip
-        steps = trainer.estimated_stepping_batches - trainer.global_step
+        if self._manual:
+            epochs = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs >= 0 else math.inf
+            steps = trainer.num_training_batches * epochs - trainer.fit_loop.total_batch_idx - 1
+        else:
+            steps = trainer.estimated_stepping_batches - trainer.global_step
         self.run.expect(steps, math.ceil(every) if math.isfinite(every) else None, stop)
 
     # ------------------------------------------------------------ checkpoints

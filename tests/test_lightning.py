@@ -162,13 +162,59 @@ def test_a_manual_optimization_of_two_models_has_the_losses_of_both():
             return [torch.optim.SGD(net.parameters(), lr=0.01) for net in (self.a, self.b)]
 
     _, _, ended = lightning(make=Two)
-    _, module, same, (losses, rates), _ = watched(
-        ("losses, step", "step"), ("optimizer1.param_groups[0]['lr']", "step"), make=Two
-    )
+    _, module, same, (losses, rates, ends), _ = watched(
+        ("losses, step", "step"), ("optimizer1.param_groups[0]['lr']", "step"),
+        ("progress.steps", "step"), make=Two
+    )  # fmt: skip
     assert same == ended
+    assert ends == [*range(1, 13)]  # batches, of two updates each
     assert [loss for row in losses for loss in row[0]] == module.seen
     assert [row[1] for row in losses] == [*range(2, 25, 2)]
     assert rates == [0.01] * 12
+
+
+class Seldom(pytorch_lightning.LightningModule):
+    """Updates its weights at each second batch, by its own hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = Net()
+
+    def training_step(self, batch, index):
+        self.manual_backward(self.net(*batch)["loss"])
+        if index % 2:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", self.net(*batch)["loss"])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def test_the_end_of_a_manual_optimization_is_estimated_in_batches(tmp_path):
+    def rest(**how):
+        how = {"make": Seldom, "limit_val_batches": 1.0, **how}
+        costs = "progress.steps, progress.train_cost, progress.validation_cost"
+        return watched((costs, "evaluation"), **how)
+
+    _, _, ended = lightning(make=Seldom, limit_val_batches=1.0)
+    trainer, _, same, (rows,), _ = rest()
+    assert same == ended
+    assert [tuple(row) for row in rows] == [(6, 6, 6), (12, 0, 0)]
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    rows = rest(resume=tmp_path / "end.ckpt", max_epochs=3)[3][0]
+    assert [tuple(row)[:2] for row in rows] == [(6, 0)]
+    early = pytorch_lightning.callbacks.EarlyStopping("val_loss", min_delta=1e6, patience=2)
+    trainer, _, _, (stops,), _ = watched(
+        ("progress.stop_at", "epoch"), callbacks=[early], make=Seldom, max_epochs=50, limit_val_batches=1.0
+    )
+    assert trainer.current_epoch == 3
+    assert tuple(stops[-1]) == (3, 3, 3)
+    values = rest(max_epochs=2, max_steps=5)[3][0]
+    assert values == []  # how many batches are five updates is not known
 
 
 def test_an_echo_that_feeds_it_is_turned():
