@@ -533,7 +533,20 @@ def test_commands_are_drawn_at_their_events():
     refused = {"what": "set", "name": "lr", "outcome": "refused", "event": "", "number": 0, "wall": 102.0}
     push(commands, [change, refused, {"what": "stop", "outcome": "failed", "wall": 104.5}])
     assert chart.pull()
-    assert [(rule.x, rule.text) for rule in chart.draw().rules] == [(20, "lr 0.1 → 0.01"), (40, "stop (failed)")]
+    assert [(rule.x, rule.text) for rule in chart.draw().rules] == [(20, "lr 0.1 → 0.01"), (35, "stop (failed)")]
+
+
+@pytest.mark.parametrize(("x", "at"), [("event", 506.0), ("", 1012.0)])
+def test_a_command_between_two_thinned_values_is_drawn_at_its_own_event(x, at):
+    stream = Stream("lr", on="batch", fields=("step", "lr"))
+    events = [1, 470, 590, 620]
+    values = [(2 * event, 0.05 if event < 539 else 0.01) for event in events]
+    stream.publish(Batch(1, array("q", events), array("d", map(float, events)), values, 100.0))
+    chart = make(chosen(stream), x=x)
+    chart.add(stream)
+    chart.commands.add([{"what": "checkpoint", "outcome": "done", "event": "batch", "number": 506}])
+    chart.pull()
+    assert [rule.x for rule in chart.draw().rules] == [at]
 
 
 def test_a_live_run_and_a_stored_one_of_its_name_are_distinguished():

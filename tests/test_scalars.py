@@ -97,6 +97,56 @@ def test_a_number_that_few_events_have_is_not_thinned_away():
     assert table.columns["val"].latest == 2.0
 
 
+def test_both_rows_beside_a_step_of_an_exposed_number_stay():
+    table = ScalarTable("batch")
+    table.open("loss")
+    table.open("optimizer.lr", exposed=True)
+    rates = {1: 0.5, 701: 0.25, 702: 0.5, 5000: 0.125, 19_999: 0.5}
+    rate = 0.5
+    for number in range(1, 30_001):
+        rate = rates.get(number, rate)
+        table.add(number, number * 0.1, {"loss": float(number), "optimizer.lr": rate})
+    for number in (701, 702, 5000, 19_999):
+        assert {number - 1, number} <= set(table.events)
+    assert len(table.events) <= MAX_ROWS
+
+
+@pytest.mark.parametrize("every", [1, 7, 400])
+def test_schedules_do_not_fill_a_table(every):
+    table = ScalarTable("batch")
+    names = [f"optimizer.lr[{group}]" for group in range(40)]
+    for name in names:
+        table.open(name, exposed=True)
+    for number in range(1, 20_001):
+        table.add(number, number * 0.1, dict.fromkeys(names, 1 / (1 + number // every)))
+    assert MAX_ROWS // 2 <= len(table.events) <= MAX_ROWS
+    assert table.pace < 2.0  # as without steps
+
+
+def test_the_history_has_the_numbers_before_a_command_and_after_it():
+    clock = Clock(time.monotonic())
+    job = pair(history=True, clock=clock)
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.5)
+    job.agent.expose(optimizer=optimizer)
+    for _ in range(FIRST_EVENTS_COUNT + 5):
+        job.agent.emit("batch", loss=1.0)
+    (table,) = job.parts.dispatcher.scalars.tables()
+    table.pace = 100.0  # as after 30 hours
+    for _ in range(50):
+        clock.advance(0.01)
+        job.agent.emit("batch", loss=1.0)
+    with pytest.raises(looptap.CommandPending) as pending:
+        job.run.set("optimizer.lr", 0.125, timeout=0)
+    for _ in range(50):
+        clock.advance(0.01)
+        job.agent.emit("batch", loss=1.0)
+    record = job.run.outcome(pending.value.id)
+    (table,) = job.parts.dispatcher.scalars.tables()
+    kept = dict(zip(table.events, table.columns["optimizer.lr"].values, strict=True))
+    assert kept[record.number] == 0.5
+    assert kept[record.number + 1] == 0.125
+
+
 def test_events_that_are_repeated_replace_those_of_before():
     table = table_of(100)
     table.add(60, 11.0, {"loss": 7.0})

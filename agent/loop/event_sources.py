@@ -93,7 +93,7 @@ class EventSource(SourceState):
         return bool(inner or self.queries or self.latest_slots or self.commands)
 
     def mark(self) -> None:
-        """Let the next event copy its numbers for the history. I/O thread."""
+        """Let the next event copy its numbers for the history. Any thread."""
         self.look_next = True
         self.only_groups, self.has_work = False, True
         self.shortcut = None
@@ -171,7 +171,7 @@ class EventSource(SourceState):
         """Do all that an event entails; note whether the next only has to be kept."""
         if self.inner_groups:
             self._end_inner(number, now)
-        if self.look_next:
+        if self.look_next or self.commands:  # before they change what is exposed
             self._look(number, now, observables)
         if not (self.queries or self.commands or self.latest_slots):
             return
@@ -282,6 +282,7 @@ class EventSource(SourceState):
                 self.commands.remove(command)
             except ValueError:  # called off meanwhile
                 pass
+            self.mark()  # the history has the numbers before the command and those after it
         for place in self.latest_slots:
             try:
                 place.value = copy_of(event, place.name)

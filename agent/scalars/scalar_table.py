@@ -1,7 +1,8 @@
 """The kept numbers of one type of events, evenly spread over the run.
 
 A table that is full drops every other row, and is then given rows half as often. Its first and its newest row always
-stay, and of two rows the one that has a rare number does.
+stay, and of two rows the one that has a rare number does. So do both rows beside a change of an exposed number that
+changes seldom, such as a learning rate: it is a step, not a slope.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 
 MAX_ROWS = 2000
 """Rows of a table."""
+MAX_STEPS_COUNT = 100
+"""Changes of an exposed number up to which the rows beside each stay."""
+_MAX_STEP_ROWS = MAX_ROWS // 4  # that thinning leaves for steps
 _MIN_SPACING_SHARE = 0.75  # of the pace: a row that is closer to the one before gives way to the next
 _MAX_EXACT_INT_NUMBER = 2**53
 
@@ -20,7 +24,7 @@ _MAX_EXACT_INT_NUMBER = 2**53
 class ScalarColumn:
     """The kept numbers of one name: a float each, and whether the event had it."""
 
-    __slots__ = ("exposed", "kind", "latest", "present", "query", "values")
+    __slots__ = ("changes", "exposed", "kind", "latest", "present", "query", "values")
 
     def __init__(self, rows: int, query: str, exposed: bool) -> None:
         self.values = array("d", bytes(8 * rows))
@@ -33,6 +37,17 @@ class ScalarColumn:
         """The query of the values that continue it."""
         self.exposed = exposed
         """True if the job exposes it; False for what events carry."""
+        self.changes = 0
+        """How often its number was another than the one before."""
+
+    @property
+    def steps(self) -> bool:
+        """True if it is a number that stays what it is for a while."""
+        return self.exposed and self.changes <= MAX_STEPS_COUNT
+
+    def changes_at(self, row: int) -> bool:
+        """Return whether its number in a row is another than in the row before."""
+        return bool(self.present[row] and self.present[row - 1]) and self.values[row] != self.values[row - 1]
 
     def append(self, number: Any) -> None:
         """Append a row; None if the event lacks this number."""
@@ -40,6 +55,7 @@ class ScalarColumn:
         self.present.append(number is not None)
         if number is None:
             return
+        self.changes += self.latest is not None and number != self.latest
         self.latest = number
         kind = type(number)
         if kind is int and abs(number) > _MAX_EXACT_INT_NUMBER:
@@ -89,6 +105,9 @@ class ScalarTable:
         times = self.times
         if len(times) < 2 or times[-1] - times[-2] >= _MIN_SPACING_SHARE * self.pace:
             return False
+        steps = [(numbers.get(name), column) for name, column in self.columns.items() if column.steps]
+        if any(column.changes_at(-1) or number not in (None, column.values[-1]) for number, column in steps):
+            return False
         # unless it has a number that the next one lacks
         return all(name in numbers for name, column in self.columns.items() if column.present[-1])
 
@@ -108,12 +127,20 @@ class ScalarTable:
         for column in self.columns.values():
             if column.points < rows:
                 self._keep_rare(column.present, keep)
+        for row in self._beside_steps():
+            keep[row] = 1
         keep[0] = keep[-1] = 1
         self.events = array("q", compress(self.events, keep))
         self.times = array("d", compress(self.times, keep))
         for column in self.columns.values():
             column.values = array("d", compress(column.values, keep))
             column.present = bytearray(compress(column.present, keep))
+
+    def _beside_steps(self) -> list[int]:
+        """Return the rows beside changes of numbers that change seldom, up to a bound."""
+        columns = [column for column in self.columns.values() if column.steps and column.changes]
+        after = [row for column in columns for row in range(1, len(self.events)) if column.changes_at(row)]
+        return sorted({place for row in after for place in (row - 1, row)})[-_MAX_STEP_ROWS:]
 
     def _keep_rare(self, present: bytearray, keep: bytearray) -> None:
         """Of a pair of rows, keep the second where only that one has the number."""

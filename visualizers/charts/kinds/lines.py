@@ -247,7 +247,10 @@ class LineChart(Chart):
         return *counts, "event", "time", "wall"
 
     def place(self, series: Series, what: str, at: float) -> float | None:
-        """Return the x of a number, event or wall time; None if it is not kept."""
+        """Return the x of a number, event or wall time; None if it is not kept.
+
+        An event between two values is between their x.
+        """
         if "ring" not in series.data:
             return None
         columns = series.data["ring"].columns
@@ -259,8 +262,9 @@ class LineChart(Chart):
         index = int(np.searchsorted(known, at))
         if index == len(known) and what == "number":
             return None
-        index = min(index, len(known) - 1)
-        return float(self.over(series, columns).x[index])
+        x = self.over(series, columns).x
+        between = math.nan if what == "number" else float(np.interp(at, known, x))
+        return float(x[min(index, len(known) - 1)]) if math.isnan(between) else between
 
 
 class AnnotatedLineChart(LineChart):
