@@ -13,6 +13,7 @@ import pytest
 import warm
 from tqdm import tqdm
 
+import looptap
 from looptap.cli import main
 from looptap.cli.commands.watching.bar_guess import ONE_PASS, BarReports
 from looptap.cli.commands.watching.guess import EpochPlace, GuessedReports, counted
@@ -54,6 +55,7 @@ for epoch in range(100_000):
         break
 """
 
+ROWS = "for x, y in [(torch.randn(4, 4), torch.zeros(4, dtype=torch.long))]:"
 
 BARS = """
 import sys, threading, torch
@@ -143,6 +145,21 @@ def test_a_script_without_a_line_of_looptap_has_a_guess(directory, tmp_path, cap
         assert 20 / 100_000 < report["fraction"] < 0.1
         assert report["overhead"] == 0
         job.stdin.close()
+
+
+@pytest.mark.parametrize(("number", "total"), [("episode", "NUM_EPISODES"), ("iter_num", "MAX_ITERS")])
+def test_a_loop_of_episodes_or_iterations_has_a_guess(directory, tmp_path, number, total):
+    text = SCRIPT.replace("TOTAL", f"{total} = 100_000").replace("epoch", number).replace("for x, y in loader:", ROWS)
+    (tmp_path / "train.py").write_text(text)
+    environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
+    command = [sys.executable, "-m", "looptap", "run", "train.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
+        assert job.stdout.readline() == "here\n"
+        with looptap.attach("train") as run:
+            found = counted(run)
+        job.stdin.close()
+    assert (found.name, found.total, found.source) == (number, 100_000, f"{total} of the job")
 
 
 @pytest.mark.parametrize("loop", LOOPS)

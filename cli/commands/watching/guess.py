@@ -28,7 +28,7 @@ SIGHT_TIMEOUT_SECONDS = 5.0
 
 STEPS = ("step", "global_step", "trainer/global_step", "iteration", "iter", "n_iter", "batch_idx", "i")
 """Names of numbers of events that count steps, the likeliest first."""
-STEP_VARIABLES = ("global_step", "completed_steps", "step", "iteration", "n_iter", "iter_num")
+STEP_VARIABLES = ("global_step", "completed_steps", "iteration", "n_iter", "iter_num", "step")
 """The same of variables of a script; a number that begins again in each epoch counts for less."""
 EPOCHS = ("epoch", "trainer/epoch")
 STEP_TOTALS = ("max_steps", "total_steps", "num_steps", "n_steps", "train_steps", "num_train_steps",
@@ -36,6 +36,9 @@ STEP_TOTALS = ("max_steps", "total_steps", "num_steps", "n_steps", "train_steps"
                "iterations")  # fmt: skip
 """Names of settings, or of numbers that are exposed, that say how many steps there are."""
 EPOCH_TOTALS = ("epochs", "max_epochs", "num_epochs", "n_epochs", "total_epochs", "num_train_epochs", "train_epochs")
+EPISODES = ("episode", "i_episode")
+EPISODE_TOTALS = ("episodes", "num_episodes", "n_episodes", "max_episodes", "total_episodes")
+"""The same of episodes, in variables of a script that learns from them."""
 HOLDERS = ("args", "config", "cfg", "conf", "opt", "opts", "options", "hparams", "settings", "params", "training_args")
 """What scripts call the object that has them."""
 
@@ -80,8 +83,8 @@ def counted(run: Run) -> Counted | None:
 
 def _in_sight(run: Run) -> dict[str, float]:
     """Return numbers under names that count or limit, at the next event."""
-    totals = (*STEP_TOTALS, *EPOCH_TOTALS)
-    names = [*STEPS, *EPOCHS, *STEP_VARIABLES, *totals, *(name.upper() for name in totals)]
+    totals = (*STEP_TOTALS, *EPOCH_TOTALS, *EPISODE_TOTALS)
+    names = [*STEPS, *EPOCHS, *STEP_VARIABLES, *EPISODES, *totals, *(name.upper() for name in totals)]
     try:
         asked = run.stream(functools.partial(numbers_named, names=names, holders=HOLDERS), on=commonest(run))
         found = asked.wait(1, SIGHT_TIMEOUT_SECONDS)[0]
@@ -94,7 +97,7 @@ def _in_sight(run: Run) -> dict[str, float]:
 def _of_variables(run: Run, sight: Mapping[str, float], totals: Totals) -> Counted | None:
     """Return what variables of a script count towards, which events do not carry."""
     on = commonest(run)
-    for names, wanted in ((EPOCHS, EPOCH_TOTALS), (STEP_VARIABLES, STEP_TOTALS)):
+    for names, wanted in ((EPOCHS, EPOCH_TOTALS), (STEP_VARIABLES, STEP_TOTALS), (EPISODES, EPISODE_TOTALS)):
         number = next((name for name in names if name in sight), None)
         total = next((totals[name] for name in wanted if name in totals), None)
         if number is not None and total is not None:
