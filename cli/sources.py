@@ -24,7 +24,7 @@ from looptap.store.queue import COMMANDS
 from looptap.store.reader import is_stored
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
-from looptap.streams.errors import QueryError
+from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import last_line
 from looptap.streams.waiting import poll_until
@@ -137,6 +137,31 @@ def _stored_streams(run: StoredRun, queries: Sequence[str], how: dict[str, Any])
     if not found:
         raise QueryError(f"{run.path} has no stream: this run kept none.")
     return found
+
+
+def compared_streams(runs: Sequence[StoredRun], names: Sequence[str], how: dict[str, Any]) -> list[list[Stream]]:
+    """Return the streams of stored runs, those of all runs with one name together.
+
+    A run that lacks one of ``names`` is left out there, and reported. Raises StoreError or QueryError if all do.
+    """
+    groups: dict[tuple[str, str], list[Stream]] = {}
+    failed: LooptapError | None = None
+    for run in runs:
+        for name in names or [""]:
+            try:
+                found = _stored_streams(run, [name] * bool(name), how)
+            except LooptapError as error:
+                failed = error
+                continue
+            for stream in found:
+                groups.setdefault((name, "") if name else (stream.name, stream.on), []).append(stream)
+    if failed is not None and not groups:
+        raise failed
+    for (name, _), streams in groups.items():
+        there = {id(getattr(stream, "run", None)) for stream in streams}
+        if without := [run.path.name for run in runs if id(run) not in there]:
+            _say(f"no {name!r:.80} in {', '.join(without)}")
+    return list(groups.values())
 
 
 def _stored_stream(run: StoredRun, name: str, on: str | None) -> Stream:

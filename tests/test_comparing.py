@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 
 import numpy as np
@@ -18,6 +19,36 @@ from looptap.visualizers.comparison import RunTable
 from looptap.visualizers.drawing.picture import Line
 
 COUNT = 20
+
+
+def two_stored(tmp_path):
+    """Store two runs with a loss each, of which only the second has a valid.loss, and return their files."""
+    for name in ("one", "two"):
+        with looptap.Agent(name, store=tmp_path / f"{name}.looptap") as agent:
+            agent.stream("train", "step, loss", keep=True)
+            if name == "two":
+                agent.stream("valid", "step, acc", keep=True)
+            for step in range(5):
+                agent.emit("batch", step=step, loss=1 / (step + 1), acc=0.5)
+    return [tmp_path / f"{name}.looptap" for name in ("one", "two")]
+
+
+def test_plot_draws_several_stored_runs_on_shared_axes(directory, tmp_path, here):
+    one, two = two_stored(tmp_path)
+    picture = tmp_path / "both.html"
+    code, out, err = here("plot", one, two, "train", "--save", picture)
+    assert (code, err) == (0, "")
+    assert out.startswith("10 values drawn; saved: ")
+    assert set(re.findall(r'"m": "line", "z": null, "name": "(\w*)"', picture.read_text())) == {"one", "two"}
+    code, out, err = here("plot", one, two, "--save", picture)
+    assert (code, "no 'valid' in one.looptap" in err) == (0, True)
+    assert out.startswith("20 values drawn; saved: ")
+    code, _, err = here("plot", one, two, "lose", "--save", picture)
+    assert (code, "There is no stream 'lose' in " in err) == (1, True)
+    code, _, err = here("plot", one, two, "train", "--every", "2")
+    assert (code, "its streams are read by their names only" in err) == (1, True)
+    code, _, err = here("plot", one, tmp_path / "three.looptap")
+    assert (code, "three.looptap cannot be opened" in err) == (1, True)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Option
@@ -26,7 +27,8 @@ from looptap.cli.options import (
     time_of,
 )
 from looptap.cli.output import DONE, MISTYPED, complain
-from looptap.cli.sources import source, streams_of
+from looptap.cli.sources import compared_streams, is_stored_path, source, streams_of
+from looptap.store.reader import open as open_stored
 from looptap.streams.stream.stream import Stream
 from looptap.streams.waiting import poll_until
 from looptap.visualizers.charts.chart import IncompatibleStreams
@@ -43,7 +45,7 @@ def main(
         Argument(
             metavar="RUN",
             show_default=False,
-            help=f"{RUN_HELP} Or the file of a stored run, or a directory of TensorBoard's.",
+            help=f"{RUN_HELP} Or the file of a stored run, or a directory of TensorBoard's; several are compared.",
         ),
     ],
     queries: Annotated[
@@ -106,7 +108,8 @@ def main(
 ) -> int:
     """Draw queries, or the streams of a stored run, as live charts.
 
-    They move until you close the window or press Ctrl-C; the job continues.
+    They move until you close the window or press Ctrl-C; the job continues. Several stored runs are drawn on shared
+    axes, a line for each.
 
     \b
       looptap plot digits-cnn "step, loss" "mean(e.loss for e in events)"
@@ -114,6 +117,7 @@ def main(
       looptap plot digits-cnn loss lr --together
       looptap plot digits-cnn "step, loss" --ranks all
       looptap plot looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
+      looptap plot looptap-runs/*.looptap loss
       looptap plot digits-cnn loss --save loss.png --after 10s
       looptap plot digits-cnn "step, loss" --save loss.png --count 500
 
@@ -132,10 +136,21 @@ def main(
     if count is not None and not save:
         raise BadParameter("--count is for --save; a live chart takes values until you close it.")
     look["log"] = {"": None, "none": ""}.get(log, log)
-    with source(run, follow=follow, wait=wait) as job:
-        streams = streams_of(job, queries or [], how)
+    names, files = queries or [], [run] * is_stored_path(run)
+    while files and names and is_stored_path(names[0]):
+        files, names = [*files, names[0]], names[1:]
+    with ExitStack() as opened:
+        if len(files) > 1:
+            groups = compared_streams([opened.enter_context(open_stored(file)) for file in files], names, how)
+            look["x"] = x or "step"
+        else:
+            job = source(run, follow=follow, wait=wait)
+            opened.callback(job.close)
+            groups = [[stream] for stream in streams_of(job, names, how)]
+        streams = [stream for group in groups for stream in group]
+        apart = [group if len(group) > 1 else group[0] for group in groups]  # one stream may have several charts
         try:
-            charts = Plot(streams, **look) if together else Plot(*streams, **look)
+            charts = Plot(streams, **look) if together else Plot(*apart, **look)
         except IncompatibleStreams as error:
             return complain(str(error))
         except ValueError as error:  # a kind of chart that there is not, or a look
