@@ -160,6 +160,41 @@ def test_the_host_takes_its_names_from_clients_and_nothing_is_raised_into_the_lo
     assert caplog.records == []
 
 
+def test_a_number_that_events_carry_is_exported_by_its_name_with_its_history():
+    agent, run = pair(history=True)
+    agent.emit("batch", step=0, loss=0.5)
+    agent.emit("epoch", epoch=0, val_loss=0.75)
+    agent.emit("batch", step=1, loss=0.25)
+    shown = [run.export(name) for name in ("loss", "val_loss", "step, loss")]
+    assert [(one.on, one.query, one.exported) for one in shown] == [
+        ("batch", "loss", True), ("epoch", "val_loss", True), ("batch", "step, loss", True)
+    ]  # fmt: skip
+    agent.emit("batch", step=2, loss=0.125)
+    assert run.stream("loss").values == [0.5, 0.25, 0.125]
+    assert run.stream("val_loss").values == [0.75]
+    assert [tuple(row) for row in run.stream("step, loss").values] == [(0, 0.5), (1, 0.25), (2, 0.125)]
+    assert run.export("loss").values == 1  # it is there
+    assert [one.name for one in run.streams] == ["loss", "val_loss", "step, loss"]
+    with pytest.raises(QueryError, match=r"no declared stream 'val_los'.*there are: 'loss'.*Did you mean 'val_loss'"):
+        run.export("val_los")
+    run.export("val_loss", False)
+    assert "val_loss" not in [one.name for one in run.streams]
+    with pytest.raises(QueryError, match="no declared stream 'val_loss'"):
+        run.export("val_loss", False)
+
+
+def test_a_viewer_reads_a_number_that_was_exported_by_its_name(directory, tmp_path):
+    with looptap.Agent("numbers") as agent, looptap.attach("numbers") as run:
+        agent.emit("batch", step=0, loss=0.5)
+        soon(lambda: "loss" in [one.name for one in run.scalars])
+        share = run.share(streams="loss", path=tmp_path)
+        with looptap.attach(share.path) as viewer:
+            assert [one.name for one in viewer.streams] == ["loss"]
+            seen = viewer.stream("loss")
+            agent.emit("batch", step=1, loss=0.25)
+            assert seen.wait(2, timeout=300) == [0.5, 0.25]
+
+
 def test_a_stream_that_cannot_be_handed_over_says_so():
     agent, run = pair(limits=looptap.Limits(handed_streams=1))
     agent.stream("loss", "loss")

@@ -31,10 +31,13 @@ from looptap.protocol.errors import LimitReached, MessageError
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import AttachPoint, DeclaredSource, KeptScalars, StreamInfo, SubscriptionInfo
 from looptap.streams.errors import QueryError
+from looptap.streams.expressions import nearest
 
 BUSY = "the loop is inside an event that takes long; nothing was changed, try again."
 PAUSE_TIMEOUT_SECONDS = 0.1
 """Seconds to wait for the end of an event: what answers clients waits for the loop no longer than that."""
+
+_PREFERRED_EVENT = "batch"  # of those that carry a number of a name
 
 
 class SubscriptionManager:
@@ -320,7 +323,8 @@ class SubscriptionManager:
 
     def _declared_of(self, client: ClientSession, ask: m.DeclareStream) -> DeclaredStream:
         if not ask.stream:
-            return self._declared.find(ask.name)
+            there = ask.name in self._declared.by_name or not (ask.export or ask.keep)
+            return self._declared.find(ask.name) if there else self._of_scalar(client, ask.name)
         stream = self.stream(client, ask.stream)
         for declared in list(self._declared.by_name.values()):
             if declared.query is stream.query:
@@ -328,6 +332,25 @@ class SubscriptionManager:
         if not (ask.export or ask.keep):
             raise QueryError(f"{stream.query.name!r:.120} is neither exported nor kept.")
         return self._hand_over(stream, ask.name)
+
+    def _of_scalar(self, client: ClientSession, name: str) -> DeclaredStream:
+        """Declare a number that events carry, or several with commas, for a client."""
+        kept = self._scalars.kept(name, _PREFERRED_EVENT, fixed=False)
+        if kept is None:
+            there = dict.fromkeys([*self._declared.by_name, *(one.name for one in self._scalars.report().scalars)])
+            listed = ", ".join(map(repr, list(there)[:20])) or "none"
+            raise QueryError(
+                f"there is no declared stream {name!r:.120}, and no number of that name is kept; there are: {listed}. "
+                f"{nearest(name, there)}".rstrip()
+            )
+        query, fan_out = self._own(m.Attach(0, 0, m.Code(kept.query), kept.on, name=name))
+        try:
+            declared = self._declared.adopt(name, query, 0, client.name)
+        finally:
+            self._queues.close(fan_out.queue)
+        declared.scalars = name
+        self._queries.install(query)
+        return declared
 
     def _hand_over(self, stream: Subscription, name: str) -> DeclaredStream:
         """Turn a client's query into a declared stream; no value changes its number."""

@@ -101,7 +101,7 @@ class SharingClient:
         is exported, kept or read, within the budget that it had.
 
         Args:
-            stream: The name of a declared stream, or a live stream of this run.
+            stream: The name of a declared stream or of a number that events carry, or a live stream of this run.
             exported: False hides it.
             name: What the job calls it from then on; by default its own name.
             share: A share that was made with streams of its own: it is shown or hidden there alone. Without, it is

@@ -3,6 +3,7 @@
 import math
 import re
 import socket
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -128,6 +129,25 @@ def test_the_page_opens_with_the_run_and_its_declared_streams_and_they_grow(open
     ask(page, "log10(abs(loss))")
     charts(page, 2)
     grows(page, 1)
+
+
+DEAD = "import looptap, time; agent = looptap.Agent('dead'); print('up', flush=True); time.sleep(600)"
+
+
+def test_the_page_opens_on_the_newest_run_that_is_alive_and_says_how_to_see_more(opened, tmp_path_factory):
+    with beside_a_job(tmp_path_factory.mktemp("runs")):
+        with warm.Popen([sys.executable, "-c", DEAD], stdout=subprocess.PIPE, text=True) as dead:
+            assert dead.stdout.readline() == "up\n"
+            dead.kill()
+        with program() as web:
+            page = opened(web.url)
+            until(page, "document.querySelectorAll('#runs li').length === 2")
+            until(page, "document.getElementById('name').textContent === 'job'")
+            until(page, "document.getElementById('empty').textContent.endsWith('looptap web --operate')")
+            with looptap.attach("job") as run:
+                soon(lambda: "loss" in [one.name for one in run.scalars], 300)
+                run.export("loss")
+            charts(page, 1)
 
 
 def test_a_query_is_typed_with_completion_and_an_error_stands_under_the_field(opened, operating):

@@ -136,7 +136,8 @@ class Page {
   async front() {
     let { runs } = this.state;
     if (!runs.length && this.known.length) {
-      runs = this.state.runs = [this.known[0].key];
+      const live = this.known.filter(({ state }) => state === "live").sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
+      runs = this.state.runs = [(live[0] ?? this.known[0]).key];
       this.write();
     }
     if (!runs.length || !this.link || document.body.dataset.link !== "there") return;
@@ -178,7 +179,9 @@ class Page {
     if (!this.cards.length)
       $("empty").textContent = this.operate
         ? "Type a query above, such as: step, loss"
-        : "This run shows no stream. An exported one is shown: run.export('loss'). looptap web --operate shows all.";
+        : this.seen.kind === "stored"
+          ? "This run has stored no stream."
+          : "This page shows what a run exports, and this one exports nothing. To see all of it, start the page with: looptap web --operate";
   }
   async learn() {
     const turn = this.turn;
