@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from training_loop import training
@@ -42,11 +43,13 @@ def test_controls_are_listed_set_and_logged_from_the_shell(job, here, tmp_path):
     assert (code, json.loads(out)["outcome"]) == (1, "ControlError")
     assert here("set", "small", "echo.factor", "3", "--id", outcome["id"])[1].startswith("set echo.factor: 2 → 3")
     lines = here("commands", "small")[1].splitlines()
-    assert [line.split("  ")[1:3] for line in lines[:2]] == [
+    assert [line.split("  ")[2:4] for line in lines[:2]] == [
         ["set echo.factor 2 → 3", "done"], ["set settings['rate'] 0.5 → -1.5", "done"]
     ]  # fmt: skip
     records = json.loads(here("commands", "small", "--json")[1])
     assert [record["outcome"] for record in records] == ["done", "done", "refused", "refused"]
+    clocks = [time.strftime("%H:%M:%S", time.localtime(record["time"])) for record in records]
+    assert [line.split("  ")[0].split()[-1] for line in lines] == clocks  # with its date from another day
     path = tmp_path / "c.yaml"
     path.write_text(here("commands", "small", "--yaml")[1])
     assert [entry["value"] for entry in command_file.load(path)] == [3, -1.5]

@@ -22,7 +22,7 @@ COUNT = 20
 
 
 def two_stored(tmp_path):
-    """Store two runs with a loss each, of which only the second has a valid.loss, and return their files."""
+    """Return the files of two runs, of which only the second has `valid`."""
     for name in ("one", "two"):
         with looptap.Agent(name, store=tmp_path / f"{name}.looptap") as agent:
             agent.stream("train", "step, loss", keep=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -21,7 +22,7 @@ def main(
 ) -> int:
     """List the commands given to a run, by whom and when.
 
-    Of each: at which event, what, from which value to which, its outcome, and the client.
+    Of each: the time, at which event, what, from which value to which, its outcome, and the client.
 
     \b
       looptap commands digits-cnn
@@ -36,5 +37,15 @@ def main(
     elif as_json:
         print(json_of(entries))
     else:
-        print(printable("\n".join(map(line_of, entries)), keep="\n") or "No commands so far.")
+        lines = [f"{_clock(one.get('time'))}  {line_of(one)}" for one in entries]
+        print(printable("\n".join(lines), keep="\n") or "No commands so far.")
     return DONE
+
+
+def _clock(seconds: Any) -> str:
+    """Return the time of day of a command, with its date unless that is today."""
+    try:
+        when = datetime.fromtimestamp(seconds)
+    except (TypeError, ValueError, OverflowError, OSError):  # of a damaged file
+        return "–"
+    return f"{when:%H:%M:%S}" if when.date() == datetime.now().date() else f"{when:%Y-%m-%d %H:%M:%S}"
