@@ -361,6 +361,12 @@ def test_a_line_without_a_finite_number_has_no_part_in_the_scale():
     assert not [badge for badge in decades.badges if "not positive" in badge]
 
 
+def test_the_marks_of_many_nans_are_all_along_the_line():
+    odd = charted([math.nan] * 5000 + [1.0]).draw().marks[1]
+    assert len(odd.x) <= 200
+    assert (odd.x[0], odd.x[-1]) == (1, 5000)
+
+
 def test_none_joins_a_line_over_and_nan_breaks_it():
     rows = [(0, 1.0), (1, None), (2, 2.0), (3, math.nan), (4, math.inf), (5, 3.0)]
     for values in (rows, [dict(zip(("step", "loss"), row, strict=True)) for row in rows]):

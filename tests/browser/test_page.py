@@ -160,6 +160,12 @@ def test_a_logarithmic_axis_has_numbers_however_many_decades_it_spans(opened):
         assert len(set(written)) == len(written)
 
 
+def test_the_values_in_a_legend_stay_when_it_is_made_again(opened):
+    page = opened(line())
+    newest = "view.legend.names.get('loss').textContent"
+    assert view(page, f"(view.tell(), {newest})") == view(page, f"(view.count(), {newest})") != ""
+
+
 def test_a_line_that_is_never_positive_hides_no_other_on_a_logarithmic_axis(opened):
     rows = [(step, -1.0, loss) for step, loss in enumerate(LOSS.tolist())]
     page = opened(Plot(looptap.stream_of(rows, name="run", fields=("step", "a", "b")), chart="line", log="y"))

@@ -42,7 +42,7 @@ RAW_OPACITY_SHARE = 0.25
 """The opacity of a line behind its smoothed form."""
 _MAX_POINTS_PER_STREAM = 40_000  # points of one stream that are drawn, of all its lines together
 _MAX_LINES = 200  # lines that a stream may have
-_MAX_MARKED_NANS = 200  # of which places are marked
+_MAX_MARKED_NANS = 200  # whose places are marked, of more some all along the line
 _MAX_NOTES = 100
 _MAX_NOTE_CHARACTERS = 120
 
@@ -349,7 +349,9 @@ def _odd(x: Floats, y: Floats, bad: NDArray[np.bool_], name: str, color: str, se
 
     Without any, they have no height of their own (`grounded`).
     """
-    places, finite = np.flatnonzero(bad)[-_MAX_MARKED_NANS:], np.isfinite(y)
+    places, finite = np.flatnonzero(bad), np.isfinite(y)
+    if len(places) > _MAX_MARKED_NANS:
+        places = places[np.linspace(0, len(places) - 1, _MAX_MARKED_NANS).astype(np.intp)]
     before = np.maximum.accumulate(np.where(finite, np.arange(len(y)), -1))[places]
     first = int(np.argmax(finite)) if finite.any() else -1
     height = np.where(before >= 0, y[before], y[first] if first >= 0 else np.nan)

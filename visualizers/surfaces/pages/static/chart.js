@@ -153,6 +153,7 @@ class View {
     this.title.textContent = this.title.title = layout.title;
     this.title.hidden = !layout.title;
     this.legend.show(layout);
+    this.count(); // at once: no further frame may come
     const { names } = this.legend;
     if (names.size === 1 && names.has(layout.title)) this.title.hidden = true; // the legend has the same words
     this.note.textContent = "";
@@ -191,9 +192,12 @@ class View {
   values() {
     this.counted ??= setTimeout(() => {
       this.counted = null;
-      const plane = this.panels.find((panel) => panel instanceof Plane);
-      if (plane) this.legend.count(plane);
+      this.count();
     }, 100);
+  }
+  count() {
+    const plane = this.panels.find((panel) => panel instanceof Plane && panel.panel);
+    if (plane) this.legend.count(plane);
   }
   // All values at the x of the cursor, in a box beside it.
   hover(plane) {
