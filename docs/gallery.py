@@ -109,7 +109,7 @@ def pictures() -> tuple[list[Picture], list[Picture]]:
     command = [sys.executable, "-m", "looptap.examples.digits", "--epochs", "100000"]
     job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
-        run = _attach(job)
+        run = looptap.attach("digits-cnn", wait=120)
         plots = [[_plot(run, *entry) for entry in group] for group in (LINES, OTHERS)]
         first = plots[0][0].cells[0].streams[0]
         for part, rate in ((3, 0.05), (2, 0.02)):  # so that there are marks of commands
@@ -127,17 +127,6 @@ def pictures() -> tuple[list[Picture], list[Picture]]:
         job.kill()
         job.wait()
     return found[0], found[1]
-
-
-def _attach(job: subprocess.Popen[bytes]) -> Any:
-    """Return the run of the job, as soon as it announces itself."""
-    while True:
-        try:
-            return looptap.attach("digits-cnn")
-        except looptap.NoSuchRun:
-            if job.poll() is not None:
-                raise
-            time.sleep(0.2)
 
 
 def _plot(run: Any, title: str, query: Any, how: dict[str, Any], look: dict[str, Any]) -> Plot:
@@ -194,7 +183,7 @@ def _web() -> None:
     job = subprocess.Popen([sys.executable, "-m", "looptap.examples.digits", "--epochs", "1500"], env=environment,
                            stdout=subprocess.DEVNULL)  # fmt: skip
     try:
-        with _attach(job) as run:
+        with looptap.attach("digits-cnn", wait=120) as run:
             run.stream("step, loss", on="batch").wait(300, timeout=120)
             run.set("optimizer.lr", 0.02)
         _shots((), "&".join(f"c={quote(query)}" for query in WEB_QUERIES), WEB_SHOTS, len(WEB_QUERIES))
