@@ -23,7 +23,7 @@ from looptap.streams.columns.value_columns import TextColumn, ValueColumns
 from looptap.streams.values.torch_interop import is_tensor
 
 Floats: TypeAlias = NDArray[np.float64]
-_MISSING_BITS = 0x7FF8_0000_0000_10C0
+_MISSING_BITS = 0x7FF8_0000_0000_10C0  # a quiet NaN with a payload of its own
 MISSING: float = struct.unpack("<d", struct.pack("<Q", _MISSING_BITS))[0]
 """The NaN of what is not there, None or a name that a dict lacks: no arithmetic yields its bits."""
 _PLAIN = frozenset({float, int, bool})
