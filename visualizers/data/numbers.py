@@ -23,8 +23,7 @@ from looptap.streams.columns.value_columns import TextColumn, ValueColumns
 from looptap.streams.values.torch_interop import is_tensor
 
 Floats: TypeAlias = NDArray[np.float64]
-_MISSING_BITS = 0x7FF8_0000_0000_10C0  # a quiet NaN with a payload of its own
-MISSING: float = struct.unpack("<d", struct.pack("<Q", _MISSING_BITS))[0]
+MISSING: float = struct.unpack(">d", bytes.fromhex("7ff80000000010c0"))[0]
 """The NaN of what is not there, None or a name that a dict lacks: no arithmetic yields its bits."""
 _PLAIN = frozenset({float, int, bool})
 _NUMERIC = "biufcm"
@@ -83,7 +82,7 @@ def missing(numbers: Floats) -> NDArray[np.bool_]:
     >>> missing(scalars([1, None, math.nan])).tolist()
     [False, True, False]
     """
-    found: NDArray[np.bool_] = numbers.view(np.int64) == _MISSING_BITS
+    found: NDArray[np.bool_] = numbers.view(np.int64) == np.float64(MISSING).view(np.int64)
     return found
 
 
