@@ -441,7 +441,7 @@ def test_a_second_browser_sees_what_the_page_exports_and_one_click_asks_for_a_gr
             page.get_by_role("button", name="Gradient norm").click()
             until(page, HAS_POINTS, arg="gradient norm")
             assert page.locator("#offers").is_hidden()
-            other.locator("#empty").get_by_text("An exported one is shown").wait_for()
+            other.locator("#empty").get_by_text("this one exports nothing").wait_for()
             page.get_by_label("Show shown to viewers").check()
             charts(other, 1)
             assert other.locator(".asked").all_inner_texts() == ["shown"]
