@@ -305,7 +305,7 @@ def test_an_event_without_pending_commands_checks_nothing_more(both):
     assert (len(source.commands), source.has_work) == (0, False)  # prepared is not pending
     both.agree("x", 3)
     assert source.has_work
-    both.emit(2 + WATCHED_EVENTS_COUNT, 2)  # so long it is read if the change lasts
+    both.emit(3 + WATCHED_EVENTS_COUNT, 2)  # so long it is read if the change lasts, and copied for the history
     source.refresh()
     assert (len(source.commands), source.has_work) == (0, False)
 

@@ -120,7 +120,7 @@ def test_the_screen_shows_a_run_with_rates_costs_streams_and_controls(job):
         app.query(StreamView).last().focus()
         await pilot.press("enter")
         await until(pilot, lambda: "▁" in shown(app), "the other as a curve on one line")
-        assert app.query(StreamView).last().size.height > 20
+        await until(pilot, lambda: app.query(StreamView).last().size.height > 20, "the other small")
 
     screen(scenario, queries=["step * 2"])
 

@@ -148,7 +148,7 @@ def test_a_line_without_a_finite_number_hides_no_other(opened):
     page = opened(Plot(looptap.stream_of(rows, name="run", fields=("step", "a", "b")), chart="line"))
     low, high = view(page, "(({min, max}) => [min, max])(view.panels[0].uplot.scales.y)")
     assert 0 <= low < 2 < high < 3
-    assert page.locator(".looptap .legend b").first.inner_text() == "NaN"
+    page.locator(".looptap .legend b").get_by_text("NaN").first.wait_for()
     assert inked(page, LIGHT.colors[1]) > 100
 
 
