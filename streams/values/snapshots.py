@@ -322,7 +322,9 @@ def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
     if isinstance(value, FunctionType) and value.__module__.startswith("looptap."):
         name = value.__name__
         given = ", ".join(one.name for one in signature(value).parameters.values() if one.default is one.empty)
-        raise _Refusal(f"the query language's own {name}, which hides a variable of the job: call it, {name}({given}).")
+        raise _Refusal(
+            f"the query language's own {name}: call it, {name}({given}). It hides a variable of the job of that name."
+        )
     raise _Refusal(
         f"a {type(value).__module__}.{type(value).__qualname__}, which cannot leave the job. Return numbers, strings, "
         "arrays, tensors or tuples, lists and dicts of them; a generator wants list(...), an object the attribute you "
