@@ -235,6 +235,15 @@ def test_a_leap_of_the_estimate_has_a_reason():
     assert leaps.count("") <= 1
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stop_that_is_likelier_than_an_improvement_is_shown_at_once(seed):
+    values = (1.0 + 0.05 * np.random.default_rng(seed).standard_normal(200)).tolist()
+    rule = Patience(8)
+    stop = next(done for done in range(1, 200) if rule.stops(values[:done]))
+    progress = followed(values[: stop - 1], rule, metric="error")
+    assert progress.stop_at.median == stop
+
+
 def test_five_batches_are_validated_first_if_asked_and_the_workers_are_kept():
     seen = []
 

@@ -127,7 +127,7 @@ def follow(case: KindCase, method: str) -> Iterator[Look]:
         progress.estimator.took = 0.0  # forecasts are not put off because this machine is slow
         if clock[0] - looked >= total / LOOKS and (found := progress.estimate()) is not None:
             looked = clock[0]
-            yield Look(looked, found.remaining, found.low, found.high, progress.fraction, _reason(progress))
+            yield Look(looked, found.remaining, found.low, found.high, progress.fraction, progress.reason)
 
     for point in range(stop):
         batches, taken = _steps(curve, point, train)
@@ -156,15 +156,6 @@ def _made(case: KindCase, method: str, clock: Callable[[], float]) -> Progress:
         case "stop known":
             more |= {"rule": None, "epochs": case.stop}
     return Progress(curve.steps[0], validation=curve.checked, metric=curve.metric, clock=clock, **more)
-
-
-def _reason(progress: Progress) -> str:
-    """Return what explains a move: a new best, another learning rate or speed.
-
-    That nothing has improved explains any later end, so it does not count.
-    """
-    reason = str(getattr(progress, "reason", "") or "")
-    return "" if reason.startswith("no validation") else reason
 
 
 def seconds(case: KindCase) -> float:

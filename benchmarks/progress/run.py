@@ -227,8 +227,8 @@ is judged with three rules of `Patience`: of 3 or 5, of 8, 10 or 15, and of 20, 
   stay together.
 - *in the band*: how often the truth lay within the 80% band. *below, above*: how often it lay below and above.
 - *jumps*: how often the predicted end moved by over 10% of the run from one reading to the next without a reason in
-  `progress.reason`: a new best, another learning rate, another speed. "Nothing improves" would explain any move, so it
-  does not count as a reason.
+  `progress.reason`: a new best, another learning rate, another speed, or that no improvement has become the likeliest
+  future, which moves the end to where the rule stops the run without one.
 - *back*: the share of runs in which `progress.fraction` went back by over 2%."""
 
 

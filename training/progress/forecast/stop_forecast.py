@@ -138,10 +138,11 @@ class StopForecast:
         before, known = self._shown, self._known
         self._known, self.reason = len(compared), ""
         if before is not None:
+            certain = found.median == self.unless_better  # more likely than any improvement
             near = abs(found.median - before.median) <= _MAX_KEPT_SHARE * found.median
-            if near and found.low <= before.median <= found.high:
+            if near and found.low <= before.median <= found.high and not certain:
                 found = found._replace(median=before.median)
-            found = self._moved(found, before.median, self._why(compared, known), len(compared))
+            found = self._moved(found, before.median, self._why(compared, known, certain), len(compared))
         self._shown = found
         return found
 
@@ -157,7 +158,7 @@ class StopForecast:
             self._leapt = True
         return found
 
-    def _why(self, compared: Floats, known: int) -> str:
+    def _why(self, compared: Floats, known: int, certain: bool) -> str:
         done, rates = len(compared), self.rates
         best = int(np.argmin(compared)) + 1 if done else 0
         if best > known:
@@ -166,7 +167,7 @@ class StopForecast:
             change = rates[min(done, len(rates) - 1)] / max(float(rates[max(known - 1, 0)]), 1e-300)
             if not 1 / _MIN_RATE_CHANGE_FACTOR < change < _MIN_RATE_CHANGE_FACTOR:
                 return "the learning rate changed"
-        return ""
+        return f"the rule stops the run after validation {self.unless_better} unless one improves" if certain else ""
 
     def restart(self) -> None:
         """Show the next forecast as it is: a setting has changed."""
