@@ -18,7 +18,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.streams.flags import REPEATED
-from looptap.testing import Clock
+from looptap.testing import Clock, pair, parts_of
 
 A, B = b"a", b"b"
 
@@ -673,3 +673,16 @@ def test_an_event_that_was_there_before_is_marked(wire):
     wire.deliver()
     (values,) = wire.said(m.Values)
     assert [bool(flag & REPEATED) for flag in values.flags] == [True, True, False]
+
+
+def test_a_stream_behind_many_changed_ones_keeps_its_values():
+    """Their states leave no room in the frame, which counts in values; the next one goes on."""
+    job = pair(manual=True)
+    agent, run = job
+    streams = [run.stream(f"(e.x + {i} for e in events if e.x < 3)", on="batch") for i in range(20)]
+    parts_of(agent).sources.evaluator.max_pending = 32
+    for x in range(32):
+        agent.emit("batch", x=x)
+    agent.close()
+    job.deliver()
+    assert [stream.values for stream in streams] == [[i, i + 1, i + 2] for i in range(20)]

@@ -56,6 +56,9 @@ def test_a_tensor_of_any_dtype_arrives_bit_for_bit(dtype):
     ("value", "expected"),
     [
         (torch.tensor(1.5, requires_grad=True), 1.5),
+        (np.longdouble(1.5), 1.5),
+        (np.array(1.5, np.longdouble), 1.5),
+        (np.clongdouble(1 + 2j), 1 + 2j),
         (torch.tensor(3), 3),
         (torch.tensor(True), True),
         (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),

@@ -290,7 +290,7 @@ class ValueExporter:
                 if not self._send_status(stream):
                     break
                 room -= STATUS_VALUES
-            count = max(room, min(len(stream.source) // 4, MAX_BATCH_VALUES))
+            count = max(1, room, min(len(stream.source) // 4, MAX_BATCH_VALUES))
             batch = stream.next(count, count * BATCH_BYTES_PER_VALUE)
             if batch is not None:
                 frames.append(self._encoded.frame(stream, batch, alike=len(self._served[stream.sink]) > 1))

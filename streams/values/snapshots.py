@@ -206,7 +206,9 @@ def _scalar(value: Any, walk: _Walk, depth: int) -> Any:
     if isinstance(value, np.datetime64 | np.timedelta64):
         unit = "us" if np.datetime_data(value.dtype)[0] != "generic" else "generic"
         return _copy(value.astype(f"{value.dtype.kind}8[{unit}]").item(), walk, depth)
-    if isinstance(value, np.longdouble | np.clongdouble) or value.dtype.kind not in "biufcSU":
+    if isinstance(value, np.longdouble | np.clongdouble):  # whose item() is of the same type
+        return _copy(complex(value) if isinstance(value, np.clongdouble) else float(value), walk, depth)
+    if value.dtype.kind not in "biufcSU":
         return _array(np.asarray(value), walk, depth)
     return _copy(value.item(), walk, depth)
 
@@ -217,9 +219,7 @@ def _array(value: Any, walk: _Walk, depth: int) -> Any:
             f"an array of dtype {value.dtype}, which cannot leave the job. "
             "Convert it to numbers with .astype(...) or send the columns one by one."
         )
-    if value.ndim == 0 and value.dtype.kind in "biufcSU" and value.dtype.itemsize <= 16:
-        return _copy(value.item(), walk, depth)
-    if value.ndim == 0 and value.dtype.kind in "mM":
+    if value.ndim == 0 and value.dtype.kind in "biufcSUmM":
         return _scalar(value[()], walk, depth)
     walk.charge(value.nbytes, value)
     return np.array(value, copy=True, order="C", subok=False)
