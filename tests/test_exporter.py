@@ -67,7 +67,6 @@ def test_a_client_that_comes_back_as_an_older_one_is_sent_what_it_knows(wire):
     assert {message.form for message in wire.said(m.Values, to=B)} == {m.ROWS}
 
 
-
 def ready(wire, *peers, **more):
     """Add clients with a stream each, which they know of."""
     clients = [wire.client(peer) for peer in peers]
@@ -676,7 +675,6 @@ def test_an_event_that_was_there_before_is_marked(wire):
 
 
 def test_a_stream_behind_many_changed_ones_keeps_its_values():
-    """Their states leave no room in the frame, which counts in values; the next one goes on."""
     job = pair(manual=True)
     agent, run = job
     streams = [run.stream(f"(e.x + {i} for e in events if e.x < 3)", on="batch") for i in range(20)]

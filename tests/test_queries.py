@@ -547,3 +547,15 @@ def test_a_reduction_of_what_has_arrived_fails_at_the_first_value_too(job):
     batches(agent, 1)
     soon(lambda: "Did you mean 'loss'?" in derived.traceback)
     assert "window has failed" in str(derived.notes)
+
+
+@pytest.mark.parametrize("query", ["lambda e: e.e + e.k", "lambda e: (e.e, e.k)", "lambda e: e['e']"])
+def test_an_observable_does_not_hide_the_parameter_of_a_lambda_that_has_its_name(query):
+    agent, run = pair()
+    early = run.stream(query, on="batch")
+    agent.emit("batch", e=2, k=1)
+    known = run.stream(query, on="batch")
+    agent.emit("batch", e=2, k=1)
+    agent.close()
+    expected = {"lambda e: e.e + e.k": 3, "lambda e: (e.e, e.k)": (2, 1), "lambda e: e['e']": 2}[query]
+    assert (early.values, known.values) == ([expected] * 2, [expected])

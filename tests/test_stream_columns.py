@@ -201,6 +201,9 @@ def test_what_is_no_number_and_no_text_is_json(pyarrow):
     assert stream_of([1, 2.5, None]).to_arrow()["value"].to_pylist() == [1.0, 2.5, None]
     assert stream_of([(1, 2)]).to_arrow()["value"].to_pylist() == ["[1, 2]"]
     assert stream_of(["\ud800", "\ud800"]).to_arrow()["value"].to_pylist() == ["\\ud800"] * 2
+    grown = stream_of([{}, {"a": 1}, {"b": "x", "a": 2}]).to_arrow()
+    assert grown.select(["a", "b"]).to_pylist() == [{"a": None, "b": None}, {"a": 1, "b": None}, {"a": 2, "b": "x"}]
+    assert stream_of([None, (1, 0.5)], fields=FIELDS).to_arrow()["loss"].to_pylist() == [None, 0.5]
     assert Stream(fields=FIELDS).to_arrow().column_names[5:] == ["step", "loss"]
     assert Stream().to_arrow().num_rows == 0
 
@@ -280,3 +283,19 @@ def test_the_date_of_a_wall_clock_is_the_one_of_pandas(wall):
             stream.to_pandas()
     else:
         assert stream.to_pandas()["wall"].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("values", [[2**63, 1], [-1, 2**63 + 1], [2**64 - 1, 2**53 + 1], [2**64, 0]])
+def test_integers_that_int64_does_not_hold_stay_exact_in_an_array(values):
+    array = stream_of(values).to_numpy()
+    assert array.tolist() == values
+    assert array.dtype == (np.uint64 if min(values) >= 0 and max(values) < 2**64 else object)
+
+
+def test_a_frame_takes_texts_that_are_no_unicode():
+    stream = stream_of([("\ud800", 1, 0.5), ("a", None, 0.25)], fields=("text", "count", "loss"))
+    frame = stream.to_pandas()
+    assert frame["text"].tolist() == ["\ud800", "a"]
+    assert frame["count"].isna().tolist() == [False, True]
+    assert frame["loss"].dtype == np.float64
+    assert frame.index.tolist() == [1, 2]

@@ -16,7 +16,7 @@ from looptap.protocol.files.regular_files import open_for_writing
 from looptap.store.errors import StoreError
 from looptap.store.exchange.tensorboard_events import ScalarPoint, write
 from looptap.streams.stream.buffer import Record
-from looptap.streams.stream.cells import ABOUT, about_names, as_cell_value, column_names, elements
+from looptap.streams.stream.cells import about_names, as_cell_value, column_names, elements, table_columns
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import as_cell
 
@@ -27,22 +27,18 @@ _count = itertools.count()
 def to_csv(stream: Stream, path: Path) -> int:
     """Write ``stream`` as CSV; return the count.
 
-    The columns are number, event, rank, time, wall, and the fields (those of the first dict) or ``value``. Values
+    The columns are number, event, rank, time, wall, and the fields (of dicts, the keys of all) or ``value``. Values
     other than numbers and text are written as JSON. Text that a spreadsheet would run as a formula is prefixed with an
     apostrophe.
     """
-    count, columns = 0, None
+    count, columns = 0, table_columns(stream.fields, (record.value for record in _values(stream)))
     with TextIOWrapper(open_for_writing(path), encoding="utf-8", errors="backslashreplace", newline="") as file:
         table = csv.writer(file)
+        table.writerow(map(_cell, [*about_names(columns), *columns]))
         for record in _values(stream):
-            if columns is None:
-                columns = column_names(stream.fields, record.value)
-                table.writerow(map(_cell, [*about_names(columns), *columns]))
             cells = map(_cell, elements(record.value, columns))
             table.writerow([record.number, record.event, record.rank, record.time, record.wall, *cells])
             count += 1
-        if columns is None:
-            table.writerow(map(_cell, [*ABOUT, *(stream.fields or ("value",))]))
     return count
 
 

@@ -101,6 +101,7 @@ class _Compiler:
         self.shadowed: set[str] = set()  # names of the language that an observable may hide
         self.parts = StreamingExtractor(text, self.names, self.per_event, spec.bounds, spec.item == "e")
         self.alias = spec.item  # the name of the bare event in a mapped expression
+        self.parameter = ""  # the alias if the query names it itself: then no observable hides it
 
     def compile(self) -> Pipeline:
         body, source = self.text.body, self.spec.source
@@ -109,7 +110,8 @@ class _Compiler:
             body = body.body
             if alias == source:
                 return self.reducing(rewrite(body, lambda n, b: None))
-            self.alias = alias
+            self.alias = self.parameter = alias
+            self.known.discard(alias)
         if not mentions(body, source):
             return self.mapped(body)
         if isinstance(body, ast.Name):
@@ -135,7 +137,7 @@ class _Compiler:
 
         def rebind(item: Any) -> Items | None:
             """Compile again at the first event if its observables hide language names."""
-            names = _observables(item)
+            names = _observables(item) - {self.parameter}
             if not names & self.shadowed:
                 return None
             self.known |= names
@@ -369,10 +371,8 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if not positional or len(required) > 1:
-        raise QueryError(
-            f"{name} takes {len(required)} arguments; a query's function takes one: the event, "
-            f"or all of the window if its name is {spec.source!r}."
-        )
+        takes = f"{name} takes {len(required)} arguments; a query's function takes one: the event, "
+        raise QueryError(f"{takes}or all of the window if its name is {spec.source!r}.")
     window, every, throttle = spec.window, spec.every, spec.throttle
     compiled = getattr(code, "__code__", None)
     reads, texts = frozenset(names_in(compiled)), texts_in(compiled)  # a text may be a name: e['train/loss']

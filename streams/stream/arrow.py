@@ -7,7 +7,7 @@ from typing import Any
 
 from looptap.streams.columns.value_columns import Column, TextColumn, ValueColumns
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.cells import about_names, column_names, elements, one_type
+from looptap.streams.stream.cells import about_names, column_names, elements, one_type, table_columns
 from looptap.streams.stream.tables import Columns, columns_of
 
 
@@ -58,7 +58,7 @@ def _of_objects(table: Columns, fields: Sequence[str] | None) -> Any:
     import pyarrow
 
     values = table.values
-    names = column_names(fields, values[0]) if values else list(fields or ("value",))
+    names = table_columns(fields, values)
     rows = [elements(value, names) for value in values]
     columns = [one_type([row[index] for row in rows]) for index in range(len(names))]
     return pyarrow.table([*_about(table), *map(pyarrow.array, columns)], [*about_names(names), *names])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 ABOUT = ("number", "event", "rank", "time", "wall")
@@ -18,6 +19,20 @@ def column_names(fields: Sequence[str] | None, value: Any) -> list[str]:
     if isinstance(value, Mapping) and value:
         return list(dict.fromkeys(map(str, value)))
     return ["value"]
+
+
+def table_columns(fields: Sequence[str] | None, values: Iterable[Any]) -> list[str]:
+    """Return the names of a table's columns: those of dicts are the keys of all.
+
+    >>> table_columns(None, [{}, {"a": 1}, None, {"b": 2}]), table_columns(("step", "loss"), [])
+    (['a', 'b'], ['step', 'loss'])
+    """
+    given = iter(values)
+    first = next((value for value in given if value is not None), None)
+    if isinstance(first, Mapping):
+        mappings = (value for value in chain((first,), given) if isinstance(value, Mapping))
+        return list(dict.fromkeys(str(name) for value in mappings for name in value)) or ["value"]
+    return list(fields or ("value",)) if first is None else column_names(fields, first)
 
 
 def elements(value: Any, columns: list[str]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from itertools import chain
@@ -95,6 +96,10 @@ def as_array(values: Sequence[Any]) -> NDArray[Any]:
         array = np.array(plain)
     except ValueError:  # arrays or rows of different shapes
         array = np.empty(0, object)
+    if array.dtype.kind == "f" and plain and all(type(value) is int for value in plain):  # some beyond int64
+        array = np.array(plain, object)
+        with contextlib.suppress(OverflowError):
+            array = array.astype(np.uint64)
     if len(array) == len(values) and array.dtype.kind != "O" and not _turned_into_text(array, values):
         return array
     array = np.empty(len(values), object)
@@ -146,8 +151,12 @@ def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame
         dates: Any = pandas.DatetimeIndex(nanoseconds.view("M8[ns]")).tz_localize("UTC")
     else:
         dates = pandas.to_datetime(walls, unit="s", utc=True)
-    table = _table(columns._replace(walls=dates), fields)
-    return pandas.DataFrame(table, index=pandas.Index(columns.numbers, name="number"))
+    table, index = _table(columns._replace(walls=dates), fields), pandas.Index(columns.numbers, name="number")
+    try:
+        return pandas.DataFrame(table, index=index)
+    except UnicodeEncodeError:  # half of a surrogate pair, which texts of pandas cannot hold, but objects can
+        texts = [name for name, column in table.items() if any(isinstance(item, str) for item in column)]
+        return pandas.DataFrame(table | {name: pandas.Index(table[name], dtype=object) for name in texts}, index=index)
 
 
 def _table(columns: Columns, fields: Sequence[str] | None) -> dict[str, Any]:
