@@ -140,6 +140,24 @@ def test_dicts_have_fields_too():
     assert joined.values[0]._asdict() == {"epoch": 1, "acc": 0.5, "f1": 0.6}
 
 
+def test_dicts_of_any_keys_are_joined_and_keys_that_come_too_late_are_reported():
+    a, b = Stream("a"), Stream("b")
+    joined = looptap.join(a, b, on="event")
+    feed(a, {0: 0.5}, {0: 0.25, 1: 0.75}, {2: 0.1})
+    feed(b, 1)
+    assert joined.values == [(1, 0.5, None, None, 1)]
+    assert joined.fields == ("event", "0", "1", "2", "b")
+    feed(a, {0: 0.5, 3: 1.0}, {3: 2.0})
+    feed(b, 2, 3, 4)
+    assert plain(joined)[1:] == [(2, 0.25, 0.75, None, 2), (3, None, None, 0.1, 3), (4, 0.5, None, None, 4)]
+    assert joined.notes == ["left out, as no value had it before the first row: 3"]
+
+
+def test_a_row_is_at_the_event_of_its_value_where_no_clock_is_known():
+    joined = looptap.join(looptap.stream_of([1, 2], name="a"), looptap.stream_of([3, 4], name="b"), on="event")
+    assert [record.event for record in joined.records] == [1, 2]
+
+
 def test_what_has_no_key_or_is_an_error_is_counted_and_left_out():
     a, b = live("a"), live("b")
     joined = looptap.join(a, b, how="outer")
@@ -150,9 +168,10 @@ def test_what_has_no_key_or_is_an_error_is_counted_and_left_out():
     assert joined.keyless == 5
 
 
-def test_huge_and_infinite_keys_are_joined():
+@pytest.mark.parametrize("within", [0, 0.5])
+def test_huge_and_infinite_keys_are_joined(within):
     a, b = live("a"), live("b")
-    joined = looptap.join(a, b)
+    joined = looptap.join(a, b, within=within)
     for stream in (a, b):
         feed(stream, (-math.inf, 0), (10**400, 1))
     assert [row.loss for row in joined.values] == [0, 1]

@@ -11,7 +11,7 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, repeat
 from numbers import Real
@@ -52,7 +52,8 @@ def join(
     A row is the key and the streams' other fields; a field that an earlier stream has is named ``loss_2``. It comes
     once all of its values have arrived, or once it is certain that one will not: its stream is past the key, or has
     ended. A key that falls, as at the beginning of an epoch, begins a new round in its stream, and rounds are joined in
-    their order. Of more than 10,000 waiting rows the oldest is given up.
+    their order. Of more than 10,000 waiting rows the oldest is given up. The columns are fixed at the first row: a key of
+    a dict that comes later is left out, and named in `notes`.
 
     Args:
         streams: Two or more, live, stored or derived, of one run or of several.
@@ -129,10 +130,9 @@ class _Waiting:
 
     __slots__ = ("flags", "key", "origin", "place", "values")
 
-    def __init__(self, place: _Place, key: Any, sources: int) -> None:
-        self.place, self.key = place, key
+    def __init__(self, place: _Place, key: Any, sources: int, origin: _Origin) -> None:
+        self.place, self.key, self.origin = place, key, origin
         self.values: list[dict[str, Any] | None] = [None] * sources
-        self.origin: _Origin = (0, 0.0, 0.0, 0)
         self.flags = 0
 
     def lacking(self) -> list[int]:
@@ -150,7 +150,8 @@ class _Matching:
         self._waiting: list[_Waiting] = []  # by place
         self._awaited = [0] * count  # the waiting rows that lack a value of each source
         self._reached: list[_Place] = [(0, -math.inf)] * count
-        self._names: list[tuple[str, ...]] = [()] * count
+        self._names: list[dict[str, None]] = [{} for _ in range(count)]
+        self._left_out: set[str] = set()  # names that came too late for a column
         self._columns: tuple[str, ...] = ()
         self._out: deque[tuple[_Origin, int, tuple[Any, ...]]] = deque()
         self._publishing = False
@@ -202,18 +203,18 @@ class _Matching:
 
     def _add(self, index: int, value: Any, origin: _Origin, flags: int) -> None:
         fields = _fields_of(value, self._sources[index])
-        self._names[index] = self._names[index] or tuple(name for name in fields if name != self._on)
         event, time, clock, _ = origin
         key: Any = event if self._on == "event" else time + clock if self._on == "time" else fields.get(self._on)
         if not _is_key(key):
             self.keyless += 1
             return
+        self._note_names(index, fields)
         rounds, newest = self._reached[index]
         if key < newest and self._on != "time":
             rounds += 1
         self._reached[index] = max(self._reached[index], (rounds, key))
         self._settle_before(index, (rounds, self._moved(key, -self._within)))
-        row = self._row_at((rounds, key), key, index)
+        row = self._row_at((rounds, key), key, index, origin)
         row.values[index] = fields
         row.flags |= flags
         row.origin = max(row.origin, origin, key=_wall)
@@ -226,7 +227,17 @@ class _Matching:
         if len(self._waiting) > MAX_WAITING_ROWS:
             self._give_up(self._waiting[0])
 
-    def _row_at(self, place: _Place, key: Any, index: int) -> _Waiting:
+    def _note_names(self, index: int, fields: Mapping[str, Any]) -> None:
+        """Make columns of the names that a source has before the first row."""
+        names = self._names[index]
+        if new := [name for name in fields if name not in names and name != self._on]:
+            if not self._columns:
+                names.update(dict.fromkeys(new))
+            elif further := dict.fromkeys(name for name in new if name not in self._left_out):
+                self._left_out |= further.keys()
+                self._stream.notes.append(f"left out, as no value had it before the first row: {', '.join(further)}")
+
+    def _row_at(self, place: _Place, key: Any, index: int, origin: _Origin) -> _Waiting:
         """Return the nearest waiting row that lacks a value of the source, or a new one."""
         rounds, at = place
         first = bisect_left(self._waiting, (rounds, self._moved(at, -self._within)), key=_PLACE)
@@ -234,14 +245,17 @@ class _Matching:
         free = [row for row in self._waiting[first:last] if row.values[index] is None]
         if free:
             return min(free, key=lambda row: abs(row.key - key))
-        row = _Waiting(place, key, len(self._sources))
+        row = _Waiting(place, key, len(self._sources), origin)
         insort(self._waiting, row, key=_PLACE)
         for one in range(len(self._sources)):
             self._awaited[one] += 1
         return row
 
     def _moved(self, key: Any, by: float) -> Any:
-        return key + by if by else key  # an integer may be beyond all floats
+        try:
+            return key + by if by else key
+        except OverflowError:  # an integer beyond all floats
+            return key + int(by)
 
     # ------------------------------------------------------------ rows leave
 
@@ -288,7 +302,7 @@ class _Matching:
         columns = [self._on]
         for index, source in enumerate(self._sources):
             expected = (name for name in source.feed.fields or (_label(source),) if name != self._on)
-            names = self._names[index] = self._names[index] or tuple(expected)
+            names = self._names[index] = self._names[index] or dict.fromkeys(expected)
             for name in names:
                 columns.append(name if name not in columns else next(_others(name, columns)))
         self._columns = tuple(columns)
@@ -347,7 +361,9 @@ def _fields_of(value: Any, source: Stream) -> dict[str, Any]:
     """Return the fields of a value; a plain one is a field named like its stream."""
     if isinstance(value, Row):
         return dict(zip(value._fields, value, strict=True))
-    return value if isinstance(value, dict) else {_label(source): value}
+    if isinstance(value, dict):
+        return {str(name): item for name, item in value.items()}
+    return {_label(source): value}
 
 
 def _others(name: str, taken: list[str]) -> Iterator[str]:
