@@ -195,6 +195,23 @@ def test_progress_follows_an_echo_of_a_loader_that_skips_more_and_more(mode, eve
     assert np.abs(np.diff(late, axis=1)).mean() < 6.0  # seconds, a batch each
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_rest_of_an_epoch_is_not_of_the_length_of_the_next(mode, workers):
+    """A sampler that has drawn its last batch states its next epoch."""
+    selection = Selection(44, batch_size=8, switch="off")
+    loader = DataLoader(WithIndex(Tens()), batch_sampler=selection, num_workers=workers)
+    echo = Echo(loader, 2, mode, buffer=24, augment_batch=None if mode == AFTER else shifted)
+    for length in (12, 10, 12):
+        steps = 0
+        for index, (x, _) in echo:
+            steps += 1
+            last = expected_length(echo)
+            assert last == pytest.approx(length, abs=1)
+            selection.observe(index, losses=x[:, 0] / 1000)
+        assert last == steps == length
+
+
 # ---------------------------------------------------------------- resume
 
 

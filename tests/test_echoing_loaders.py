@@ -559,3 +559,39 @@ def test_the_workers_of_a_loader_inside_another_are_found():
     for make in (own, stateful, prepared, of_fabric, combined, web):
         assert workers_of(make(2)) == 2
     assert workers_of([[1, 2]]) == 0
+
+
+@pytest.mark.parametrize("mode", [BATCH, SHUFFLED])
+@pytest.mark.parametrize(("factor", "expected"), [(1, "000101"), (2, "000100010001"), (3, "000100010001000101")])
+def test_accelerate_applies_accumulated_gradients_after_the_last_echo(mode, factor, expected):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    model = torch.nn.Linear(2, 1)
+    loader = accelerator.prepare(DataLoader(Tens(), **settings()))
+    echo = Echo(loader, factor, mode, buffer=3 * SIZE)
+    for _ in range(2):
+        found = ""
+        for _, i in echo:
+            with accelerator.accumulate(model):
+                found += str(int(accelerator.sync_gradients))
+            assert len(accelerator.gather_for_metrics(i)) == len(i)
+        assert found == expected
+        assert not accelerator.gradient_state.in_dataloader
+
+
+@pytest.mark.parametrize(("factor", "most"), [(1, 0), (2, COUNT // SIZE + 1)])
+def test_the_state_of_a_loader_is_not_asked_for_while_nothing_is_echoed(factor, most):
+    """It may cost more than the batch."""
+    asked = []
+
+    class Asked(list):
+        def state_dict(self):
+            asked.append(1)
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    echo = Echo(Asked([torch.zeros(SIZE, 2)] * (COUNT // SIZE)), factor)
+    assert len(list(echo)) == factor * (COUNT // SIZE)
+    assert len(asked) == most

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from looptap.training.instances import expected_length
 from looptap.training.selection import METHODS, PerExample, Selection, WithIndex
 
 
@@ -141,10 +142,24 @@ def test_a_copy_has_methods_with_its_own_settings():
 @pytest.mark.parametrize("switch", ["on", "off"])
 def test_the_length_of_the_next_epoch_costs_nothing_to_ask_for(switch, monkeypatch):
     selection = Selection(640, 8, switch=switch)
-    for _ in range(2):
+    for _ in range(3):
+        kept = 0
         for batch in selection:
             selection.observe(batch, losses=torch.tensor(batch) / 64)
-    kept = len(list(selection))
+            kept += 1
     for method in METHODS.values():
         monkeypatch.setattr(method, "acceptance", None)
     assert selection.expected_length == pytest.approx(kept, rel=0.1)
+
+
+def test_the_length_of_an_epoch_stays_while_workers_are_ahead_of_the_loop():
+    """The second epoch is shorter: the first drew some of its instances."""
+    data = easy_and_hard(44)
+    selection = Selection(data, 8, switch="off")
+    loader = DataLoader(WithIndex(data), batch_sampler=selection, num_workers=2)
+    for length in (6, 5, 6):
+        for indices, (x, _) in loader:
+            assert expected_length(loader) == pytest.approx(length, abs=0.51)
+            last = expected_length(loader)
+            selection.observe(indices, losses=x[:, 0])
+        assert last == length

@@ -57,6 +57,12 @@ def _verdict(found: dict[str, Any]) -> list[str]:
             f"- Where the reader {kind}, after {seconds:g} s: `auto` with 2 workers {echo:.1%}; "
             + (f"better without echoing: {said}." if said else "nothing without echoing is better.")
         )
+        for name, runs in rows.items():
+            alone = name.removeprefix("`auto`, ").removesuffix(" (tuned)")
+            if alone in rows and last(runs) < last(rows[alone]):
+                lines.append(
+                    f"  {name.removesuffix(' (tuned)')}: {last(runs):.1%}; without echoing {last(rows[alone]):.1%}."
+                )
     return lines
 
 
@@ -122,7 +128,7 @@ def _changes(factors: Sequence[float]) -> list[str]:
 
 
 def _draw(path: Path, parts: dict[str, Any]) -> None:
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    figure = Figure(figsize=(16, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (part, found) in zip(
         figure.subplots(1, max(len(parts), 1), squeeze=False)[0], parts.items(), strict=False
@@ -132,7 +138,7 @@ def _draw(path: Path, parts: dict[str, Any]) -> None:
             times, scores = zip(*runs[0]["scores"], strict=True)
             axes.plot(times, scores, style, lw=1.4, label=name.replace("`", ""))
         axes.set(xlabel="seconds", ylabel="test accuracy", title=TITLES[part])
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path, dpi=80)
 
 

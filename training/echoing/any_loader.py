@@ -22,16 +22,19 @@ class Iterated:
     reads the epoch again from its beginning, in the same order if that comes from generators of torch.
     """
 
-    exact = single = intact = False
+    exact = single = intact = ended = False
 
     def __init__(self, loader: Any) -> None:
         self._loader, self._order = loader, OrderState(loader)
         self._own = all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
         self._iterated = False
+        self._copies: Copies | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._taken = 0
+        self.finished = False
+        """Whether the loader says that it has yielded its last batch, as one of Accelerate does."""
         self._resumed: dict[str, Any] | None = None
         self._by_itself = False
         self._needed: set[int] = set()
@@ -42,6 +45,7 @@ class Iterated:
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
         """Begin the next epoch."""
         self._reset()
+        self._copies = copies
 
     def turned(self) -> None:
         """Do nothing: this source makes no copies."""
@@ -108,13 +112,28 @@ class Iterated:
         while again:
             yield again.popleft()
         while True:
-            self._mark(self._taken)
+            if self._copies is None or not self._copies.intact:  # else the batch is used once, and not read again
+                self._mark(self._taken)
             if (batch := next(arriving, _END)) is _END:
                 return
+            self.finished = self._says_last()
             fresh = [_fresh(self._taken, batch)]
             del batch  # so that the loop can free it
             self._taken += 1
             yield fresh.pop()
+
+    def hand_over(self, *, last: bool, shuffled: bool) -> None:
+        """Tell Accelerate's loader if the loop gets its ``last`` batch, echoes included.
+
+        Accelerate then applies the gradients that it has accumulated, and takes the batch for the incomplete one.
+        """
+        if self.finished:
+            self._loader.end_of_dataloader = last
+            if shuffled:
+                self._loader.remainder = 0
+
+    def _says_last(self) -> bool:
+        return getattr(self._loader, "end_of_dataloader", False) is True
 
     def _continued(self, state: dict[str, Any]) -> tuple[Iterator[Any], deque[Fresh]]:
         """Return the rest of the epoch, and the batches that are needed again.
@@ -140,6 +159,7 @@ class Iterated:
                         break
                     if number in self._needed:
                         again.append(_fresh(number, batch))
+                self.finished = self._taken > first and self._says_last()
         self._resumed = None
         return arriving, again
 

@@ -70,7 +70,9 @@ class Flow(EchoObservables):
         if not self._inside:
             return self._batches(self._items(fresh, whole) * factor, whole)
         batches, examples = self._source.asked
-        rest = self._items(fresh, whole, batches, examples if examples >= 0 else self._epoch_fresh) * factor
+        rest = 0.0  # once all is requested, a sampler states the length of its next epoch
+        if not (self._over or self._source.ended):
+            rest = self._items(fresh, whole, batches, examples if examples >= 0 else self._epoch_fresh) * factor
         rest += self._source.expected(whole) * (1.0 if self._in_workers else factor) + len(self._buffer)
         rest += sum(max(0, self._promised(one, factor) - one.done) for one in list(self._pending))
         return self._in_epoch + self._batches(rest, whole)
@@ -184,6 +186,9 @@ class Flow(EchoObservables):
     def _arrived(self, arriving: Iterator[Fresh]) -> Fresh | None:
         if isinstance(self._source, Iterated):
             self._source.forget(self._oldest())
+            if self._source.finished:  # it ends once the loop has got all echoes
+                self._over = True
+                return None
         begun = self._clock()
         fresh = next(arriving, None)
         now = self._clock()

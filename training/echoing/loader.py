@@ -14,7 +14,7 @@ from looptap.streams.forwarding import facade
 from looptap.training.echoing import echo_arguments
 from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.auto_factor import Auto, StageMeter
-from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, Automatic, Factor, Mode
+from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, SHUFFLED, Automatic, Factor, Mode
 from looptap.training.echoing.flow import Flow
 from looptap.training.echoing.pytrees import versions
 from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
@@ -211,12 +211,16 @@ class Echo(Flow):
             waited, handed = self._waited, clock()
             main = handed - begun - waited
             examples = examples if before else []
+            if isinstance(self._source, Iterated):
+                last = not (len(self._buffer) or self._pending)
+                self._source.hand_over(last=last, shuffled=self._now == SHUFFLED)
             yield held.pop()
             if turn != self._turns:
                 return self._say("An epoch ended early, since the loader was iterated again before its end.")
             self._meter.handed(clock() - handed, main, waited)
             if before and versions(batch) != before:
                 self._spoiled(examples[0])
+        next(arriving, None)  # lets a loader that has yielded its last batch end its epoch
         if not self._epoch_fresh:
             self._say("The loader yielded nothing in this epoch: it may be exhausted.")
         self._inside = False

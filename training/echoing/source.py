@@ -45,6 +45,8 @@ class Tickets:
         self.again.clear()
         self.asked = self.place = 0
         """Batches and examples requested in this epoch."""
+        self.ended = False
+        """Whether the sampler has no more batches in this epoch."""
         self.started: list[bytes] = []
         """The random states, of torch and of each generator, from which the sampler began this epoch."""
 
@@ -90,6 +92,7 @@ class Tickets:
             self.outstanding[self.asked] = ticket
             self.asked += 1
             yield ticket
+        self.ended = True
 
     def _batches(self) -> Iterator[Any]:
         if not self.asked:
@@ -164,6 +167,11 @@ class Indexed:
         """Batches and examples requested in this epoch."""
         return self._tickets.asked, self._tickets.place
 
+    @property
+    def ended(self) -> bool:
+        """Whether all batches of this epoch are requested."""
+        return self._tickets.ended
+
     def __iter__(self) -> Iterator[Fresh]:
         tickets, self._stage.collate = self._tickets, self._host.collate_fn
         follow(self._host, self._loader)
@@ -189,7 +197,7 @@ class Indexed:
 class Streamed:
     """A DataLoader over a stream; a resume rereads it and picks the pending items."""
 
-    exact = intact = False
+    exact = intact = ended = False
 
     def __init__(self, loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> None:
         import torch

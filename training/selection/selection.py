@@ -125,8 +125,11 @@ class Selection(SelectionLoss):
     def expected_length(self) -> float:
         """The batches of this epoch, as far as they can be foreseen.
 
-        Before an epoch they are those of the next.
+        Before an epoch they are those of the next. An epoch ends with the step on its last batch, which workers may
+        have read long before.
         """
+        if not self._inside and self._flight.batches:
+            return float(self.given)
         if not self._inside:
             return self._rest * self.kept / self.drawn_size
         if self._length is not None:
