@@ -210,6 +210,11 @@ def test_an_event_while_another_thread_is_in_one_waits_for_its_turn():
     job.agent.close()
 
 
+def negated(number: float) -> torch.Tensor:
+    """Return a scalar that torch negates when it is read, which C leaves to it."""
+    return torch.tensor(complex(0.0, -number)).conj().imag
+
+
 class Sees(TorchFunctionMode):
     """A mode of the host's, which may change or interrupt what is asked of a tensor."""
 
@@ -233,7 +238,7 @@ class Watches(TorchDispatchMode):
 
 def test_ctrl_c_in_a_mode_of_the_hosts_goes_through_and_costs_one_event():
     job, (stream,) = kept()
-    loss = torch.tensor(0.25)
+    loss = negated(0.25)
     with pytest.raises(KeyboardInterrupt), Sees(KeyboardInterrupt):
         job.agent.emit("batch", step=4, loss=loss)
     assert source_of(job).number == 5
@@ -248,7 +253,7 @@ def test_ctrl_c_in_a_mode_of_the_hosts_goes_through_and_costs_one_event():
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_an_error_in_a_mode_of_the_hosts_does_not_reach_the_loop(error):
     job, (stream,) = kept()
-    loss = torch.tensor(0.25)
+    loss = negated(0.25)
     if error is SystemExit:
         with pytest.raises(SystemExit), Sees(error):  # as of pure Python: the host wants to end
             job.agent.emit("batch", step=4, loss=loss)
@@ -279,6 +284,62 @@ def test_a_tensor_inside_a_mode_or_a_transform_is_read_as_by_item():
     torch.func.vmap(loss)(torch.arange(3.0))  # which has no value now
     job.deliver()
     assert len(stream.values) == 8
+    job.agent.close()
+
+
+ORDINARY = [
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+]
+READABLE = {
+    "negated": lambda: negated(-1.0),
+    "without memory": lambda: torch._efficientzerotensor(()),
+    "quantized": lambda: torch.quantize_per_tensor(torch.tensor(1.0), 0.1, 0, torch.quint8),
+    "functional": lambda: torch._to_functional_tensor(torch.tensor(1.0)),
+    "copied when written": lambda: torch._lazy_clone(torch.tensor(1.0)),
+    "of another type": lambda: torch.tensor(1, dtype=torch.uint16),
+    "part of another": lambda: torch.arange(5.0)[3],
+    "part of another, expanded": lambda: torch.arange(5.0).expand(2, 5)[1, 4],
+    "with a gradient": lambda: (torch.ones(3, requires_grad=True) * 2).sum(),
+}
+OTHERS = {
+    "on no device": lambda: torch.empty((), device="meta"),
+    "sparse": lambda: torch.sparse_coo_tensor(torch.zeros(0, 1, dtype=torch.int64), torch.ones(1), ()),
+    "without a value": lambda: torch.Tensor(),
+    "complex": lambda: torch.tensor(1 + 2j),
+    "of one element": lambda: torch.ones(1),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_kind_of_tensor_has_the_value_of_item_and_prints_nothing(capfd):
+    job, (stream,) = kept()
+    plain = [torch.tensor(number, dtype=dtype) for number in (0, 1, 3) for dtype in ORDINARY]
+    readable = [*plain, *[make() for make in READABLE.values()], *plain]
+    others = [make() for make in OTHERS.values()]
+    capfd.readouterr()
+    for step, loss in enumerate([*others, *readable, *others, *readable], start=4):
+        job.agent.emit("batch", step=step, loss=loss)
+    job.deliver()
+    found = dict(stream.values)
+    expected = [loss.item() for loss in readable] * 2
+    steps = [*range(4 + len(others), 4 + len(others) + len(readable))]
+    steps += [step + len(others) + len(readable) for step in steps]
+    assert [(type(found[step]), found[step]) for step in steps] == [(type(one), one) for one in expected]
+    assert capfd.readouterr().err == ""
+    job.agent.close()
+
+
+@pytest.mark.parametrize("dtype", ORDINARY)
+def test_reading_a_tensor_neither_enters_a_mode_nor_gives_the_gil_away(dtype):
+    job, (stream,) = kept()
+    loss = torch.tensor(1, dtype=dtype)
+    job.agent.emit("batch", step=4, loss=loss)  # the first one shows how to read those of its type
+    with Sees(KeyboardInterrupt):
+        for step in range(5, 9):
+            job.agent.emit("batch", step=step, loss=loss)
+    job.deliver()
+    assert stream.values[4:] == [(step, loss.item()) for step in range(4, 9)]
     job.agent.close()
 
 
