@@ -186,6 +186,25 @@ def test_an_event_that_only_has_to_be_kept_runs_no_python_code(loss):
     job.agent.close()
 
 
+def test_a_query_at_each_tenth_event_leaves_the_events_between_to_the_tap():
+    job, (stream,) = kept()
+    weight = torch.ones(4)
+    norm = job.run.stream("norm(weight)", on="batch", every=10)
+    ran: dict[int, list[str]] = {}
+    for step in range(4, 42):
+        calls = ran.setdefault(source_of(job).number + 1, [])
+        sys.setprofile(lambda frame, what, arg: calls.append(frame.f_code.co_name) if what == "call" else None)  # noqa: B023
+        try:
+            job.agent.emit("batch", step=step, loss=0.5, weight=weight)
+        finally:
+            sys.setprofile(None)
+    job.deliver()
+    assert [number for number, calls in ran.items() if calls] == [5, 6, 10, 20, 30, 40]  # the first two make the plan
+    assert stream.values == [(step, 0.5) for step in range(42)]
+    assert norm.values == [2.0] * 4
+    job.agent.close()
+
+
 def test_an_event_while_another_thread_is_in_one_waits_for_its_turn():
     job, (stream,) = kept()
     lock = source_of(job).lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic
@@ -48,6 +49,7 @@ class EvaluationPlan(PlanState):
         know_tensors()
         self.keep(names, new_rows(self.width))
         self.limit = 0
+        self.every = math.gcd(*(q.every for q in self.immediate))
         self.row_of = row_maker(self.names, observables)
         """A function of an event's observables, number, time and group that returns its row, or raises an error."""
         self.stale = False  # whether a query of ``later`` has turned out to be expensive
@@ -158,4 +160,3 @@ def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group
         if query.derived:
             end_derived_group(query, number, now, group)
             evaluate_derived(query)
-

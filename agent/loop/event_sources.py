@@ -51,8 +51,8 @@ class EventSource(SourceState):
     """One type of events."""
 
     __slots__ = (
-        "_evaluators", "_group_ends", "_inner", "_last_deferred_group", "_plan", "_query_seconds", "_queues",
-        "commands", "evaluator", "latest_slots", "look_next", "looks", "origin",
+        "_evaluators", "_group_ends", "_inner", "_last_deferred_group", "_last_evaluated", "_plan", "_query_seconds",
+        "_queues", "commands", "evaluator", "latest_slots", "look_next", "looks", "origin",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +70,8 @@ class EventSource(SourceState):
         self.queries, self.commands = (), deque[EventCommand]()
         self.latest_slots: tuple[Latest, ...] = ()
         self._plan, self.shortcut = EvaluationPlan(origin), None
-        self.last_time = self._query_seconds = 0.0  # what the queries took at the last event
+        self.last_time = self._query_seconds = 0.0  # what the immediate queries took at the last event that had any
+        self._last_evaluated = 0  # its number
         # Marks by which an event that Ctrl-C has cut short is finished: the last event and the last end of a group that
         # were deferred, and the event that last ended groups, with what their counts are to be then.
         self.last_deferred = self._last_deferred_group = 0
@@ -133,7 +134,7 @@ class EventSource(SourceState):
             try:
                 now = self.clock()
                 plan = self.shortcut
-                if plan is not None and not plan.stale:
+                if plan is not None and not plan.stale and (not plan.every or number % plan.every):
                     try:
                         row = plan.row_of(observables, number, now, self.group_start)
                     except Exception:  # not there, no number, or a tensor that has no value now
@@ -197,9 +198,8 @@ class EventSource(SourceState):
                 break
         else:
             if not (self.commands or self.latest_slots):
-                self._query_seconds = 0.0
                 # From the first test to the assignment there is no call, so no other thread changes anything there.
-                if not (self.inner_groups or self.look_next or plan.immediate) and plan.queries is self.queries:
+                if not (self.inner_groups or self.look_next) and plan.queries is self.queries:
                     self.shortcut = plan if plan.deferred else None
                 return
         if type(observables) is FoundObservables:
@@ -207,9 +207,9 @@ class EventSource(SourceState):
         event = event_of(observables, self.origin, number, now, dt)
         try:
             actions = self._prepare(event) if self.commands or self.latest_slots else None
-            self._query_seconds = evaluate(
-                plan, event, number, now, self.group_start, dt - self._query_seconds, self._queues
-            )
+            step = dt - self._query_seconds * (self._last_evaluated == number - 1)
+            self._query_seconds = evaluate(plan, event, number, now, self.group_start, step, self._queues)
+            self._last_evaluated = number
             if actions:
                 raise DeferredActions(actions)
         finally:

@@ -45,7 +45,7 @@ class PureSourceState:
     queries: tuple[Any, ...]
     """The attached queries, replaced as a whole."""
     shortcut: Any
-    """The plan, if keeping an event's numbers is all that there is to do; else None."""
+    """The plan, if keeping an event's numbers is all that there is to do, but for each `every`-th; else None."""
     last_deferred: int
     """The number of the newest event whose numbers were kept."""
     clock: Callable[[], float]
@@ -59,7 +59,7 @@ class PureSourceState:
 class PurePlanState:
     """What the tap reads and writes of the plan of an event source."""
 
-    __slots__ = ("limit", "names", "rows", "stale")
+    __slots__ = ("every", "limit", "names", "rows", "stale")
 
     names: tuple[str, ...]
     """The observables that are kept, in the order of a row's values."""
@@ -70,6 +70,8 @@ class PurePlanState:
     """
     limit: int
     """The length of ``rows`` beyond which an event is announced to the evaluator."""
+    every: int
+    """Of how many events one is for more than to keep its numbers, by its number; 0 if none is."""
     stale: bool
     """True if an event must not be kept for later: a query has turned out to be expensive."""
 

@@ -184,7 +184,8 @@ static int
 is_only_kept(const TapState *state, const SourceState *source, const PlanState *plan)
 {
     return source->shortcut == (PyObject *)plan && !plan->stale && plan->kept != NULL && source->has_work &&
-           source->lock != NULL && Py_TYPE(source->lock) == state->lock_type && !is_held(state, source->lock);
+           (plan->every <= 0 || (source->number + 1) % plan->every != 0) && source->lock != NULL &&
+           Py_TYPE(source->lock) == state->lock_type && !is_held(state, source->lock);
 }
 
 /* Ctrl-C came while code of the host's was reading a value: count the event as missed. The error stays. */

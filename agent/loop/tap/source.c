@@ -122,6 +122,7 @@ static PyMemberDef plan_members[] = {
     {"rows", T_OBJECT_EX, offsetof(PlanState, rows), READONLY, NULL},
     {"names", T_OBJECT_EX, offsetof(PlanState, names), READONLY, NULL},
     {"limit", T_PYSSIZET, offsetof(PlanState, limit), 0, NULL},
+    {"every", T_PYSSIZET, offsetof(PlanState, every), 0, NULL},
     {"stale", T_BOOL, offsetof(PlanState, stale), 0, NULL},
     {NULL},
 };

@@ -16,7 +16,7 @@
 
 /* Raise it with each change of what Python code and this exchange: streams/native/compiled.py names the same one, and
    leaves a module alone that was built from older sources. */
-#define INTERFACE_VERSION 2
+#define INTERFACE_VERSION 3
 
 /* One number, or an object, as a row holds it. */
 typedef union {
@@ -62,6 +62,7 @@ typedef struct {
     struct Rows *kept; /* the same rows if C code may append to them, else NULL */
     Py_ssize_t count;  /* of the names */
     Py_ssize_t limit;
+    Py_ssize_t every; /* of how many events one is more than kept; 0: none */
     char stale;
     PyObject *keywords; /* the keyword names of the last event, and where among them those of `names` stand */
     unsigned char places[MAX_NAMES];
