@@ -18,6 +18,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
 from looptap.protocol.keys import OPERATOR, VIEWER
 from looptap.streams.flags import REPEATED
+from looptap.streams.stream.attention import PROMPT_SECONDS
 from looptap.testing import Clock, pair, parts_of
 
 A, B = b"a", b"b"
@@ -652,11 +653,11 @@ def test_a_value_without_a_wakeup_is_sent_at_the_next_heartbeat(wire):
 def test_values_gather_unless_a_stream_wants_low_latency(wire):
     wire.client(A)
     wire.attach(A, 1)
-    assert wire.dispatcher.linger() == 0.02
+    assert wire.dispatcher.linger() == PROMPT_SECONDS
     for number in (2, 3):
         wire.attach(A, number, latency="low")
         assert wire.dispatcher.linger() == 0.001
-    for number, linger in ((1, 0.001), (2, 0.001), (3, 0.02)):
+    for number, linger in ((1, 0.001), (2, 0.001), (3, PROMPT_SECONDS)):
         wire.tell(A, m.Detach(number, number))
         wire.deliver()
         assert wire.dispatcher.linger() == linger

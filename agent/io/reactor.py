@@ -27,6 +27,7 @@ from looptap.agent.io.server_socket import ServerSocket
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 from looptap.protocol.wakeup import Wakeup
+from looptap.streams.stream.attention import PROMPT_SECONDS
 
 MAX_FRAMES_PER_TURN = 64
 """Frames received before values are sent."""
@@ -38,8 +39,6 @@ MAX_HOLD_SECONDS = 0.00025
 """Seconds of other work after which the GIL is given away, at the next opportunity."""
 MAX_WAIT_SECONDS, HURRY_SECONDS = 0.001, 1.0
 """Seconds until it is had back, beyond which it is not given away within a piece of work, for so many seconds."""
-LONG_LINGER_SECONDS = 0.02
-"""Seconds for which values gather; where it is longer, a wakeup ends it."""
 MIN_GAP_SECONDS = 0.0002
 """Minimum sleep between two pieces of work: less would not let another thread take the GIL."""
 TOUCH_INTERVAL_SECONDS = 6 * 3600.0
@@ -193,7 +192,7 @@ class Reactor:
         """Let values gather, ``since`` a flush."""
         self._gathers_since, self._wake_reasons = since, WakeReason.BUSY
         seconds = self._handler.linger(steady=True)
-        self._due, self._gathers_for_long = since + seconds, seconds > LONG_LINGER_SECONDS
+        self._due, self._gathers_for_long = since + seconds, seconds > PROMPT_SECONDS
 
     def _flush(self) -> None:
         """Flush a piece, and decide when to flush again."""

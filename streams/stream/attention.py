@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-PROMPT_SECONDS, WATCHED_SECONDS, UNSEEN_SECONDS = 0.02, 0.05, 0.5
+PROMPT_SECONDS, WATCHED_SECONDS, UNSEEN_SECONDS = 0.03, 0.05, 0.5
 """Seconds for which values may gather where a thread, a task or a callback waits for them, where they are read now and
 then (a chart), and where nothing reads them."""
 MEMORY_SECONDS = 2.0
