@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER
@@ -30,7 +32,8 @@ def received(message: m.Values, *, discreet: bool = False) -> Batch:
         times.frombytes(message.times)
     if not count or len(events) != count or not 0 < message.first <= MAX_VALUE_NUMBER:
         raise MessageError(f"{count} values from number {message.first} on with columns of another length.")
-    if not (min(events) >= 0 and max(events) <= MAX_VALUE_NUMBER and 0 <= message.rank <= MAX_VALUE_NUMBER):
+    highest = int(np.frombuffer(events, np.uint64).max())  # a negative number is the highest of all
+    if not (highest <= MAX_VALUE_NUMBER and 0 <= message.rank <= MAX_VALUE_NUMBER):
         raise MessageError("Values with impossible event numbers.")
     if discreet and any(message.flags):
         values = [public_line(v) if f & ERROR else v for v, f in zip(values, message.flags, strict=True)]

@@ -74,11 +74,11 @@ class ValueColumns(Sequence[Any]):
     (True, (2, 0.25), [(1, 0.5)], ('int', 'float'))
     """
 
-    __slots__ = ("_length", "columns", "row_type", "rows")
+    __slots__ = ("_kinds", "_length", "columns", "row_type", "rows")
 
     def __init__(self, columns: Sequence[Column], rows: bool, row_type: type[tuple[Any, ...]] | None = None) -> None:
         self.columns, self.rows, self.row_type = tuple(columns), rows, row_type
-        self._length = len(self.columns[0])
+        self._length, self._kinds = len(self.columns[0]), ""
         if any(len(column) != self._length for column in self.columns):
             raise ValueError(f"columns of different lengths: {', '.join(str(len(column)) for column in self.columns)}")
 
@@ -128,6 +128,13 @@ class ValueColumns(Sequence[Any]):
         return tuple("str" if isinstance(c, TextColumn) else _NAMES[c.dtype.kind] for c in self.columns)
 
     @property
+    def kinds(self) -> str:
+        """A letter for the type of each column."""
+        if not self._kinds:  # of many small parts it is asked often
+            self._kinds = "".join(["U" if isinstance(c, TextColumn) else c.dtype.kind for c in self.columns])
+        return self._kinds
+
+    @property
     def nbytes(self) -> int:
         """The bytes of the columns."""
         return sum(column.nbytes for column in self.columns)
@@ -154,18 +161,10 @@ class ValueColumns(Sequence[Any]):
 
     def like(self, other: ValueColumns) -> bool:
         """Return True if both hold values of the same shape and types."""
-        mine, its = self.columns, other.columns
-        return self.rows == other.rows and len(mine) == len(its) and all(map(_alike, mine, its))
+        return self.rows == other.rows and self.kinds == other.kinds
 
     def _make(self, items: list[Any]) -> tuple[Any, ...]:
         return tuple(items) if self.row_type is None else tuple.__new__(self.row_type, items)
-
-
-def _alike(one: Column, other: Column) -> bool:
-    """Return True if both have items of the same type."""
-    if isinstance(one, TextColumn) or isinstance(other, TextColumn):
-        return type(one) is type(other)
-    return one.dtype is other.dtype or one.dtype.kind == other.dtype.kind
 
 
 def as_columns(values: Sequence[Any]) -> ValueColumns | None:
