@@ -12,9 +12,10 @@ from interrupts import interrupted
 
 import looptap
 from looptap.agent.loop.columns.event_batch import EventBatch
-from looptap.agent.loop.deferred_evaluation import EVENTS_PER_BATCH
+from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.events import EventOrigin
+from looptap.streams.native.compiled import which_tap
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.slots import SlidingSlot
 from looptap.testing import pair, parts_of
@@ -333,6 +334,38 @@ def test_numbers_of_one_type_arrive_in_columns(query):
     assert len(batch.values) == EVENTS_PER_BATCH
     assert batch.events.tolist() == list(range(2, 2 + EVENTS_PER_BATCH))
     assert stream.state == "live"
+
+
+@pytest.mark.parametrize(
+    ("query", "how", "copied"),
+    [("step, loss", {}, True), ("loss", {}, True), ("loss * 2", {}, False), ("step", {"when": "loss > 3"}, False)],
+)
+def test_only_events_of_which_numbers_are_copied_wait_in_larger_pieces(query, how, copied):
+    job = pair(manual=True)
+    agent, run = job
+    evaluator = parts_of(agent).sources.evaluator
+    evaluator.max_pending = COPIED_EVENTS_PER_BATCH
+    stream = run.stream(query, on="batch", **how)
+    most = 0
+    for step in range(3 * COPIED_EVENTS_PER_BATCH):
+        agent.emit("batch", step=step, loss=step / 2)
+        most = max(most, evaluator.pending())
+    larger = copied and which_tap() != "pure Python"
+    assert [plan.batch for plan in evaluator.plans] == [COPIED_EVENTS_PER_BATCH if larger else EVENTS_PER_BATCH]
+    assert (most > 2 * EVENTS_PER_BATCH) == larger
+    assert most < COPIED_EVENTS_PER_BATCH
+    assert stream.state == "live"
+
+
+@pytest.mark.parametrize("odd", [None, 7, True, "text", 2**70])
+def test_large_pieces_yield_what_the_same_events_yield_one_by_one(odd):
+    events = [(step, step / 3) for step in range(COPIED_EVENTS_PER_BATCH + 1000)]
+    events += [(odd, 0.5), *events[:2000], (1, odd), *events]
+    queries = [("a, b", {}), ("b", {"every": 3}), ("a", {})]
+    wanted = run_of(queries, events, {50, 4500}, 1)
+    assert run_of(queries, events, {50, 4500}, COPIED_EVENTS_PER_BATCH) == wanted
+    assert [len(records) for records, _ in wanted] == [1000, 1000, 1000]
+    assert [counts[0] for _, counts in wanted] == [0, 0, 0]
 
 
 def test_blocks_without_room_are_dropped_to_the_last_value_and_counted():

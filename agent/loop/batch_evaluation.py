@@ -52,6 +52,11 @@ class BatchEvaluation(QueryStatus):
         self._flush_requested = False
         self._outputs: Sequence[Output] | None = None  # of an evaluation, until all is done that belongs to it
 
+    @property
+    def copies(self) -> bool:
+        """True if its values are copies of an event's numbers, and no query reads them."""
+        return self.pipeline.bare is not None and self.recorder is None and not self.derived
+
     def evaluate(self, event: Event, number: int, now: float, began: int) -> None:
         """Evaluate the query at one event."""
         raise NotImplementedError

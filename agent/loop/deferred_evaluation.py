@@ -27,6 +27,8 @@ OVERFLOW_EVENTS = 65_536
 """Events beyond which the deferred queries fail: they must not pile up without bound."""
 EVENTS_PER_BATCH = 512
 """Events that are evaluated at once; what a piece costs whatever its size is then a tenth of a microsecond each."""
+COPIED_EVENTS_PER_BATCH = 4096
+"""The same where nothing but copies of typed columns are made, some 10 ns an event: they may wait as many, too."""
 BATCHES_PER_TURN = 4
 """Batches that the I/O thread evaluates before it sends their values."""
 
@@ -56,6 +58,10 @@ class Evaluable(Protocol):
     @property
     def room(self) -> int:
         """The events whose values may be evaluated together: half of what a sink holds."""
+
+    @property
+    def batch(self) -> int:
+        """The most events that are evaluated at once."""
 
     def evaluate(self, rows: Any, give_way: Callable[[], None]) -> None:
         """Evaluate these events and ends of groups."""
@@ -101,7 +107,8 @@ class DeferredEvaluator:
         self.queues = queues
         self.plans: tuple[Evaluable, ...] = ()
         """The plans with deferred queries; replaced as a whole under the lock of the types."""
-        self.max_pending = MAX_PENDING_EVENTS
+        self.max_pending = max(MAX_PENDING_EVENTS, COPIED_EVENTS_PER_BATCH)
+        """The most events that may wait, of any plan."""
         self.turn = Turn()
         self.piece: tuple[Evaluable, Any] | None = None
         """The events being evaluated, or left over by Ctrl-C."""
@@ -127,13 +134,14 @@ class DeferredEvaluator:
     def notify(self, plan: Evaluable) -> None:
         """Wake the I/O thread for an event, or evaluate here if many wait. Loop thread."""
         waiting = len(plan.rows) // plan.width
+        most = min(self.max_pending, max(MAX_PENDING_EVENTS, plan.batch))
         if not plan.started:
             plan.started = True
             self.drain()
-        elif waiting < self.max_pending:
-            urgent = min(3 * self.max_pending // 4, plan.room)
+        elif waiting < most:
+            urgent = min(3 * most // 4, plan.room)
             try:
-                plan.limit = ((urgent if waiting < urgent else self.max_pending) - 1) * plan.width
+                plan.limit = ((urgent if waiting < urgent else most) - 1) * plan.width
                 self.queues.wake()
                 if waiting >= urgent:
                     self.queues.hasten()
@@ -141,7 +149,7 @@ class DeferredEvaluator:
                 plan.limit = 0
                 raise
         elif waiting < OVERFLOW_EVENTS:
-            self.drain(blocking=waiting >= MAX_PENDING_EVENTS_WITHOUT_WAIT)
+            self.drain(blocking=waiting >= max(MAX_PENDING_EVENTS_WITHOUT_WAIT, 2 * most))
         else:
             self._give_up()
 
@@ -218,7 +226,7 @@ class DeferredEvaluator:
             rows = plan.rows
             if rows:
                 plan.limit = 0
-                end = min(EVENTS_PER_BATCH, max(plan.room, 1)) * plan.width
+                end = min(plan.batch, max(plan.room, 1)) * plan.width
                 self.piece = plan, rows[:end]
                 del rows[:end]
                 return

@@ -12,6 +12,7 @@ from typing import Any
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBatch
+from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH
 from looptap.agent.loop.derived_query import end_derived_group, evaluate_derived
 from looptap.agent.loop.overhead_budget import MEASURE_NEXT
 from looptap.agent.loop.tap.choice import PlanState, know_tensors, new_rows
@@ -68,6 +69,12 @@ class EvaluationPlan(PlanState):
         rooms = [query.sink.capacity for query in self.deferred]
         rooms += [derived.sink.capacity for query in self.deferred for derived in query.derived]
         return min(rooms, default=2) // 2
+
+    @property
+    def batch(self) -> int:
+        """The most events that are evaluated at once."""
+        typed = not isinstance(self.rows, list)
+        return COPIED_EVENTS_PER_BATCH if typed and all([q.copies for q in self.deferred]) else EVENTS_PER_BATCH
 
     def evaluate(self, rows: Any, give_way: Callable[[], None]) -> None:
         """Evaluate the ``later`` queries at those of the events that they have not seen.
