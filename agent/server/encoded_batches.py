@@ -34,8 +34,8 @@ MAX_KEPT_BYTES, MAX_KEPT_BATCHES = 4_194_304, 256
 class _Body(NamedTuple):
     """What is the same for all clients in the message of a batch."""
 
-    events: bytes
-    times: bytes
+    events: memoryview
+    times: memoryview
     clock: float
     form: int
     values: msgspec.Raw
@@ -56,7 +56,7 @@ class EncodedBatches:
     def frame(self, stream: Subscription, batch: ValueBatch, *, alike: bool) -> bytes:
         """Return the message of a batch for one client; ``alike``: others get it, too."""
         body = self._body_for_all(stream, batch) if alike else self._body(stream, batch)
-        return encode(m.Values(stream.number, stream.first(batch), *body))
+        return encode(m.Values(stream.number, stream.first(batch), *body))  # type: ignore[arg-type]  # views, for bytes
 
     def forget(self) -> None:
         """Drop what is kept."""
@@ -96,13 +96,18 @@ class EncodedBatches:
         if isinstance(stream.query, PartialAggregateQuery):
             windows = array("q", [v.window for v in batch.values]).tobytes()
         return _Body(
-            array("q", batch.events).tobytes(), array("d", batch.times).tobytes(), time.time() - time.monotonic(),
+            _buffer("q", batch.events), _buffer("d", batch.times), time.time() - time.monotonic(),
             form, msgspec.Raw(raw), bytes(flags) if any(flags) else b"", self._rank, windows,
         )  # fmt: skip
 
 
+def _buffer(code: str, items: Sequence[Any]) -> memoryview:
+    """Return numbers in an array's memory: the message gets the only copy."""
+    return memoryview(items if isinstance(items, array) else array(code, items))
+
+
 def _size_of(body: _Body) -> int:
-    return len(body.events) + len(body.times) + len(memoryview(body.values)) + len(body.flags)
+    return body.events.nbytes + body.times.nbytes + len(memoryview(body.values)) + len(body.flags)
 
 
 _UNFINISHED = frozenset({FlaggedValue, Pending})

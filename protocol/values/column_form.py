@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from looptap.protocol.types.built_types import built
 from looptap.protocol.values import footprint
@@ -56,10 +57,15 @@ def pack_columns(values: ValueColumns) -> bytes:
 
     That is a text with a lone surrogate, or more values than fit in memory as a list.
     """
-    packed = [_PackedColumn(*buffer_of(c), c.texts if isinstance(c, TextColumn) else ()) for c in values.columns]
-    raw = _encode(_PackedColumns(values.rows, tuple(packed)))
+    raw = _encode(_PackedColumns(values.rows, tuple(map(_packed, values.columns))))
     _check_footprint(values, len(raw))
     return raw
+
+
+def _packed(column: Column) -> _PackedColumn:
+    code, items = _items_of(column)
+    view = np.ascontiguousarray(items).data  # which is packed as its bytes are, without a copy of them
+    return _PackedColumn(code, view, column.texts if isinstance(column, TextColumn) else ())  # type: ignore[arg-type]
 
 
 def unpack_columns(raw: bytes | memoryview | msgspec.Raw) -> ValueColumns:
@@ -83,11 +89,16 @@ def buffer_of(column: Column) -> tuple[str, bytes]:
     >>> column_of(*buffer_of(np.array([1, 2]))).tolist()
     [1, 2]
     """
+    code, items = _items_of(column)
+    return code, items.tobytes()
+
+
+def _items_of(column: Column) -> tuple[str, NDArray[Any]]:
     if isinstance(column, TextColumn):
         code = FEW_TEXTS if column.indices.itemsize == 1 else TEXTS
-        return code, column.indices.astype(DTYPES[code], copy=False).tobytes()
+        return code, column.indices.astype(DTYPES[code], copy=False)
     code = _CODES[column.dtype.kind]
-    return code, column.astype(DTYPES[code], copy=False).tobytes()
+    return code, column.astype(DTYPES[code], copy=False)
 
 
 def column_of(code: str, buffer: bytes | memoryview, texts: tuple[str, ...] = ()) -> Column:
