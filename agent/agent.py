@@ -13,8 +13,8 @@ from looptap.agent.connection import ServerConnection
 from looptap.agent.declarations import ControlDeclarations, StreamDeclarations
 from looptap.agent.io.endpoints import check_form
 from looptap.agent.life_cycle import LifeCycle
-from looptap.agent.loop.evaluation_plan import EvaluationPlan
-from looptap.agent.loop.event_sources import DeferredActions, EventSource, EventSources
+from looptap.agent.loop.evaluation_plan import DeferredActions, EvaluationPlan
+from looptap.agent.loop.event_sources import EventSource, EventSources
 from looptap.agent.loop.tap.choice import compiled, forget_agents
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.wiring import Components, build, enabled_here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import warm
 from waiting import soon
 
 import looptap
+from looptap.testing import pair
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them"),
@@ -163,3 +165,35 @@ def test_a_later_signal_handler_stays():
         assert callable(ours)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("others", [(), ("lambda e: str(e.k)",)], ids=["numbers", "at the event"])
+def test_an_event_of_a_signal_handler_amid_another_one_costs_no_value(others):
+    calls, looping = itertools.count(), True
+
+    def clock():
+        time = next(calls)
+        if looping and time % 7 == 3:  # amid an event of the loop
+            signal.raise_signal(signal.SIGUSR1)
+        return float(time)
+
+    agent, run = pair(clock=clock)
+    queries = ("k", "(e.k + 1 for e in events)", *others)
+    streams = [run.stream(query, on="batch", buffer=1000) for query in queries]
+    counted = run.stream("len(events), sum(e.k for e in events)", on="batch")
+    before = signal.signal(signal.SIGUSR1, lambda *_: agent.emit("batch", k=1000))
+    try:
+        for k in range(200):
+            agent.emit("batch", k=k)
+        looping = False
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    agent.end_group("batch")
+    ((events, total),) = counted.values
+    assert events > 220
+    assert total == sum(range(200)) + (events - 200) * 1000
+    for stream in streams:
+        assert sorted(record.event for record in stream.records) == list(range(1, events + 1))
+        assert stream.dropped == stream.error_count == 0
+    assert [value for value in streams[0].values if value < 1000] == list(range(200))
+    agent.close()

@@ -300,6 +300,7 @@ def test_a_field_of_a_plain_value_is_answered_with_what_to_write():
     emit(agent, [1.0, 2.0])
     assert "have no fields: write v, not v.loss." in wrong.traceback
     assert "have no fields: write v, not v.loss." in window.records[0].error
+    assert "have no fields: write v, not v.loss." in window.traceback
 
 
 def test_partial_windows_of_the_source_flag_what_is_made_of_them():

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from looptap.agent.control.command import FollowUp
-from looptap.agent.loop.event_sources import DeferredActions
+from looptap.agent.loop.evaluation_plan import DeferredActions
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.streams.events import Event
 

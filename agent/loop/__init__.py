@@ -21,9 +21,11 @@ The path of an event, from `Agent.emit` to a value in a queue
    lock, since other threads may emit meanwhile; `Agent.emit` runs it.
 
 Why in this order
-- The number is incremented first, and the event recorded as delivered (`last_deferred`, `query.seen`) before it is
-  evaluated, never after. Ctrl-C may come between any two instructions: then an event may be lost, which is counted, but
-  never counts twice. `EventSource._finish` completes an interrupted event.
+- The number is incremented right before the numbers are kept, without a call in between: a signal handler that emits
+  amid an event would otherwise overtake it, and deferred queries take no event that is below the newest they have seen.
+- The event is recorded as delivered (`last_deferred`, `query.seen`) before it is evaluated, never after. Ctrl-C may
+  come between any two instructions: then an event may be lost, which is counted, but never counts twice.
+  `EventSource._finish` completes an interrupted event.
 - A number is incremented in a slot without a lock: CPython switches threads only at calls and backward jumps, of which
   `slot += 1` has none. So the count of an idle type is exact from any thread.
 - A value is appended before its queue is put on the ready set, and that before the wakeup: see `QueueSet`.

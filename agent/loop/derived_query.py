@@ -246,14 +246,13 @@ class DerivedQuery(AttachedQuery):
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
         if outputs:
             outputs = [
-                (flags | self._flags, explain_missing_field(value, self._kind) if flags & ERROR else value)
-                for flags, value in outputs
+                (flags | self._flags, self.explained(value) if flags & ERROR else value) for flags, value in outputs
             ]
         super()._put(outputs, event, number, now)
 
-    def record_error(self, text: str) -> None:
-        """Count an error, which says what to write if the value has no fields."""
-        super().record_error(explain_missing_field(text, self._kind))
+    def explained(self, error: str) -> str:
+        """Return an error, which says what to write if the value has no fields."""
+        return explain_missing_field(error, self._kind)
 
     def flush(self, number: int, now: float, group: int = 0) -> None:
         """End the window; the values of a log have no events, whose ``number`` is 0."""

@@ -20,6 +20,18 @@ from looptap.streams.events import Event, EventOrigin
 from looptap.streams.language.copyable import row_maker
 
 
+class DeferredActions(Exception):
+    """Actions that commands leave for after the event: to pause or to end the loop."""
+
+    def __init__(self, actions: list[Callable[[], None]]) -> None:
+        self.actions = actions
+
+    def run(self) -> None:
+        """Run the actions. Raises the host's ``on_stop``."""
+        for action in self.actions:
+            action()
+
+
 class EvaluationPlan(PlanState):
     """The split of one type's queries into those evaluated at once and those later.
 

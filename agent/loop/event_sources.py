@@ -19,7 +19,7 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
-from looptap.agent.loop.evaluation_plan import EvaluationPlan, end_group, evaluate
+from looptap.agent.loop.evaluation_plan import DeferredActions, EvaluationPlan, end_group, evaluate
 from looptap.agent.loop.guard.state_guard import copy_of
 from looptap.agent.loop.plain_numbers import take_look
 from looptap.agent.loop.tap.choice import SourceState, new_lock
@@ -35,24 +35,12 @@ MAX_EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
 
 
-class DeferredActions(Exception):
-    """Actions that commands leave for after the event: to pause or to end the loop."""
-
-    def __init__(self, actions: list[Callable[[], None]]) -> None:
-        self.actions = actions
-
-    def run(self) -> None:
-        """Run the actions. Raises the host's ``on_stop``."""
-        for action in self.actions:
-            action()
-
-
 class EventSource(SourceState):
     """One type of events."""
 
     __slots__ = (
-        "_evaluators", "_group_ends", "_inner", "_last_deferred_group", "_last_evaluated", "_plan", "_query_seconds",
-        "_queues", "commands", "evaluator", "latest_slots", "look_next", "looks", "origin",
+        "_delivered", "_evaluators", "_group_ends", "_inner", "_last_deferred_group", "_last_evaluated", "_plan",
+        "_query_seconds", "_queues", "commands", "evaluator", "latest_slots", "look_next", "looks", "origin",
     )  # fmt: skip
 
     def __init__(
@@ -72,9 +60,9 @@ class EventSource(SourceState):
         self._plan, self.shortcut = EvaluationPlan(origin), None
         self.last_time = self._query_seconds = 0.0  # what the immediate queries took at the last event that had any
         self._last_evaluated = 0  # its number
-        # Marks by which an event that Ctrl-C has cut short is finished: the last event and the last end of a group that
-        # were deferred, and the event that last ended groups, with what their counts are to be then.
-        self.last_deferred = self._last_deferred_group = 0
+        # Marks by which an event that Ctrl-C has cut short is finished: its number once it counts, the last event and
+        # end of a group that were deferred, the event that last ended groups, and what their counts are to be then.
+        self._delivered = self.last_deferred = self._last_deferred_group = 0
         self._group_ends: tuple[int, tuple[int, ...]] = 0, ()
         self.refresh()
 
@@ -130,7 +118,7 @@ class EventSource(SourceState):
         lock = self.lock
         try:  # `with` takes twice as long. An interrupt comes before the lock is taken, or after, never in between
             lock.acquire()
-            self.number = number = self.number + 1
+            number, self._delivered = self.number + 1, 0
             try:
                 now = self.clock()
                 plan = self.shortcut
@@ -140,16 +128,21 @@ class EventSource(SourceState):
                     except Exception:  # not there, no number, or a tensor that has no value now
                         plan = None
                     else:
-                        rows, self.last_time = plan.rows, now
-                        self.last_deferred = number  # first: Ctrl-C in between loses the event, none comes twice
-                        rows += row
-                        if len(rows) > plan.limit:
-                            self.evaluator.notify(plan)
-                        return
+                        if number > self.number:  # no signal handler has emitted meanwhile
+                            rows, self.last_time = plan.rows, now
+                            self.number = self._delivered = number
+                            self.last_deferred = number  # first: Ctrl-C in between loses the event, none comes twice
+                            rows += row
+                            if len(rows) > plan.limit:
+                                self.evaluator.notify(plan)
+                            return
                 self._deliver(observables, number, now)
             except KeyboardInterrupt:
-                self._finish(number)
+                self._finish()
                 observables.clear()
+                raise
+            except Exception:
+                self.number += not self._delivered
                 raise
         finally:
             try:  # noqa: SIM105 - a call of `suppress` would let Ctrl-C in before the lock is released
@@ -165,8 +158,8 @@ class EventSource(SourceState):
     def miss(self) -> None:
         """Count an event that Ctrl-C cut short while the tap read its numbers."""
         with self.lock:
-            self.number += 1
-            self._finish(self.number)
+            self._delivered = 0
+            self._finish()
 
     def _deliver(self, observables: dict[str, Any], number: int, now: float) -> None:
         """Do all that an event entails; note whether the next only has to be kept."""
@@ -175,6 +168,7 @@ class EventSource(SourceState):
         if self.look_next or self.commands:  # before they change what is exposed
             self._look(number, now, observables)
         if not (self.queries or self.commands or self.latest_slots):
+            self.number = self._delivered = self.number + 1
             return
         dt = now - self.last_time if self.last_time else 0.0
         self.last_time = now
@@ -187,10 +181,12 @@ class EventSource(SourceState):
             except Exception:
                 plan = self._make_plan(observables)
                 row = plan.row_or_missed(observables, number, now, self.group_start)
+        # A signal handler may have emitted since. From here to the row there is no call, so both have the same order.
+        self.number = self._delivered = number = self.number + 1
         if plan.deferred:
             rows = plan.rows
             self.last_deferred = number
-            rows += row
+            rows += (number, *row[1:])
             if len(rows) > plan.limit:
                 self.evaluator.notify(plan)
         for query in plan.immediate:
@@ -217,9 +213,11 @@ class EventSource(SourceState):
             if type(event) is LazyEvent:
                 event._lazies.clear()
 
-    def _finish(self, number: int) -> None:
+    def _finish(self) -> None:
         """Finish an event that Ctrl-C cut short: end groups, count lost evaluations."""
-        now, plan = self.clock(), self._plan
+        if not self._delivered:
+            self.number = self._delivered = self.number + 1
+        number, now, plan = self._delivered, self.clock(), self._plan
         if self.inner_groups:
             self._end_inner(number, now)
         if plan.deferred and self.last_deferred != number:

@@ -178,8 +178,8 @@ class QueryStatus:
         """Return the notes for readers of the stream."""
         problems = [f"latest({place.event!r}): {place.problem}" for place in self.latest_slots if place.problem]
         overdue = f"one evaluation has taken {self.overdue:.0f} s so far, and the loop waits for it"
-        failure = self.pipeline.failure
-        failed = f"the open window has failed and will yield an error: {last_line(failure)}" if failure else ""
+        failure = last_line(self.explained(self.pipeline.failure or ""))
+        failed = f"the open window has failed and will yield an error: {failure}" if failure else ""
         known = overdue * bool(self.overdue), self.limitation(), self.warning, self.missing_names, failed, *problems
         return [text for text in known if text]
 
@@ -222,7 +222,7 @@ class QueryStatus:
     def _window_failed(self, error: Exception) -> None:
         """Report at once a window that will yield an error: its end may be far."""
         if not self.traceback:
-            self.traceback = self.pipeline.failure or ""
+            self.traceback = self.explained(self.pipeline.failure or "")
         if isinstance(error, MissingObservable) and error.typo:
             self._failed(error)
         else:
@@ -239,8 +239,13 @@ class QueryStatus:
         else:
             self.record_error(format_error(error, self.pipeline.text))
 
+    def explained(self, error: str) -> str:
+        """Return the text of an error, with what is known about its cause."""
+        return error
+
     def record_error(self, text: str) -> None:
         """Count an error; report the first, and end the query at a hundred in a row."""
+        text = self.explained(text)
         self.errors += 1
         self._in_a_row += 1
         if self.errors == 1:

@@ -52,8 +52,8 @@ def join(
     A row is the key and the streams' other fields; a field that an earlier stream has is named ``loss_2``. It comes
     once all of its values have arrived, or once it is certain that one will not: its stream is past the key, or has
     ended. A key that falls, as at the beginning of an epoch, begins a new round in its stream, and rounds are joined in
-    their order. Of more than 10,000 waiting rows the oldest is given up. The columns are fixed at the first row: a key of
-    a dict that comes later is left out, and named in `notes`.
+    their order. Of more than 10,000 waiting rows the oldest is given up. The columns are fixed at the first row: a key
+    of a dict that comes later is left out, and named in `notes`.
 
     Args:
         streams: Two or more, live, stored or derived, of one run or of several.

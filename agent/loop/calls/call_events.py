@@ -15,7 +15,8 @@ from typing import Any
 from looptap.agent.loop.calls.call_monitor import CallMonitor, WatchedFunction
 from looptap.agent.loop.calls.frame_variables import names_in, variables_in
 from looptap.agent.loop.calls.short_values import short
-from looptap.agent.loop.event_sources import DeferredActions, EventSource
+from looptap.agent.loop.evaluation_plan import DeferredActions
+from looptap.agent.loop.event_sources import EventSource
 from looptap.streams.errors import QueryError
 from looptap.streams.events import FoundObservables
 
