@@ -559,3 +559,23 @@ def test_an_observable_does_not_hide_the_parameter_of_a_lambda_that_has_its_name
     agent.close()
     expected = {"lambda e: e.e + e.k": 3, "lambda e: (e.e, e.k)": (2, 1), "lambda e: e['e']": 2}[query]
     assert (early.values, known.values) == ([expected] * 2, [expected])
+
+
+@pytest.mark.parametrize("window", [7, looptap.seconds(1000)])
+@pytest.mark.parametrize("query", ["sum(e.step for e in events)", "math.fsum([e.step for e in events])"])
+def test_the_end_of_the_run_yields_the_window_that_it_cuts_off(query, window):
+    agent, run = pair()
+    agent.stream("declared", query, window=window)
+    streams = [run.stream(query, on="batch", window=window), run.stream("declared")]
+    for step in range(16):
+        agent.emit("batch", step=step)
+    agent.close()
+    for stream in streams:
+        assert sum(stream.values) == sum(range(16))
+        assert [record.partial for record in stream.records] == ([False, False, True] if window == 7 else [True])
+    agent, run = pair()
+    stream = run.stream(query, on="batch", window=7)
+    for step in range(14):
+        agent.emit("batch", step=step)
+    agent.close()
+    assert len(stream.values) == 2

@@ -282,6 +282,9 @@ class QueryRegistry:
     def close_windows(self, now: float) -> None:
         """End the windows that no group ends, since the run ends. Loop thread."""
         self._sources.drain()  # the last events may still wait
+        for query in (query for _, source in self._sources.types() for query in source.queries):
+            if query.events and not (query.grouped or query.pipeline.mapped):
+                query.flush_partial(self._sources.open(query.on).number, now)
         for query in self.chained:
             query.catch_up(later=False)
             if query.follows_groups or query.pipeline.mapped or not query.events:
