@@ -145,6 +145,31 @@ def test_layer_norms_of_mixed_and_sparse_and_empty_parameters():
     assert math.isnan(layer_norms(model, "weight", "max")["empty"])
 
 
+@pytest.mark.parametrize("layers", [1, 20])
+@pytest.mark.parametrize(
+    "dtypes",
+    [(torch.float16,), (torch.bfloat16, torch.float32), (torch.float64, torch.float32), (torch.float16, torch.float64)],
+    ids=str,
+)
+def test_layer_norms_keep_the_precision_of_each_layer(layers, dtypes):
+    model = nn.Sequential(*(nn.Linear(3, 3, dtype=dtype) for dtype in dtypes * layers))
+    model.register_parameter("empty", nn.Parameter(torch.zeros(0)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(30000.0, 60000.0)
+    found = layer_norms(model, "weight")
+    assert math.isnan(found.pop("empty"))
+    for name, parameter in model.named_parameters():
+        if name in found:
+            rel = 1e-12 if parameter.dtype is torch.float64 else 1e-6
+            assert found.pop(name) == pytest.approx(parameter.detach().double().norm().item(), rel=rel), name
+    assert not found
+
+
+def test_a_model_without_parameters_has_no_norms():
+    assert layer_norms(nn.ReLU(), "weight") == {}
+
+
 def test_a_sharded_parameter_stands_for_its_local_shard():
     import torch.distributed.tensor
 

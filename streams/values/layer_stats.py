@@ -6,7 +6,8 @@ import math
 import sys
 import weakref
 from collections.abc import Iterator
-from itertools import compress
+from itertools import chain, compress
+from operator import attrgetter, not_
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ _MAX_INLINE_ELEMENTS = 256
 """Elements up to which calling torch costs more than computing."""
 _MAX_SINGLE_TENSORS = 32
 """Tensors up to which sorting them by kind costs more than a call for each."""
+_DTYPE, _LAYOUT, _IS_CPU = attrgetter("dtype"), attrgetter("layout"), attrgetter("is_cpu")
 
 
 class _ParameterNames:
@@ -45,14 +47,10 @@ class _ParameterNames:
 
     def _held(self) -> tuple[list[str], list[Any]]:
         """Return the names and objects that the modules hold, in their order."""
-        keys: list[str] = []
-        objects: list[Any] = []
-        for reference in self._modules:
-            module = reference()
-            for held in (module._parameters, module._modules) if module is not None else ():
-                keys += held
-                objects += held.values()
-        return keys, objects
+        modules = [reference() for reference in self._modules]
+        held = [module._parameters for module in modules if module is not None]
+        held += [module._modules for module in modules if module is not None]
+        return list(chain.from_iterable(held)), list(chain.from_iterable(map(dict.values, held)))
 
 
 _NAMES_OF: weakref.WeakKeyDictionary[Any, _ParameterNames] = weakref.WeakKeyDictionary()
@@ -78,36 +76,51 @@ def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
     names, tensors = _parameters(model)
     if what == "grad":
         tensors = [parameter.grad for parameter in tensors]
-        if type(None) in set(map(type, tensors)):
-            names = [name for name, tensor in zip(names, tensors, strict=True) if tensor is not None]
-            tensors = [tensor for tensor in tensors if tensor is not None]
-        if not tensors:
-            raise ValueError("No parameter has a gradient at this event. Emit after backward() and before zero_grad().")
-    if not {torch.Tensor, torch.nn.Parameter}.issuperset(map(type, tensors)):
+    types = set(map(type, tensors))
+    if type(None) in types:
+        types.discard(type(None))
+        names = [name for name, tensor in zip(names, tensors, strict=True) if tensor is not None]
+        tensors = [tensor for tensor in tensors if tensor is not None]
+    if what == "grad" and not tensors:
+        raise ValueError("No parameter has a gradient at this event. Emit after backward() and before zero_grad().")
+    if not types <= {torch.Tensor, torch.nn.Parameter}:
         tensors = [local(tensor) for tensor in tensors]
-    if {tensor.layout for tensor in tensors} != {torch.strided}:
+    if set(map(_LAYOUT, tensors)) != {torch.strided}:
         tensors = [dense(tensor) for tensor in tensors]
     return names, tensors
 
 
-def _usual(tensor: Any) -> bool:
-    """Return True for a tensor of single precision in memory, with elements."""
-    return tensor.is_cpu and tensor.dtype is sys.modules["torch"].float32 and tensor.numel() > 0
+def _few(tensors: list[Any]) -> list[float] | None:
+    """Return the Euclidean norms of a few tensors, unsorted; None if not all are usual."""
+    if not tensors:
+        return []
+    torch = sys.modules["torch"]
+    dtypes = set(map(_DTYPE, tensors))
+    wide = dtypes <= {torch.float32, torch.float64}
+    if not (wide or dtypes <= {torch.float32, torch.float16, torch.bfloat16}) or not all(map(_IS_CPU, tensors)):
+        return None
+    norms = torch._foreach_norm(tensors) if wide else torch._foreach_norm(tensors, 2, torch.float32)
+    if not all(map(torch.Tensor.numel, tensors)):
+        return [norm.item() if tensor.numel() else math.nan for norm, tensor in zip(norms, tensors, strict=True)]
+    return [norm.item() for norm in norms]
 
 
 def _alike(names: list[str], tensors: list[Any]) -> Iterator[tuple[list[str], list[Any]]]:
     """Group non-empty tensors and their names by device, dtype and smallness."""
     sizes = [tensor.numel() for tensor in tensors]
-    if len({tensor.dtype for tensor in tensors}) == 1 and len({tensor.device for tensor in tensors}) == 1:
-        kinds: list[Any] = [size and (1 if size <= _MAX_INLINE_ELEMENTS else 2) for size in sizes]
+    one_device = all(map(_IS_CPU, tensors)) or len({tensor.device for tensor in tensors}) == 1
+    if one_device and len(set(map(_DTYPE, tensors))) == 1 and 0 not in sizes:  # as almost always
+        small = [size <= _MAX_INLINE_ELEMENTS for size in sizes]
+        groups = [small, list(map(not_, small))]
     else:
         kinds = [
             size and (tensor.device, tensor.dtype, size <= _MAX_INLINE_ELEMENTS)
             for tensor, size in zip(tensors, sizes, strict=True)
         ]
-    for kind in set(kinds) - {0}:
-        members = [one == kind for one in kinds]
-        yield list(compress(names, members)), list(compress(tensors, members))
+        groups = [[one == kind for one in kinds] for kind in set(kinds) - {0}]
+    for members in groups:
+        if any(members):
+            yield list(compress(names, members)), list(compress(tensors, members))
 
 
 def _norms(tensors: list[Any], kind: str) -> list[Any]:
@@ -137,7 +150,10 @@ def _fused(tensors: list[Any], kind: str) -> Any:
 
 
 def _norms_at_once(tensors: list[Any], kind: str) -> list[float]:
-    flat = sys.modules["torch"]._utils._flatten_dense_tensors(tensors).detach().numpy().astype(np.float64)
+    torch = sys.modules["torch"]
+    lines = set(map(torch.Tensor.dim, tensors)) == {1}  # biases, say: joining them needs no view of each
+    joined = torch.cat(tensors) if lines else torch._utils._flatten_dense_tensors(tensors)
+    flat = joined.detach().numpy().astype(np.float64)
     sizes = np.array([tensor.numel() for tensor in tensors])
     starts = sizes.cumsum() - sizes
     if kind in ("max", "mean_abs"):
@@ -166,9 +182,8 @@ def layer_norms(
     if kind not in ("l2", "mean_abs", "max", "std"):
         raise ValueError(f"kind is 'l2', 'mean_abs', 'max' or 'std', not {kind!r}.")
     names, tensors = _layers(model, what)
-    if kind == "l2" and len(tensors) <= _MAX_SINGLE_TENSORS and all(map(_usual, tensors)):
-        norm = sys.modules["torch"].linalg.vector_norm
-        return dict(zip(names, [norm(tensor).item() for tensor in tensors], strict=True))
+    if kind == "l2" and len(tensors) <= _MAX_SINGLE_TENSORS and (norms := _few(tensors)) is not None:
+        return dict(zip(names, norms, strict=True))
     with no_grad():
         found: dict[str, Any] = dict.fromkeys(names, math.nan)
         for group, members in _alike(names, tensors):
