@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,17 @@ def test_a_module_runs_as_with_python_m(place, package):
     plain = python("-m", "mine.train", "a", cwd=package)
     assert plain[2] == 0, plain[1]
     assert python(*RUN, "-m", "mine.train", "a", cwd=package) == plain
+
+
+def test_a_ctrl_c_in_the_last_moment_before_the_script_takes_over_ends_the_process():
+    code = """
+import os, signal
+from looptap.integrations.auto.launch import launch
+os.execvpe = lambda *exchanged: os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+launch(["train.py"])
+"""
+    assert python("-c", code) == ("", "", -signal.SIGINT)  # a KeyboardInterrupt would be gone with the interpreter
 
 
 ENDS = ["data", "forward", "backward", "gone graph", "closure", "step", "SIGTERM", "SIGINT", "exit", "_exit", "well"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ def launch(job: Sequence[str], *, module: bool = False, name: str | None = None)
     sys.stderr.flush()
     if os.name == "nt":
         return subprocess.call(command, env=environment)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python only notes a Ctrl-C, and the note would be lost
     os.execvpe(command[0], command, environment)
 
 
