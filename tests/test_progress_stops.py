@@ -33,6 +33,25 @@ def followed(values, rule, *, metric="accuracy", **arguments):
     return progress
 
 
+@pytest.mark.parametrize(("metric", "sign"), [("loss", 1), ("max", -1), ("accuracy", -1)])
+def test_limits_of_a_rule_are_metrics_also_if_larger_is_better(metric, sign):
+    """Three values that get better, of which the last is the first to pass the limit."""
+
+    def stop(limit, **how):
+        rule = Patience(2, like=how.pop("like", "lightning"), **{limit: 0.5 + sign * 0.15})
+        progress = Progress(max_steps=50, validate_every=1, rule=rule, metric=metric)
+        steps, found = progress.train([0] for _ in range(50)), []
+        for value in how["values"]:
+            next(steps)
+            found.append(progress.validated(0.5 + sign * value))
+        return found
+
+    assert stop("good", values=[0.3, 0.2, 0.1]) == [False, False, True]
+    assert stop("diverged", values=[0.0, 0.1, 0.2]) == [False, False, True]
+    assert stop("baseline", like="keras", values=[0.2, 0.18, 0.19]) == [False, False, True]
+    assert stop("baseline", like="keras", values=[0.2, 0.1, 0.19]) == [False, False, False]
+
+
 @pytest.mark.parametrize(
     ("metric", "value"), [("accuracy", 0.1), ("loss", 2.302585), ("log", 1e-3), ("max", -200.0), ("error", 0.0)]
 )

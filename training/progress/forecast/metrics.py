@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looptap.training.progress.forecast.stopping_rules import Floats
+from looptap.training.progress.forecast.stopping_rules import Floats, StopRule
 
 KINDS = ("error", "accuracy", "loss", "log", "max")
 _MIN_GAIN_SHARE = 0.5  # of a value without a bound, by which it may still grow
@@ -41,6 +41,10 @@ class Metric:
     def compared(self, values: Floats) -> Floats:
         """Return ``values`` as a rule compares them: negated if larger is better."""
         return -values if self.larger_is_better else values
+
+    def comparing(self, rule: StopRule) -> StopRule:
+        """Return ``rule`` for what `compared` returns."""
+        return rule.for_negatives() if self.larger_is_better else rule
 
     def errors(self, values: Floats) -> Floats:
         """Return the ``values`` so far as errors, 0 or more.

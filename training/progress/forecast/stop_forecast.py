@@ -101,7 +101,7 @@ class StopForecast:
 
         When it stops the run of ``last`` raw points if none improves is certain, and known before the next forecast.
         """
-        compared = self.metric.compared(np.array(self.values)).tolist()
+        compared, rule = self.metric.compared(np.array(self.values)).tolist(), self.metric.comparing(rule)
         stop = rule.stops(compared) == len(compared)
         self.fired = len(compared) if stop and self.method != "none" else 0
         if self.method == "ensemble" and not self.nothing_to_guess:
@@ -110,7 +110,7 @@ class StopForecast:
 
     def make(self, last: int) -> StopAt:
         """Forecast the stop of a run with at most ``last`` raw points."""
-        metric = self.metric
+        metric, rule = self.metric, self.metric.comparing(self.rule)
         x, values, variances = np.array(self.seen, float).reshape(-1, 3).T
         self.unless_better = None
         if self.nothing_to_guess:
@@ -121,15 +121,15 @@ class StopForecast:
 
         def stops(errors: Floats) -> NDArray[np.int64]:
             futures = metric.back(errors, values)
-            return self.rule.stops_after(history, futures if published else lattice.nearest(futures))
+            return rule.stops_after(history, futures if published else lattice.nearest(futures))
 
         seen, rng = Observations(x, metric.errors(values), variances), np.random.default_rng(self._seed)
         if published:  # and shown as it is
             found = power_law.forecast(seen, len(raw), stops, last, rng=rng)
             return StopAt(found.median, *found.band())
-        self.unless_better = self._unless_better(self.rule, history, last)
+        self.unless_better = self._unless_better(rule, history, last)
         found = curve_ensemble.forecast(seen, len(raw), stops, last, self.rates, scale=self._scale(), rng=rng)
-        if self.earlier and (others := stops_of(self.earlier, self.rule, metric, last)):
+        if self.earlier and (others := stops_of(self.earlier, rule, metric, last)):
             found = replace(found, weights=weights_of(others, found.draws))
         return self._calm(StopAt(found.median, *found.band()), compared)
 

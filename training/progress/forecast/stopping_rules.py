@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +32,13 @@ class StopRule:
     def step(self, state: State, errors: Floats, point: int) -> Bools:
         """Process the errors of ``point`` (from 1), one per path; return which stop."""
         raise NotImplementedError
+
+    def for_negatives(self) -> StopRule:
+        """Return the rule for negatives of the metric, of which larger is better.
+
+        The limits of this one are metrics.
+        """
+        return self
 
     def stops(self, history: Sequence[float]) -> int:
         """Return the point (from 1) at which this ``history`` stops; 0 if it does not.
@@ -172,6 +179,12 @@ class Patience(StopRule):
         if self.like == "keras" and point == 1:
             late[:] = False
         return np.asarray(stop | late)
+
+    def for_negatives(self) -> Patience:
+        """See `StopRule.for_negatives`."""
+        limits = {name: getattr(self, name) for name in ("baseline", "good", "diverged")}
+        negated: dict[str, Any] = {name: -value for name, value in limits.items() if value is not None}
+        return replace(self, **negated) if negated else self
 
     def _beats(self, errors: Floats, best: Floats | np.float64) -> Bools:
         if self.like == "keras":  # Keras compares in single precision
