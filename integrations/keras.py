@@ -11,14 +11,19 @@ running mean, which is in ``logs``.
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import keras
 
 from looptap.agent.agent import Agent
+from looptap.integrations.callers import argument_of, caller_of
+from looptap.integrations.training_estimate import EarlyStop
 from looptap.integrations.training_run import TrainingRun, harmless
 from looptap.streams.errors import ControlError
 
@@ -49,6 +54,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
         self.run = TrainingRun("keras", name, agent, options)
         self._noted: list[dict[str, Any]] = []
         self._epoch = self._step = 0
+        self._tested = False  # whether this epoch has had a validation
         self._parts_count = 1  # batches of an update
         self._batches_count: int | None = None  # so far, of this training and of those that it resumes
 
@@ -84,6 +90,27 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
             if batches and epochs:
                 ahead = self._batches_count + batches * (epochs - epoch)
                 self.run.expose(max_steps=ahead // self._parts_count)
+                if self.model.steps_per_execution == 1:
+                    self._expect(ahead // self._parts_count - self._step, batches, epoch, sys._getframe())
+
+    def _expect(self, steps: int, batches: int, epoch: int, frame: FrameType) -> None:
+        """Expose the estimate of the remaining time, from ``epoch`` on."""
+        often = None if argument_of(frame, "fit", "validation_data") is None else argument_of(
+            frame, "fit", "validation_freq"
+        )  # fmt: skip
+        callbacks = getattr(caller_of(frame, keras.callbacks.CallbackList), "callbacks", ())
+        early, stop = next((one for one in callbacks if isinstance(one, keras.callbacks.EarlyStopping)), None), None
+        if early is not None and not early.monitor.startswith("val_"):
+            often = 1  # a metric of the training has a value at each epoch
+        if not isinstance(often, int):
+            early = often = None
+        if early is not None and often is not None:
+            stop = EarlyStop(
+                early.monitor, early.patience, early.min_delta, _larger_is_better(early, self.model), "keras",
+                functools.partial(setattr, early, "patience"), baseline=early.baseline,
+                warm_up=max(0, early.start_from_epoch // often - epoch // often),
+            )  # fmt: skip
+        self.run.expect(steps, often and batches * often / self._parts_count, stop)
 
     @harmless
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -98,6 +125,8 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
         if updated:
             noted, self._noted = self._noted, []
             event = {"step": self._step, "epoch": self._epoch, "batch_idx": batch, **whole(noted), "logs": logs}
+            if self.run.estimate is not None:
+                self.run.estimate.trained()
             self.run.emit("step", event)
             self._stop()
 
@@ -105,12 +134,22 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Raise ``epoch`` with its metrics."""
         logs = dict(logs or {})
+        if self.run.estimate is not None and (self._tested or self.run.estimate.stops_early):
+            self.run.estimate.validated(logs)
+        self._tested = False
         self.run.emit("epoch", {"step": self._step, **logs, "epoch": epoch, "logs": logs})
         self._stop()
 
     @harmless
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count a batch of a validation, for the estimate of the remaining time."""
+        if self.run.estimate is not None:
+            self.run.estimate.validating()
+
+    @harmless
     def on_test_end(self, logs: Any = None) -> None:
         """Raise ``evaluation`` with the metrics."""
+        self._tested = True
         metrics = dict(logs or {})
         event = {"step": self._step, "epoch": self._epoch, **metrics, "metrics": metrics}
         self.run.emit("evaluation", event)
@@ -151,6 +190,15 @@ def whole(noted: list[dict[str, Any]]) -> dict[str, Any]:
     losses = tuple(one["loss"] for one in noted)
     loss = losses[0] if len(losses) == 1 else sum(losses) / len(losses)
     return {**noted[-1], "loss": loss, "losses": losses, "batches": tuple(one["batch"] for one in noted)}
+
+
+def _larger_is_better(early: Any, model: Any) -> bool:
+    """Return what Keras finds out at the end of the first epoch."""
+    if early.mode != "auto":
+        return bool(early.mode == "max")
+    name, metrics = early.monitor.removeprefix("val_"), list(model.metrics)
+    metrics += [part for one in metrics for part in getattr(one, "metrics", ())]
+    return any(one.name == name and getattr(one, "_direction", "") == "up" for one in metrics)
 
 
 class _NotedLoss:

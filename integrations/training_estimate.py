@@ -30,6 +30,10 @@ class EarlyStop(NamedTuple):
     good: float | None = None
     """A value at which the training stops at once."""
     diverged: float | None = None
+    baseline: float | None = None
+    """A value that an improvement has to beat, too."""
+    warm_up: int = 0
+    """Validations before the first that counts."""
 
 
 class TrainingEstimate:
@@ -44,6 +48,11 @@ class TrainingEstimate:
         self._checks: Iterator[Any] | None = None
         self._validated = -1
         next(self._updates)  # the time of the first update begins here
+
+    @property
+    def stops_early(self) -> bool:
+        """True if the framework stops the training by a metric."""
+        return self._stop is not None
 
     def trained(self) -> None:
         """Count an update, and give the trainer the patience that a client has set."""
@@ -84,6 +93,6 @@ def _progress_of(steps: int, every: int | None, stop: EarlyStop | None) -> Progr
 
     if every is None or stop is None:
         return Progress(max_steps=steps, validate_every=every)
-    limits: dict[str, Any] = {"good": stop.good, "diverged": stop.diverged}
+    limits: dict[str, Any] = {name: getattr(stop, name) for name in ("good", "diverged", "baseline", "warm_up")}
     rule = Patience(stop.patience, abs(stop.min_delta), like=stop.like, **limits)
     return Progress(max_steps=steps, validate_every=every, rule=rule, metric="max" if stop.larger else "loss")

@@ -81,6 +81,58 @@ assert (found[0].name, found[0].total) == ("step", 18.0), found
 """)
 
 
+def test_its_end_is_estimated():
+    run("""
+_, _, _, (steps, checks), _ = watched(
+    ("progress.steps, progress.stop_at.median", "step"), ("progress.report", "epoch"), epochs=4)
+assert [tuple(row) for row in steps] == [(n, 4) for n in range(1, 25)], steps
+assert [report["train_cost"] for report in checks] == [18, 12, 6, 0], checks
+assert [report["validation_cost"] for report in checks] == [18, 12, 6, 0], checks  # of 6 batches each
+assert checks[-1]["validation_speed"] > 0
+""")
+
+
+@pytest.mark.parametrize(
+    ("rule", "how"),
+    [
+        ("patience=2", ""),
+        ("patience=2, min_delta=0.5, start_from_epoch=3", ""),
+        ("patience=3, mode='max'", "validation_freq=2"),
+        ("monitor='val_r2', patience=3, baseline=2.0", ""),
+        ("monitor='loss', patience=2, min_delta=0.5", ""),
+    ],
+)
+def test_early_stopping_is_part_of_the_estimate_and_decides_as_keras_does(rule, how):
+    run(f"""
+def model():
+    made = keras_model()
+    made.compile(optimizer=keras.optimizers.Adam(0.5), loss="mse", metrics=[keras.metrics.R2Score(name="r2")])
+    return made
+early = dict({rule})
+bare, history, ended = keras_fit(
+    keras.callbacks.EarlyStopping(**early), model=model(), epochs=60, **dict({how}))
+agent, client = pair("early", groups=("step", "epoch"))
+checks = client.stream("progress.stop_at, progress.unless_better, progress.note", on="epoch")
+_, watched_history, same = keras_fit(
+    keras.callbacks.EarlyStopping(**early), KerasCallback(agent=agent), model=model(), epochs=60, **dict({how}))
+assert same == ended and watched_history == history
+assert len(history["loss"]) < 60
+count = len(history[early.get("monitor", "val_loss")])
+assert tuple(checks.values[-1][0]) == (count,) * 3, (count, checks.values)
+assert {{row[2] for row in checks.values}} == {{""}}, checks.values
+""")
+
+
+def test_clients_set_the_patience_of_its_early_stopping():
+    run("""
+early = keras.callbacks.EarlyStopping(patience=2, min_delta=1e6)
+agent, client = pair("patient", groups=("step", "epoch"))
+change = asked(lambda run: run.set("progress.patience", 5, timeout=0))
+_, history, _ = keras_fit(early, At(7, lambda: change(client)), KerasCallback(agent=agent), epochs=50)
+assert early.patience == 5 and len(history["loss"]) == 6
+""")
+
+
 ACCUMULATING = """
 def model():
     made = keras_model()
