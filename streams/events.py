@@ -34,8 +34,8 @@ CALLS = {
 class MissingObservable(QueryError, AttributeError):
     """A name that an event lacks; the message lists the names that it has."""
 
-    typo = False
-    """True if it is surely a misspelling of one of these, so that no later event can have it either."""
+    hopeless = False
+    """True if no later event can have it: a misspelling of one of these, or a name that the job does not know."""
 
 
 lazies: list[bool] = []
@@ -88,16 +88,16 @@ class FoundObservables(dict[str, Any]):
     (1, ['loss', 'one'])
     """
 
-    __slots__ = ("_found", "_names", "coming", "find")
+    __slots__ = ("_found", "_names", "coming", "find", "nowhere")
 
-    def __init__(
-        self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]
-    ) -> None:
+    def __init__(self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]) -> None:
         super().__init__(present)
         self.find, self._names = find, names
         self._found: dict[str, Any] = {}
         self.coming: set[str] = set()
-        """Names that are there from the next event on, since nothing had asked for them before."""
+        """Names that are not there yet: nothing had asked for them before, or they have no value so far."""
+        self.nowhere: set[str] = set()
+        """Names of which no code of the job in sight makes a variable."""
 
     def __missing__(self, name: str) -> Any:
         value = self[name] = self.peek(name)
@@ -204,8 +204,9 @@ class Event:
             raise MissingObservable(reading)
         if reading is not None:
             return reading
-        given = own.listed() if type(own) is FoundObservables else own
-        raise _missing(name, self._source.name, given, exposed, self._source.names)
+        if type(own) is not FoundObservables:
+            raise _missing(name, self._source.name, own, exposed, self._source.names)
+        raise _missing(name, self._source.name, own.listed(), exposed, self._source.names, name in own.nowhere)
 
     def __getitem__(self, name: str) -> Any:
         """Return the observable ``name``, such as ``e["train/loss"]``."""
@@ -220,7 +221,7 @@ class Event:
         return exposed[name] if name in exposed else self._source.machine.get(name)
 
     def __looptap_coming__(self) -> set[str]:
-        """Return the names that are there from the next event on."""
+        """Return the names that are not there yet, and are expected."""
         own = self.__dict__
         return own.coming if type(own) is FoundObservables else set()
 
@@ -329,8 +330,9 @@ def types_with(name: str, event: str, carried: Mapping[str, Collection[str]]) ->
 
 
 def _missing(
-    name: str, event: str, own: Iterable[str], exposed: Iterable[str], carried: Mapping[str, Collection[str]] = _NONE
-) -> MissingObservable:
+    name: str, event: str, own: Iterable[str], exposed: Iterable[str], carried: Mapping[str, Collection[str]] = _NONE,
+    nowhere: bool = False,
+) -> MissingObservable:  # fmt: skip
     names = sorted({*own, *exposed})
     tags = [tag for tag in names if tag.partition("/")[0] == name]
     hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
@@ -345,5 +347,5 @@ def _missing(
         f"{', '.join([*names, *BUILT_IN])}.{hint}"
     )
     if event and not others and name not in carried.get(event, ()):
-        error.typo = any(is_typo(name, there) for there in names)
+        error.hopeless = nowhere or any(is_typo(name, there) for there in names)
     return error

@@ -23,9 +23,14 @@ QUERIES = {
     "in_backward": ["loss, step"],
     "threads": ["number, loss"],
     "epochs": [
-        ("epoch, guess, batch_idx", "epoch"), ("test_loss", "evaluation"), MEAN, "data_seconds, event_dt", "los",
+        ("epoch, guess, batch_idx", "epoch"),
+        ("test_loss", "evaluation"),
+        MEAN,
+        "data_seconds, event_dt",
+        "los",
     ],
     "compiled": ["x.shape"],
+    "late_name": ["step, checked", "nowhere_at_all"],
     "freed": ["loss, x.shape, hidden.sum()", "lambda e: e.nothing"],
 }
 """What is asked of each script besides `ALWAYS`: at each step, or at another event."""
@@ -55,6 +60,7 @@ class Observed:
         found = json.loads(last)
         self.always = [stream["values"] for stream in found["streams"]][: len(ALWAYS)]
         self.values = [stream["values"] for stream in found["streams"]][len(ALWAYS) :]
+        self.failures = [(stream["errors"], stream["reason"]) for stream in found["streams"]][len(ALWAYS) :]
         self.losses, self.events, self.stderr = self.always[0], found["events"], done.stderr
 
     def printed(self, word="step"):
@@ -129,6 +135,21 @@ def test_a_name_that_is_gone_by_the_step_is_read_at_the_backward_pass():
     hidden, shapes = seen.values
     assert hidden == [float(loss) for loss, _ in seen.printed()][1:]
     assert len(shapes) == 5
+
+
+def test_a_query_waits_for_a_variable_that_has_no_value_yet():
+    seen = observed("late_name")
+    checked = float(seen.printed("checked")[0][0])
+    assert seen.values[0] == [[step, checked] for step in range(151, 301)]
+    assert seen.failures[0][0] == 0
+
+
+def test_a_query_for_a_name_that_no_code_of_the_job_has_ends_at_once():
+    seen = observed("late_name")
+    assert seen.values[1] == []
+    count, reason = seen.failures[1]
+    assert count == 1
+    assert "no observable 'nowhere_at_all'" in reason
 
 
 def test_threads_have_their_own_losses_and_names():

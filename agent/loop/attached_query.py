@@ -81,7 +81,7 @@ class AttachedQuery(BatchEvaluation):
                     if (self.awaits or self.observed or self.hooks is not None) and self._too_early(event):
                         return
                     self.started = now
-                    if self.pipeline.expects:
+                    if self.pipeline.expects or self.missing_names:
                         self.missing_names = missing_of(event, self.pipeline.expects)
                         self._notify()
                     if self.grouped:
@@ -304,4 +304,3 @@ class AttachedQuery(BatchEvaluation):
                 kept[name], size = snapshot(getattr(event, name), self.max_bytes)
                 total += size
         return kept, total
-

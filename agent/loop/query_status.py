@@ -25,6 +25,8 @@ from looptap.streams.text import last_line
 
 MAX_ERRORS_IN_A_ROW = 100
 """Errors in a row after which a query is detached."""
+EVENTS_BEFORE_WAITING = 3
+"""Events without a name after which its query is said to wait for it: at the second, many are there."""
 COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
 """Seconds that the first of several events may take longer: looptap's code is in no cache."""
 
@@ -199,8 +201,8 @@ class QueryStatus:
 
     def _too_early(self, event: Event) -> bool:
         """Return True before its first readings, and count the event as filtered."""
-        early = bool(self.awaits) and not self.awaits <= event.__looptap_names__()
-        early = early or not self.observed.isdisjoint(event.__looptap_coming__())
+        coming = self.observed & event.__looptap_coming__()
+        early = bool(coming) or (bool(self.awaits) and not self.awaits <= event.__looptap_names__())
         if self.hooks is not None and not early:
             try:
                 early = not self.hooks.ready(event)
@@ -208,6 +210,9 @@ class QueryStatus:
                 self.fail(str(error))
                 return True
         self._empty += early
+        if coming and self._empty == EVENTS_BEFORE_WAITING:
+            self.missing_names = f"it waits for {', '.join(sorted(coming))}, which has no value so far"
+            self._notify()
         return early
 
     def fail(self, reason: str) -> None:
@@ -223,7 +228,7 @@ class QueryStatus:
         """Report at once a window that will yield an error: its end may be far."""
         if not self.traceback:
             self.traceback = self.explained(self.pipeline.failure or "")
-        if isinstance(error, MissingObservable) and error.typo:
+        if isinstance(error, MissingObservable) and error.hopeless:
             self._failed(error)
         else:
             self._notify()
@@ -231,7 +236,7 @@ class QueryStatus:
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, SystemExit):
             self.fail(f"it raised SystemExit({error.code!r})")
-        elif isinstance(error, MissingObservable) and error.typo:
+        elif isinstance(error, MissingObservable) and error.hopeless:
             self.record_error(str(error))
             self.fail(str(error))
         elif isinstance(error, LooptapError):

@@ -22,7 +22,10 @@ def main(script, queries):
     sys.argv = [script]
     runpy.run_path(script, run_name="__main__")
     agent.close()
-    found = [{"values": [plain(value) for value in stream.values], "errors": stream.errors} for stream in streams]
+    found = [
+        {"values": [plain(value) for value in stream.values], "errors": stream.error_count, "reason": stream.reason}
+        for stream in streams
+    ]
     counts = {name: source.number for name, source in parts_of(agent).sources.types() if source.number}
     print(json.dumps({"streams": found, "events": counts}))
 

@@ -9,8 +9,9 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from dis import get_instructions
 from functools import cache, lru_cache
-from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from looptap.agent.loop.calls.frame_variables import names_in, variables_in
@@ -48,6 +49,24 @@ def listed(frame: FrameType | None) -> list[str]:
         if not name.startswith(("_", ".")) and name not in reserved() and any(True for _ in _values(one, (name,)))
     ]  # fmt: skip
     return list(dict.fromkeys(names))[:MAX_LISTED_NAMES_COUNT]
+
+
+def may_come(frame: FrameType | None, name: str) -> bool:
+    """Return True if a function in sight has a variable of this name, bound or not.
+
+    Functions that the user's modules in sight define count, too.
+    """
+    if name in reserved() or name.startswith("__"):
+        return False
+    if any(name in _assigned(one.f_code) for one in outward(frame)):
+        return True
+    for space in _globals(frame):
+        things = [thing for thing in [*space.values()] if issubclass(type(thing), FunctionType | type)]
+        things = [thing for thing in things if thing.__module__ == space.get("__name__")]
+        things += [part for thing in things if issubclass(type(thing), type) for part in vars(thing).values()]
+        if any(type(thing) is FunctionType and name in _assigned(thing.__code__) for thing in things):
+            return True
+    return False
 
 
 def bindings(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
@@ -114,6 +133,14 @@ def _folders() -> tuple[tuple[str, str], ...]:
 
 
 # ---------------------------------------------------------------- one frame
+
+
+@lru_cache(4096)
+def _assigned(code: CodeType) -> frozenset[str]:
+    """Return the names that a code and those in it have for variables."""
+    names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    names |= {one.argval for one in get_instructions(code) if one.opname in ("STORE_NAME", "STORE_GLOBAL")}
+    return frozenset(names.union(*(_assigned(one) for one in code.co_consts if isinstance(one, CodeType))))
 
 
 def _values(frame: FrameType, names: Iterable[str]) -> Iterator[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -12,6 +11,7 @@ from looptap.streams.events import FoundObservables
 
 MAX_WANTED_NAMES_COUNT = 64
 """Names that are read at backward passes."""
+_AT_SOME_EVENTS = frozenset({"loss", "losses", "x", "y", "inputs", "data_seconds", "guess"})
 WANTED_EVENTS = 1000
 """Events for which a name is read at backward passes, after a query has last asked for it."""
 
@@ -23,11 +23,12 @@ class NamesAtBackward:
     passes, from the first event on at which a query has asked for it.
     """
 
-    __slots__ = ("_wanted", "values")
+    __slots__ = ("_expected", "_wanted", "values")
 
     def __init__(self) -> None:
         self._wanted: dict[str, int] = {}  # by name for how many events it is still read
         self.values: dict[str, Any] = {}
+        self._expected: set[str] = set()
 
     def want(self, name: str) -> bool:
         """Read a name from now on; return False if it was read before, or cannot be."""
@@ -40,8 +41,15 @@ class NamesAtBackward:
     def read(self, frame: FrameType | None) -> None:
         """Read the wanted names in sight from ``frame``."""
         for name in [*self._wanted]:
-            with suppress(KeyError):
+            try:
                 self.values[name] = frames.find(frame, name)
+            except KeyError:
+                if name not in self._expected and frames.may_come(frame, name):
+                    self._expected.add(name)
+
+    def may_come(self, name: str) -> bool:
+        """Return True if the name is that of a variable at a backward pass, bound or not."""
+        return name in self._expected
 
     def forget(self) -> None:
         """Release the values of this event, and names that queries no longer read."""
@@ -51,6 +59,7 @@ class NamesAtBackward:
                 self._wanted[name] = left - 1
             else:
                 del self._wanted[name]
+                self._expected.discard(name)
 
     def __bool__(self) -> bool:
         return bool(self._wanted)
@@ -79,9 +88,12 @@ def found_names(
                 raise
         if at_backward.want(name):
             observables.coming.add(name)
-        elif name not in last:
-            return otherwise[name]
-        return last[name]
+        elif name not in last and name not in otherwise:
+            if at_backward.may_come(name) or frames.may_come(frame, name):
+                observables.coming.add(name)
+            elif name.isidentifier() and name not in special and name not in _AT_SOME_EVENTS:
+                observables.nowhere.add(name)
+        return last[name] if name in last else otherwise[name]
 
     def there(name: str) -> bool:
         try:
