@@ -92,15 +92,16 @@ def test_a_change_of_the_epochs_or_the_patience_is_seen_at_once():
     assert progress.remaining.median > before.median
 
 
-def test_a_validation_that_yields_nan_ends_the_forecast_and_says_so():
+def test_a_validation_that_yields_no_number_is_no_improvement_and_says_so():
     clock = Clock()
     progress = Progress(10, epochs=20, rule=Patience(3), clock=clock)
     trained(progress, clock, 4, error=lambda epoch: 0.5 - 0.01 * epoch)
     with pytest.warns(RuntimeWarning, match="nan"):
         progress.validated(math.nan)
     clock.now += 600.0
-    assert "no longer forecast" in progress.note
-    assert progress.stop_at[0] == 21  # one validation more than epochs
+    assert "no improvement" in progress.note
+    assert progress.unless_better == 2
+    assert progress.stop_at.low == 7
     with pytest.warns(RuntimeWarning, match="'best'"):
         progress.validated("best")
 

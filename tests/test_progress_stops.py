@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -88,6 +89,41 @@ def test_a_rule_that_must_fire_is_certain_whatever_the_forecast():
     assert followed([0.5], None).unless_better is None
 
 
+@pytest.mark.filterwarnings("ignore:The validation yielded")
+def test_a_run_whose_validations_are_numbers_no_more_is_expected_to_stop_for_it():
+    falling = [2.0, 1.5, 1.2, 1.1, 1.05, 1.04]
+    progress = followed([*falling, math.nan, math.inf, math.nan], Patience(8), metric="loss")
+    assert progress.unless_better == 5
+    assert progress.stop_at.median == progress.stop_at.low == 14
+    recovered = [*falling, math.nan, *(1.03 - 0.01 * k for k in range(8))]
+    progress = followed(recovered, Patience(8), metric="loss")
+    alike = followed([*falling, 1.035, *recovered[7:]], Patience(8), metric="loss")
+    assert progress.stop_at.median == pytest.approx(alike.stop_at.median, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("metric", "like", "factor", "shift"),
+    [("accuracy", "accuracy", 100, 0), ("loss", "loss", 1, -5), ("loss", "max", -1, 0)],
+)
+def test_per_cent_and_losses_below_zero_are_forecast_like_others(metric, like, factor, shift):
+    rng = np.random.default_rng(3)
+    values = 0.9 - 0.8 * np.exp(-np.arange(25) / 6) + 0.01 * rng.standard_normal(25)
+    if like == "loss":
+        values = 1.0 - values
+    usual = followed(values.tolist(), Patience(20), metric=like)
+    other = followed((factor * values + shift).tolist(), Patience(20), metric=metric)
+    assert other.stop_at == pytest.approx(usual.stop_at, rel=0.25)
+
+
+def test_a_first_validation_before_anything_is_learned_leaves_the_forecast_as_it_is():
+    rng = np.random.default_rng(4)
+    values = (0.8 + 0.7 * np.exp(-np.arange(30) / 6) + 0.02 * rng.standard_normal(30)).tolist()
+    usual = followed([1.8, *values], Patience(20), metric="loss")
+    other = followed([500.0, *values], Patience(20), metric="loss")
+    assert other.stop_at.median == pytest.approx(usual.stop_at.median, rel=0.35)
+    assert other.stop_at.high == pytest.approx(usual.stop_at.high, rel=0.35)
+
+
 def test_what_is_certain_follows_each_validation_though_forecasts_are_rarer():
     clock = Clock()
     progress = Progress(10, epochs=300, rule=Patience(3), metric="loss", clock=clock)
@@ -97,6 +133,27 @@ def test_what_is_certain_follows_each_validation_though_forecasts_are_rarer():
         certain.append(progress.unless_better)
     assert progress.estimator.forecasts < 3  # they would take too much of this time
     assert certain == [3, 3, 3, 2, 1, 3, 2]
+
+
+def test_no_stop_is_shown_before_the_rule_can_fire_though_forecasts_are_rarer():
+    clock = Clock()
+    progress = Progress(10, epochs=300, rule=Patience(4), metric="loss", clock=clock)
+    shown = []
+    for value in [0.9, 0.9, 0.9, 0.9, 0.5, 0.4, 0.3]:
+        trained(progress, clock, 1, seconds=1e-6, check=1e-6, error=lambda epoch, value=value: value)
+        progress.estimator.took = 1e6  # no further forecast
+        shown.append((progress.stop_at.low, progress.unless_better + progress.estimator.plan.done))
+    assert progress.estimator.forecasts <= 2
+    assert all(low >= earliest for low, earliest in shown)
+
+
+def test_the_second_forecast_does_not_wait_for_what_the_first_one_took_once():
+    clock = Clock()
+    progress = Progress(10, epochs=300, rule=Patience(4), metric="loss", clock=clock)
+    trained(progress, clock, 2, seconds=1e-6, check=1e-6, error=lambda epoch: 0.9 - 0.1 * epoch)
+    assert progress.estimator.forecasts == 2
+    trained(progress, clock, 2, seconds=1e-6, check=1e-6, error=lambda epoch: 0.7 - 0.1 * epoch)
+    assert progress.estimator.forecasts == 2
 
 
 def test_a_patience_that_the_rule_cannot_have_is_refused_and_never_reaches_the_loop():

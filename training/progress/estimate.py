@@ -196,8 +196,9 @@ class Estimator:
         """Forecast where the run stops."""
         begun, self._last = time.perf_counter(), self.plan.last
         self._stop = self.stopping.make(self._last)
+        taken = time.perf_counter() - begun if self.forecasts else 0.0  # the first one also imports and allocates
         self._stale, self.forecasts = False, self.forecasts + 1
-        self.made, self.took = self.ledger.elapsed(), time.perf_counter() - begun
+        self.made, self.took = self.ledger.elapsed(), taken
 
     def follow_speed(self) -> None:
         """Measure the speed's trend and noise again after a tenth more of training."""
@@ -217,7 +218,7 @@ class Estimator:
             return StopAt(place, place, place)
         if self._stop is None:
             return None
-        return self._stop.within(last, self.plan.done + 1 if self._stale else 0, self._last)
+        return self._stop.within(last, self.stopping.earliest(self.plan.done) if self._stale else 0, self._last)
 
     def estimate(self) -> Estimate | None:
         """Estimate what remains by the last forecast; None before the first batch.

@@ -211,7 +211,7 @@ class Progress(ProgressObservables):
         self._ignored()
         self._flush()
         if not math.isfinite(number):
-            self._say(f"The validation yielded {value!r:.60}, so early stopping is no longer forecast.")
+            self._say(f"The validation yielded {value!r:.60}: it counts as no improvement.")
         plan = self.estimator.plan
         plan.validation = self._validation = plan.checked_at_point() or self._validation
         self._length.update()

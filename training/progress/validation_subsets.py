@@ -172,7 +172,8 @@ class Inserting:
     def variance(self, value: float, spread: float, metric: Metric) -> float:
         """Return the variance of ``value``, measured on a subset without replacement."""
         if metric.kind in ("error", "accuracy"):
-            spread = value * (1 - value) / self.subset
+            whole = 1.0 if value <= 1 else 100.0  # a share, or per cent
+            spread = value * (whole - value) / self.subset
         return max(0.0, spread * (1 - self.subset / self._whole))
 
     def _agree(self) -> None:

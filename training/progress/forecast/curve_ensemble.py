@@ -48,6 +48,7 @@ _EVIDENCE_POWER = 0.7  # power of the evidence, since real curves match none of 
 _BAND_QUANTILES = (0.09, 0.91)  # of the draws, each fitted by itself on runs for development
 _SURPRISE_SHARE, _SURPRISE_FACTOR = 0.008, 0.12  # drops that are not known ahead, and the mean of their logarithms
 _MAX_RATES_SHARE = 0.5  # of the draws: that the learning rates matter is a hypothesis, whatever its evidence
+_RATES_OBSERVATIONS = 4.0  # validations after which it may have half of that; before the first, nothing speaks for it
 _MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
 
 
@@ -100,7 +101,7 @@ def forecast(
     few = merged(seen)
     models = [_Curves(last, known, lowest(few)) for known in _hypotheses(rates)]
     posteriors = [model.posterior(few, unit) for model in models]
-    count = _count_of_last([posterior.log_evidence for posterior in posteriors])
+    count = _count_of_last([posterior.log_evidence for posterior in posteriors], len(seen.x))
     return Stops(np.concatenate([
         _ends(model, posterior, few, unit, done, stops, drawn, rng)
         for model, posterior, drawn in zip(models, posteriors, (DRAW_COUNT - count, count), strict=False) if drawn
@@ -113,12 +114,13 @@ def _hypotheses(rates: Floats | None) -> tuple[Floats | None, ...]:
     return (None, rates) if change else (None,)
 
 
-def _count_of_last(logs: list[float]) -> int:
+def _count_of_last(logs: list[float], observed: int) -> int:
     """Return how many draws are of the second hypothesis, by log evidence; or 0."""
     if len(logs) < 2:
         return 0
     odds = math.exp(min(max(logs[1] - logs[0], -50.0), 50.0))
-    return round(DRAW_COUNT * min(_MAX_RATES_SHARE, odds / (1 + odds)))
+    most = _MAX_RATES_SHARE * observed / (observed + _RATES_OBSERVATIONS)
+    return round(DRAW_COUNT * min(most, odds / (1 + odds)))
 
 
 def _ends(

@@ -60,7 +60,8 @@ def lattice_of(values: Floats) -> Lattice:
     >>> lattice_of(np.array([0.31, 0.7071, 0.5, 0.618])).step
     0.0
     """
-    if len(values) < _MIN_VALUES or not np.isfinite(values).all():
+    values = values[np.isfinite(values)]
+    if len(values) < _MIN_VALUES:
         return Lattice(0.0, 0.0)
     gaps = np.diff(np.unique(values))
     size = float(np.abs(values).max())

@@ -18,7 +18,7 @@ from looptap.training.progress.forecast.earlier_runs import stops_of, weights_of
 from looptap.training.progress.forecast.future_noise import lattice_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.observations import Observations
-from looptap.training.progress.forecast.stopping_rules import Floats, Never, StopRule
+from looptap.training.progress.forecast.stopping_rules import Floats, Never, Paper, Patience, StopRule
 
 METHODS = ("ensemble", "former", "none")
 _MAX_KEPT_SHARE = 0.3  # of a new median, within which the one before is kept while it is in the new band
@@ -79,7 +79,6 @@ class StopForecast:
         self._shown: StopAt | None = None
         self._known = 0  # raw points when it was made
         self._leapt = False  # without a reason
-        self._broken = False  # a validation was not finite
 
     @property
     def values(self) -> list[float]:
@@ -89,12 +88,11 @@ class StopForecast:
     @property
     def nothing_to_guess(self) -> bool:
         """True if no rule stops the run, as far as can be known."""
-        return self.method == "none" or isinstance(self.rule, Never) or self._broken
+        return self.method == "none" or isinstance(self.rule, Never)
 
     def see(self, x: float, value: float, variance: float) -> None:
         """Record a validation's ``value`` at ``x`` raw points."""
         self.seen.append((x, value, variance))
-        self._broken |= not math.isfinite(value)
 
     def decide(self, rule: StopRule, last: int) -> bool:
         """Return whether ``rule`` stops the run at the last validation, and remember it.
@@ -108,14 +106,22 @@ class StopForecast:
             self.unless_better = self._unless_better(rule, compared, last)
         return stop
 
+    def earliest(self, done: int) -> int:
+        """Return the first raw point after ``done`` at which the rule may stop the run."""
+        by_patience = isinstance(self.rule, Paper) or (
+            isinstance(self.rule, Patience) and self.rule.good is None and self.rule.diverged is None
+        )
+        return max(done + 1, (self.unless_better or 0) if by_patience else 0)
+
     def make(self, last: int) -> StopAt:
         """Forecast the stop of a run with at most ``last`` raw points."""
         metric, rule = self.metric, self.metric.comparing(self.rule)
-        x, values, variances = np.array(self.seen, float).reshape(-1, 3).T
+        seen = np.array(self.seen, float).reshape(-1, 3)
+        raw = seen[seen[:, 0] == np.floor(seen[:, 0]), 1]
+        x, values, variances = seen[np.isfinite(seen[:, 1])].T  # a rule sees what is not a number, a curve does not
         self.unless_better = None
         if self.nothing_to_guess:
             return StopAt(float(last), float(last), float(last))
-        raw = values[x == np.floor(x)]
         compared = metric.compared(raw)
         history, lattice, published = compared.tolist(), lattice_of(compared), self.method == "former"
 
@@ -123,12 +129,15 @@ class StopForecast:
             futures = metric.back(errors, values)
             return rule.stops_after(history, futures if published else lattice.nearest(futures))
 
-        seen, rng = Observations(x, metric.errors(values), variances), np.random.default_rng(self._seed)
+        known, rng = Observations(x, metric.errors(values), variances), np.random.default_rng(self._seed)
         if published:  # and shown as it is
-            found = power_law.forecast(seen, len(raw), stops, last, rng=rng)
+            found = power_law.forecast(known, len(raw), stops, last, rng=rng)
             return StopAt(found.median, *found.band())
         self.unless_better = self._unless_better(rule, history, last)
-        found = curve_ensemble.forecast(seen, len(raw), stops, last, self.rates, scale=self._scale(), rng=rng)
+        found = curve_ensemble.forecast(known, len(raw), stops, last, self.rates, scale=self._scale(), rng=rng)
+        if lost := _lost(raw):
+            gone = rng.random(len(found.draws)) < (lost + 1) / (lost + 2)  # for good
+            found = replace(found, draws=np.where(gone, float(self.unless_better or last), found.draws))
         if self.earlier and (others := stops_of(self.earlier, rule, metric, last)):
             found = replace(found, weights=weights_of(others, found.draws))
         return self._calm(StopAt(found.median, *found.band()), compared)
@@ -160,7 +169,7 @@ class StopForecast:
 
     def _why(self, compared: Floats, known: int, certain: bool) -> str:
         done, rates = len(compared), self.rates
-        best = int(np.argmin(compared)) + 1 if done else 0
+        best = int(np.argmin(np.where(np.isnan(compared), np.inf, compared))) + 1 if done else 0
         if best > known:
             return f"validation {best} was the best so far"
         if rates is not None and known < min(done + 1, len(rates)):
@@ -183,5 +192,12 @@ class StopForecast:
         ahead = min(last - len(history), _MAX_CERTAIN_POINTS)
         if not history or ahead < 1:
             return None
-        found = int(rule.stops_after(history, np.full((1, ahead), max(history)))[0])
+        worst = max((value for value in history if math.isfinite(value)), default=math.nan)
+        found = int(rule.stops_after(history, np.full((1, ahead), worst))[0])
         return found or None
+
+
+def _lost(raw: Floats) -> int:
+    """Return how many validations, up to the last, have not yielded a number."""
+    finite = np.flatnonzero(np.isfinite(raw))
+    return len(raw) - (int(finite[-1]) + 1 if len(finite) else 0)
