@@ -180,6 +180,16 @@ def test_nothing_remains_once_the_rule_has_fired_and_what_remained_is_back_if_th
     assert progress.fraction < 0.99
 
 
+def test_a_first_step_of_unknown_duration_is_not_taken_for_infinitely_fast():
+    clock = Clock()
+    progress = Progress(clock=clock, budget=4000.0)
+    for _ in range(3):
+        clock.now += 2.0
+        progress.trained(4.0)
+        assert progress.fraction < 0.01
+    assert progress.remaining.median == pytest.approx(1994.0)
+
+
 def test_looks_make_no_forecast():
     clock = Clock()
     progress = Progress(10, epochs=100, rule=Patience(3), clock=clock)

@@ -142,7 +142,7 @@ class Ledger:
         """Count ``trained`` instances of earlier processes, whose speed is unknown."""
         self.counts[TRAIN] = trained
         self._samples.clear()
-        self._turn = None
+        self._turn, self._first = None, 0
         self._sample()
 
     def turned(self, stated: float, unsure: float) -> None:
@@ -180,14 +180,14 @@ class Ledger:
         trained, seconds = np.array(found, float).reshape(-1, 2).T
         return trained, seconds
 
-    def passed(self, since: float, now: float) -> float:
-        """Return the seconds from ``since`` to ``now``, with the step under way.
+    def most_ahead(self, seconds: float) -> float:
+        """Return how much of the time after `now` may count as work, for an estimate that lasts ``seconds``.
 
-        Of that, no more count than a step usually takes: a process that hangs does not come nearer to its end.
+        A step under way counts no longer than a step usually takes: a process that hangs does not come nearer to its
+        end.
         """
         steps = self._steps[self._phase] if self._phase != OTHER else ()
-        under_way = min(now - self.now, steps[len(steps) // 2]) if steps else 0.0
-        return self.now - since + max(0.0, under_way)
+        return seconds + steps[len(steps) // 2] if steps else 0.0
 
     def settle(self) -> None:
         """Book the time up to now."""

@@ -306,9 +306,9 @@ class Estimator:
         other, done = ledger.seconds[OTHER] / self.cycles, self.plan.done
         return [one + other * max(0.0, place - done - 1) for one, place in zip(work, stop, strict=True)]
 
-    def passed(self, since: float, now: float) -> float:
-        """Return the seconds of work from ``since`` to ``now``, by the ledger."""
-        return self.ledger.passed(since, now) if self.speed == "ledger" else 0.0
+    def most_ahead(self, seconds: float) -> float:
+        """Return the seconds of work that may pass in the next ``seconds`` without a count."""
+        return self.ledger.most_ahead(seconds) if self.speed == "ledger" else 0.0
 
     def _reaches(self, train: list[float]) -> list[float]:
         """Return how far ahead a trend of the speed goes: median, low and high end."""

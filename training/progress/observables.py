@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from looptap.streams.control import Control
@@ -19,6 +20,39 @@ from looptap.training.progress.speed_change import SpeedWatch
 from looptap.training.progress.validation_subsets import Inserting
 
 _FRACTION_HYSTERESIS = 0.02  # a longer run lowers the fraction by so much at most: then it waits
+_MAX_FRACTION = 0.999  # before the end
+
+
+@dataclass(slots=True)
+class Shown:
+    """All that a look reads, in one place: caches are cold after a training step.
+
+    It is replaced about once a second, and time passes in between.
+    """
+
+    until: float = -math.inf
+    """When it has expired, by the clock of the run."""
+    at: float = 0.0
+    """When the estimate was true; from then on up to ``most`` seconds of work pass."""
+    most: float = 0.0
+    remaining: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    done: float = 0.0
+    """The time so far, of the ``whole`` that is expected; with the paper's speed, work."""
+    whole: float = 1.0
+    fraction: float = 0.0
+    """The least that is shown."""
+    stop_at: StopAt | None = None
+    estimate: Estimate | None = None
+
+    def fraction_at(self, now: float) -> float:
+        """Return the share that is done at ``now``."""
+        passed = now - self.at
+        share = (self.done + (passed if passed < self.most else self.most)) / self.whole
+        if share > _MAX_FRACTION:
+            share = _MAX_FRACTION
+        return share if share > self.fraction else self.fraction
 
 
 class Setting(Control):
@@ -48,6 +82,7 @@ class ProgressObservables(Noted, LoopObserver):
     """Estimates where the run stops, and when."""
     metric: Metric
     """The kind of the validated metric."""
+    _clock: Callable[[], float]
 
     def __init__(self, ledger: Ledger, insert: Inserting | None) -> None:
         self.ledger = ledger
@@ -58,14 +93,14 @@ class ProgressObservables(Noted, LoopObserver):
         self.steps = 0
         """Batches that were trained."""
         self._before = 0.0  # seconds of earlier processes
-        self._spent = self._shown = self._peak = 0.0
+        self._spent = self._peak = 0.0
         self._over = False
-        self._until = -math.inf  # by the clock, until when the estimate holds
+        self._shown = Shown()
 
     def on_command(self) -> None:
         """Expect another speed after a client's command. Called by the exposing agent."""
         self._watch.commands += 1
-        self._until = -math.inf
+        self._shown.until = -math.inf
 
     def on_pause(self, seconds: float) -> None:
         """Leave a pause of ``seconds`` out of all speeds. Called by the exposing agent."""
@@ -95,50 +130,65 @@ class ProgressObservables(Noted, LoopObserver):
         It is at most a second old, and reads the last forecast of the stop. One is made after a validation, later if
         forecasts would otherwise take more than 0.1% of the time, and after a change of the epochs or the patience.
         """
-        found, passed = self._current()
-        return None if found is None else found.after(passed)
+        shown = self._latest()
+        return None if shown.estimate is None else shown.estimate.after(min(self._clock() - shown.at, shown.most))
 
-    def _current(self) -> tuple[Estimate | None, float]:
-        """Return the last estimate, and the seconds of work since."""
+    def _latest(self) -> Shown:
+        """Return what is shown, made again if it has expired."""
+        shown = self._shown
+        return shown if self._clock() < shown.until else self._refresh()
+
+    def _refresh(self) -> Shown:
+        """Estimate again by the last forecast, and show it."""
         raise NotImplementedError
 
     @property
     def remaining(self) -> Remaining:
         """Seconds until training ends, with an 80% band; NaN while unknown."""
-        return self._remaining_of(*self._current())
-
-    def _remaining_of(self, found: Estimate | None, passed: float = 0.0) -> Remaining:
-        if self._over:
-            return Remaining(0.0, 0.0, 0.0)
-        if found is None:
-            return Remaining(math.nan, math.nan, math.nan)
-        rest, low, high = found.remaining - passed, found.low - passed, found.high - passed
-        return Remaining(max(rest, 0.0), max(low, 0.0), max(high, 0.0))
+        shown, now = self._shown, self._clock()
+        if now >= shown.until:
+            shown = self._refresh()
+        passed = now - shown.at  # here, since each function called costs microseconds on cold caches
+        if passed > shown.most:
+            passed = shown.most
+        rest, low, high = shown.remaining - passed, shown.low - passed, shown.high - passed
+        if low < 0.0:
+            rest, low, high = max(rest, 0.0), 0.0, max(high, 0.0)
+        return tuple.__new__(Remaining, (rest, low, high))
 
     @property
     def fraction(self) -> float:
         """Fraction of the total time that has passed, 0 to 1; 1 only at the end."""
-        return self._fraction_of(self.remaining.median)
+        shown, now = self._shown, self._clock()
+        return (shown if now < shown.until else self._refresh()).fraction_at(now)
 
-    def _fraction_of(self, rest: float) -> float:
+    def _show(self, found: Estimate | None, now: float, until: float, most: float) -> None:
+        """Show an estimate that was true at ``now``; the shares never fall by much."""
+        before = self._shown.fraction_at(now)
+        stop_at = None if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
         if self._over:
-            return 1.0
-        if math.isnan(rest):
-            return self._shown
-        now = self._done_share(self.elapsed, rest)
-        if now > self._shown:
-            self._shown = now
-        elif now < self._peak - _FRACTION_HYSTERESIS:
-            self._shown = self._peak - _FRACTION_HYSTERESIS
-        self._peak = max(self._peak, self._shown)
-        return self._shown
+            self._shown = Shown(math.inf, now, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, stop_at, found)
+        elif found is None:
+            self._shown = Shown(until, now, fraction=before)
+        else:
+            done, rest = self._done_and_rest(found)
+            share = min(done / (done + rest), _MAX_FRACTION) if done + rest > 0 else 0.0
+            self._peak = max(self._peak, before)
+            if share < before:  # it waits, or falls a little
+                share = before if share >= self._peak - _FRACTION_HYSTERESIS else self._peak - _FRACTION_HYSTERESIS
+            self._peak = max(self._peak, share)
+            self._shown = Shown(
+                until, now, most, *found[:3], done, whole=(done + rest) or 1.0, fraction=share, stop_at=stop_at,
+                estimate=found,
+            )  # fmt: skip
+
+    def _done_and_rest(self, found: Estimate) -> tuple[float, float]:
+        """Return the time that has passed, and what remains."""
+        return self.elapsed, found.remaining
 
     def _restart_fraction(self) -> None:
         """Show the fraction as it is: a setting has changed."""
-        self._shown = self._peak = 0.0
-
-    def _done_share(self, done: float, rest: float) -> float:
-        return min(done / (done + rest), 0.999) if done + rest > 0 else 0.0
+        self._shown, self._peak = Shown(), 0.0
 
     @property
     def elapsed(self) -> float:
@@ -148,13 +198,12 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def stop_at(self) -> StopAt | None:
         """The validation after which training stops (median, low, high), or None."""
-        found, _ = self._current()
-        return None if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
+        return self._latest().stop_at
 
     @property
     def unless_better(self) -> int | None:
         """In how many validations the rule stops training if none improves, or None."""
-        found, _ = self._current()
+        found = self._latest().estimate
         return None if found is None else found.unless_better
 
     @property
@@ -165,34 +214,33 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def train_speed(self) -> float | None:
         """Instances trained per second; None before the first."""
-        found, _ = self._current()
+        found = self._latest().estimate
         return self.ledger.rate(TRAIN, 60.0) if found is None else found.train_speed
 
     @property
     def validation_speed(self) -> float | None:
         """Instances validated per second; None before the first."""
-        found, _ = self._current()
+        found = self._latest().estimate
         return None if found is None else found.validation_speed
 
     @property
     def train_cost(self) -> float | None:
         """Remaining training instances."""
-        found, _ = self._current()
+        found = self._latest().estimate
         return None if found is None else found.train_cost
 
     @property
     def validation_cost(self) -> float | None:
         """Remaining validation instances."""
-        found, _ = self._current()
+        found = self._latest().estimate
         return None if found is None else found.validation_cost
 
     @property
     def report(self) -> dict[str, Any]:
         """All observables as plain data for a bar; None if unknown."""
-        found = self.estimate()  # once: a query of a report costs little, too
-        rest = self._remaining_of(found)
+        found, rest = self._latest().estimate, self.remaining
         return {
-            "fraction": self._fraction_of(rest.median), "over": self._over, "elapsed": self.elapsed,
+            "fraction": self.fraction, "over": self._over, "elapsed": self.elapsed,
             "remaining": None if math.isnan(rest.median) else list(rest),
             "stop_at": found and [found.stop, found.stop_low, found.stop_high],
             "unless_better": found and found.unless_better, "reason": self.reason,

@@ -15,7 +15,7 @@ from looptap.training.progress.estimate import PRIOR_SPEED_RATIO, Estimate, Esti
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
 from looptap.training.progress.loader_size import EpochLength, Sizes, instances_of
-from looptap.training.progress.observables import ProgressObservables, Setting
+from looptap.training.progress.observables import ProgressObservables, Setting, Shown
 from looptap.training.progress.plan import TrainingPlan, nearest
 from looptap.training.progress.run_end import RunEnd
 from looptap.training.progress.step_counter import StepCounter
@@ -25,6 +25,7 @@ from looptap.training.saved_state import require_state
 ESTIMATE_SECONDS = 1.0
 """Seconds for which an estimate is reused."""
 _STEP_GROUP_SECONDS = 0.25  # seconds of training counted together, so that a step of a millisecond costs little
+_REFRESH_SECONDS = 0.4  # before an estimate expires: it is made again, so that a look seldom has to
 _RETRY_SECONDS = 0.05  # the same while there is no estimate
 _FORECAST_PACE_FACTOR = 1000  # times the duration of the last forecast, until the next
 
@@ -120,8 +121,7 @@ class Progress(ProgressObservables):
             earlier=arguments.earlier_from(history),
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
-        self._estimate: Estimate | None = None
-        self._booked = self._point_at = 0.0
+        self._point_at = 0.0
         self._ready = True
         if insert is not None:
             if not isinstance(insert, Inserting):
@@ -137,6 +137,7 @@ class Progress(ProgressObservables):
         self._ignored()
         self._from, self._resumed = self.steps - self._resumed, 0
         known = self._length.begin(loader, self._in_epoch)
+        self._shown.until = -math.inf
         if self._insert is not None:
             self.estimator.check_speed(self._insert.first_speed())
         self._phase(TRAIN)
@@ -177,6 +178,9 @@ class Progress(ProgressObservables):
             self._phase(TRAIN)
         self.steps += 1
         self._counter.add(instances, self.steps)
+        if not self.ledger.seconds[TRAIN]:  # how long the first step took is not known
+            self._flush()
+            self.ledger.resume(self.ledger.counts[TRAIN])
         if self._length.present and self._in_epoch >= self._length.present:
             self.epoch, self._from = self.epoch + 1, self.steps
         if self._insert is not None or self._clock() >= self._counter.due:
@@ -196,9 +200,11 @@ class Progress(ProgressObservables):
             self._inserted(self._insert)
         self._turned()
         if self._length.moved():
-            self._until = -math.inf
+            self._shown.until = -math.inf
         self._renew()
         self._update()
+        if self._shown.until - self.ledger.now < _REFRESH_SECONDS:
+            self._refresh()
 
     def _turned(self) -> None:
         """Expect another speed if a command or the loader has changed it."""
@@ -223,7 +229,7 @@ class Progress(ProgressObservables):
                 plan.ahead = []
         stop = self.estimator.stopping.decide(self.rule, plan.last)
         self._renew()
-        self._until = -math.inf
+        self._shown.until = -math.inf
         return stop
 
     def _ignored(self) -> None:
@@ -233,7 +239,7 @@ class Progress(ProgressObservables):
             self._say(arguments.ignored_rule(self.rule, stopping.fired))
             stopping.fired, stopping.method = 0, "none"
             self.estimator.changed()
-            self._until = -math.inf
+            self._shown.until = -math.inf
 
     def finished(self) -> None:
         """Record that training is over: `fraction` is 1 and nothing remains."""
@@ -261,17 +267,14 @@ class Progress(ProgressObservables):
         """Why the estimate has just moved by more than a tenth of the run, if it has."""
         return self.estimator.stopping.reason or ("the speed changed" if self.estimator.speed_changed else "")
 
-    def _done_share(self, done: float, rest: float) -> float:
-        """Return the share of the time; with the paper's speed that of the work."""
-        if self._estimate is not None and self.estimator.speed == "paper":
-            done, rest = (a + b / PRIOR_SPEED_RATIO for a, b in (self.ledger.counts, self._estimate[6:8]))
-        return super()._done_share(done, rest)
-
-    def _current(self) -> tuple[Estimate | None, float]:
-        now = self._clock()
-        if now >= self._until:
-            self._refresh()
-        return self._estimate, self.estimator.passed(self._booked, now)
+    def _done_and_rest(self, found: Estimate) -> tuple[float, float]:
+        """Return the time that has passed and what remains; with the paper's speed, work."""
+        if self.estimator.speed != "paper":
+            return super()._done_and_rest(found)
+        done, rest = (
+            a + b / PRIOR_SPEED_RATIO for a, b in (self.ledger.counts, (found.train_cost, found.validation_cost))
+        )
+        return done, rest
 
     # ------------------------------------------------------------ a resumed run
 
@@ -296,7 +299,7 @@ class Progress(ProgressObservables):
         self.estimator.load_state_dict(state)
         point = self._every_batches or self._length.later
         self._point_at = nearest(self._position() - (state["since"] / (point * self._counter.size) if point else 0.0))
-        self._until = -math.inf
+        self._shown.until = -math.inf
 
     # ------------------------------------------------------------ inside
 
@@ -361,18 +364,18 @@ class Progress(ProgressObservables):
                 estimator.stopping.method = "none"
                 estimator.renew()
                 self._say(f"The rule raised {type(error).__name__}: {error}; early stopping is no longer forecast.")
-            self._until = -math.inf
+            self._shown.until = -math.inf
         self._spent += time.perf_counter() - begun
 
-    def _refresh(self) -> None:
-        """Estimate again by the last forecast."""
-        begun = time.perf_counter()
-        left = self._plan()
+    def _refresh(self) -> Shown:
+        """Estimate again by the last forecast, and show it."""
+        begun, left = time.perf_counter(), self._plan()
         found = None if left is None else self.estimator.estimate()
-        self._booked = self.ledger.now
-        self._estimate = None if found is None or left is None else self._end.in_time(found, left, self.elapsed)
-        self._until = self._clock() + (_RETRY_SECONDS if self._estimate is None else ESTIMATE_SECONDS)
+        found = found and self._end.in_time(found, left or 0.0, self.elapsed)
+        until = self._clock() + (_RETRY_SECONDS if found is None else ESTIMATE_SECONDS)
+        self._show(found, self.ledger.now, until, self.estimator.most_ahead(ESTIMATE_SECONDS))
         self._spent += time.perf_counter() - begun
+        return self._shown
 
     def _update(self, now: bool = False) -> None:
         if self._on_update is None or not (now or self.ledger.now - self._updated >= self._every):
