@@ -181,7 +181,7 @@ class Ledger:
         return trained, seconds
 
     def most_ahead(self, seconds: float) -> float:
-        """Return how much of the time after `now` may count as work, for an estimate that lasts ``seconds``.
+        """Return how much of ``seconds`` after `now` may count as work.
 
         A step under way counts no longer than a step usually takes: a process that hangs does not come nearer to its
         end.

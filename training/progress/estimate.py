@@ -307,7 +307,7 @@ class Estimator:
         return [one + other * max(0.0, place - done - 1) for one, place in zip(work, stop, strict=True)]
 
     def most_ahead(self, seconds: float) -> float:
-        """Return the seconds of work that may pass in the next ``seconds`` without a count."""
+        """Return how much of the next ``seconds`` may be work without a count."""
         return self.ledger.most_ahead(seconds) if self.speed == "ledger" else 0.0
 
     def _reaches(self, train: list[float]) -> list[float]:

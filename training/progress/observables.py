@@ -24,7 +24,7 @@ _MAX_FRACTION = 0.999  # before the end
 
 
 @dataclass(slots=True)
-class Shown:
+class ShownEstimate:
     """All that a look reads, in one place: caches are cold after a training step.
 
     It is replaced about once a second, and time passes in between.
@@ -95,7 +95,7 @@ class ProgressObservables(Noted, LoopObserver):
         self._before = 0.0  # seconds of earlier processes
         self._spent = self._peak = 0.0
         self._over = False
-        self._shown = Shown()
+        self._shown = ShownEstimate()
 
     def on_command(self) -> None:
         """Expect another speed after a client's command. Called by the exposing agent."""
@@ -133,12 +133,12 @@ class ProgressObservables(Noted, LoopObserver):
         shown = self._latest()
         return None if shown.estimate is None else shown.estimate.after(min(self._clock() - shown.at, shown.most))
 
-    def _latest(self) -> Shown:
+    def _latest(self) -> ShownEstimate:
         """Return what is shown, made again if it has expired."""
         shown = self._shown
         return shown if self._clock() < shown.until else self._refresh()
 
-    def _refresh(self) -> Shown:
+    def _refresh(self) -> ShownEstimate:
         """Estimate again by the last forecast, and show it."""
         raise NotImplementedError
 
@@ -167,9 +167,9 @@ class ProgressObservables(Noted, LoopObserver):
         before = self._shown.fraction_at(now)
         stop_at = None if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
         if self._over:
-            self._shown = Shown(math.inf, now, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, stop_at, found)
+            self._shown = ShownEstimate(math.inf, now, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, stop_at, found)
         elif found is None:
-            self._shown = Shown(until, now, fraction=before)
+            self._shown = ShownEstimate(until, now, fraction=before)
         else:
             done, rest = self._done_and_rest(found)
             share = min(done / (done + rest), _MAX_FRACTION) if done + rest > 0 else 0.0
@@ -177,7 +177,7 @@ class ProgressObservables(Noted, LoopObserver):
             if share < before:  # it waits, or falls a little
                 share = before if share >= self._peak - _FRACTION_HYSTERESIS else self._peak - _FRACTION_HYSTERESIS
             self._peak = max(self._peak, share)
-            self._shown = Shown(
+            self._shown = ShownEstimate(
                 until, now, most, *found[:3], done, whole=(done + rest) or 1.0, fraction=share, stop_at=stop_at,
                 estimate=found,
             )  # fmt: skip
@@ -188,7 +188,7 @@ class ProgressObservables(Noted, LoopObserver):
 
     def _restart_fraction(self) -> None:
         """Show the fraction as it is: a setting has changed."""
-        self._shown, self._peak = Shown(), 0.0
+        self._shown, self._peak = ShownEstimate(), 0.0
 
     @property
     def elapsed(self) -> float:

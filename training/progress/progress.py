@@ -15,7 +15,7 @@ from looptap.training.progress.estimate import PRIOR_SPEED_RATIO, Estimate, Esti
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
 from looptap.training.progress.loader_size import EpochLength, Sizes, instances_of
-from looptap.training.progress.observables import ProgressObservables, Setting, Shown
+from looptap.training.progress.observables import ProgressObservables, Setting, ShownEstimate
 from looptap.training.progress.plan import TrainingPlan, nearest
 from looptap.training.progress.run_end import RunEnd
 from looptap.training.progress.step_counter import StepCounter
@@ -367,7 +367,7 @@ class Progress(ProgressObservables):
             self._shown.until = -math.inf
         self._spent += time.perf_counter() - begun
 
-    def _refresh(self) -> Shown:
+    def _refresh(self) -> ShownEstimate:
         """Estimate again by the last forecast, and show it."""
         begun, left = time.perf_counter(), self._plan()
         found = None if left is None else self.estimator.estimate()
