@@ -173,12 +173,12 @@ class Progress(ProgressObservables):
 
     def trained(self, instances: float) -> None:
         """Count a step on ``instances`` instances, in loops without `train`."""
-        if self.ledger.current == OTHER:
+        if begins := self.ledger.current == OTHER:
             self._ignored()
             self._phase(TRAIN)
         self.steps += 1
         self._counter.add(instances, self.steps)
-        if not self.ledger.seconds[TRAIN]:  # how long the first step took is not known
+        if begins and not self.ledger.seconds[TRAIN]:  # how long the first step took is not known
             self._flush()
             self.ledger.resume(self.ledger.counts[TRAIN])
         if self._length.present and self._in_epoch >= self._length.present:
