@@ -49,6 +49,18 @@ def clock(monkeypatch):
     return found
 
 
+@pytest.mark.parametrize("count", [600, 3000, 20_000])
+def test_all_that_waits_at_a_flush_is_sent_before_further_values_gather(wire, count):
+    wire.client(A)
+    wire.attach(A, code="step, loss")
+    wire.parts.sources.evaluator.max_pending = 512
+    wire.emit(*range(count), loss=0.5)
+    fresh = True
+    while wire.dispatcher.flush(0.0, fresh):  # as the reactor does, without a pause for more
+        fresh = False
+    assert [step for step, _ in wire.values(A)] == list(range(count))
+
+
 @pytest.mark.parametrize(("version", "form"), [((2, 0), m.ROWS), (m.COLUMNS_SINCE, m.COLUMNS), ((2, 99), m.COLUMNS)])
 def test_values_go_in_columns_to_clients_that_know_them(wire, version, form):
     wire.client(A, version=version)

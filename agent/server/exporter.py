@@ -210,9 +210,7 @@ class ValueExporter:
         most = max(MAX_IN_FLIGHT_BYTES, self._limits.in_flight_bytes // max(self.sessions.operators, 1))
         return lambda client: MAX_IN_FLIGHT_BYTES if client.viewer else most
 
-    def flush(
-        self, seconds: float = 0.0, fresh: bool = True, give_way: Callable[[], None] = lambda: None
-    ) -> bool:
+    def flush(self, seconds: float = 0.0, fresh: bool = True, give_way: Callable[[], None] = lambda: None) -> bool:
         """Send a frame to the next client, and for ``seconds`` to those after it.
 
         All clients with news have a turn, then again those with more than a frame; unless ``fresh``, only what is left
@@ -278,7 +276,7 @@ class ValueExporter:
 
         Returns whether anything was sent, and whether more may be left for lack of room.
         """
-        frames, looked, taken = [], [], []
+        frames, looked, taken, left = [], [], [], False
         room, size, before = TYPICAL_BATCH_VALUES, 0, self.sent_bytes
         while client.ready and room > 0 and size < LARGE_VALUE_BYTES:
             stream, _ = client.ready.popitem(last=False)
@@ -290,11 +288,13 @@ class ValueExporter:
                 if not self._send_status(stream):
                     break
                 room -= STATUS_VALUES
-            count = max(1, room, min(len(stream.source) // 4, MAX_BATCH_VALUES))
+            waiting = len(stream.source)
+            count = max(1, room, min(waiting // 4, MAX_BATCH_VALUES))
             batch = stream.next(count, count * BATCH_BYTES_PER_VALUE)
             if batch is not None:
                 frames.append(self._encoded.frame(stream, batch, alike=len(self._served[stream.sink]) > 1))
                 taken.append((stream, batch))
+                left = left or waiting > len(batch.numbers)
                 columns = isinstance(batch.values, ValueColumns)
                 room -= len(batch.numbers) // (COLUMN_VALUES if columns else 1) + MESSAGE_VALUES
                 size += len(frames[-1])
@@ -306,7 +306,7 @@ class ValueExporter:
                 self.mark(stream)
             elif stream.state != "live":
                 self.remove(stream)
-        return self.sent_bytes > before, self.leaving or room <= 0 or size >= LARGE_VALUE_BYTES // 2
+        return self.sent_bytes > before, self.leaving or left or room <= 0 or size >= LARGE_VALUE_BYTES // 2
 
     def _send_values(self, client: ClientSession, frames: list[bytes]) -> bool:
         """Send the values of some streams as one frame; return whether it was sent."""
