@@ -282,9 +282,10 @@ class QueryRegistry:
     def close_windows(self, now: float) -> None:
         """End the windows that no group ends, since the run ends. Loop thread."""
         self._sources.drain()  # the last events may still wait
-        for query in (query for _, source in self._sources.types() for query in source.queries):
-            if query.events and not (query.grouped or query.pipeline.mapped):
-                query.flush_partial(self._sources.open(query.on).number, now)
+        for _, source in self._sources.types():
+            for query in source.queries:
+                if query.events and not (query.grouped or query.pipeline.mapped):
+                    query.flush_partial(source.number, now)
         for query in self.chained:
             query.catch_up(later=False)
             if query.follows_groups or query.pipeline.mapped or not query.events:
@@ -378,10 +379,7 @@ class QueryRegistry:
 
 
 def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
-    """Return the pipeline's form for several ranks, whose values have to align.
-
-    Raises QueryError.
-    """
+    """Return the pipeline's form for ranks that have to align. Raises QueryError."""
     if attach.throttle or attach.when is not None:
         which = "throttle=" if attach.throttle else "when="
         raise QueryError(f"combine= needs the same events on all ranks, and {which} picks others on each.")
@@ -393,10 +391,7 @@ def _aligned(pipeline: Pipeline, attach: m.Attach) -> Pipeline:
 
 
 def grant_share(share: float | None) -> float | None:
-    """Return the share of the loop's time asked for: a positive number.
-
-    Raises QueryError.
-    """
+    """Return the share of the loop's time that is asked for. Raises QueryError."""
     if share is not None and not share > 0:
         raise QueryError(f"budget={share!r} must be a fraction of the loop's time above 0; math.inf lifts the limit.")
     return share

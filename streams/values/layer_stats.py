@@ -91,7 +91,7 @@ def _layers(model: Any, what: str) -> tuple[list[str], list[Any]]:
 
 
 def _few(tensors: list[Any]) -> list[float] | None:
-    """Return the Euclidean norms of a few tensors, unsorted; None if not all are usual."""
+    """Return Euclidean norms of a few tensors; None for an unusual dtype or device."""
     if not tensors:
         return []
     torch = sys.modules["torch"]
