@@ -217,7 +217,11 @@ def _compared(scalars: Scalars, known: set[str]) -> list[ScalarInfo]:
 
     Of the speeds there is that of the busiest type of events, after all others.
     """
-    found = [one for one in scalars if one.name not in known and not counts(one.name) and one.name != SPEED]
+    found = [
+        one
+        for one in scalars
+        if not (one.name in known or counts(one.name) or one.name == SPEED or isinstance(one.value, bool))
+    ]
     speeds = sorted((one for one in scalars if one.name == SPEED), key=lambda one: -one.last)
     return [*found[: _MAX_SCALARS - 1], *speeds[:1]]
 

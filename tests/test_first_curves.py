@@ -66,6 +66,13 @@ def test_the_loss_comes_first_then_accuracy_rate_norm_speed_and_the_rest():
         assert stream.history is not None
 
 
+def test_a_flag_is_no_curve():
+    agent, run = pair(history=True)
+    for _ in range(3):
+        agent.emit("evaluation", val_loss=0.5, guess=True)
+    assert [one.name for one in first_curves(run.scalars) if one.name != "events per second"] == ["val_loss"]
+
+
 def test_what_the_job_declares_is_not_drawn_twice_and_counting_alone_is_no_curve():
     agent, run = pair(history=True)
     agent.emit("batch", step=1, loss=0.5)

@@ -41,6 +41,10 @@ class KeptName(Protocol):
         """The type of its events."""
 
     @property
+    def value(self) -> object:
+        """The newest value; one that is True or False is a flag, and no curve."""
+
+    @property
     def points(self) -> int:
         """How many values are kept."""
 
@@ -75,7 +79,8 @@ def first_curves(scalars: Sequence[KeptName], declared: Iterable[DeclaredName] =
     [Curve(query='step, train_loss', on='batch', name='train_loss'), Curve(query='step, acc', on='batch', name='acc')]
     """
     words = {word for one in declared for word in (one.name, *re.findall(r"\w+", one.query))}
-    found = [one for one in scalars if not (one.name in words or counts(one.name) or one.name == SPEED)]
+    known = (one for one in scalars if not (one.name in words or counts(one.name) or one.name == SPEED))
+    found = [one for one in known if not isinstance(one.value, bool)]
     if not found:
         return []
     busiest = max(scalars, key=lambda one: one.points).on

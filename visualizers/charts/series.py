@@ -200,10 +200,10 @@ class Series:
         found = []
         if self.skipped:
             found.append(f"{about}{_count(self.skipped)} skipped: {self.complaint}")
+        last = (stream.traceback.strip().splitlines() or ["no traceback"])[-1]
         if stream.state == FAILED:
             found.append(f"{name} has failed: {stream.reason}")
-        if errors := stream.error_count:
-            last = (stream.traceback.strip().splitlines() or ["no traceback"])[-1]
+        if (errors := stream.error_count) and not (stream.state == FAILED and last[-80:] in stream.reason):
             found.append(f"{about}the query has failed {errors:,} time{'s' * (errors != 1)}: {last:.200}")
         if stream.dropped:
             gaps = len(stream.gaps)

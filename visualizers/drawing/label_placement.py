@@ -30,12 +30,14 @@ class Beside(NamedTuple):
     up: float
 
 
-def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], tall: float, box: Box) -> list[Beside]:
+def beside(
+    x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], tall: float, box: Box
+) -> list[Beside | None]:
     """Return the place of each text, in pixels with ``y`` upwards.
 
     ``box`` is left, bottom, right, top of what is seen. A text begins, ends or has its middle at its point, over or
-    under the whole line there, or is moved beside the point: where that is nearest, inside, and clear of the texts
-    before it.
+    under the whole line there, or is moved beside the point: where that is nearest and inside. The last text goes
+    first, and one without a place that is clear of those before it is left out (None).
 
     >>> rising = np.arange(100.0)
     >>> beside(rising, rising, [50], [40.0], 10.0, (0, 0, 100, 100))
@@ -50,10 +52,11 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
         steep = np.divide(y1 - y0, x1 - x0, out=np.zeros_like(x0), where=x1 > x0)
     steep[~np.isfinite(steep)] = 0.0  # a stroke that is steeper than numbers are
     gap, (left, bottom, right, top) = 0.4 * tall, box
-    found: list[Beside] = []
+    found: list[Beside | None] = []
     taken: list[Box] = []
-    for place, width in zip(places, wide, strict=True):
-        best, cost = Beside("left", 0.0, gap), np.inf
+    for place, width in zip(reversed(places), reversed(wide), strict=True):
+        best: Beside | None = None
+        cost = np.inf
         for align, share, moved in _ALIGNED:
             aside = 2 * gap * moved
             start = x[place] + share * width + aside
@@ -66,21 +69,23 @@ def beside(x: Floats, y: Floats, places: Sequence[int], wide: Sequence[float], t
             for up, more in ((above, 0.0), (below, gap)):
                 out = not (left <= start <= right - width and bottom <= y[place] + up <= top - tall)
                 foot = y[place] + up
-                meets = any(a < start + width and start < c and b < foot + tall and foot < d for a, b, c, d in taken)
-                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE_DISTANCE * out + 4 * tall * meets
+                if any(a < start + width and start < c and b < foot + tall and foot < d for a, b, c, d in taken):
+                    continue
+                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE_DISTANCE * out
                 if price < cost:
                     best, cost = Beside(align, aside, float(up)), price
                     spot = start, foot, start + width, foot + tall
         found.append(best)
         if cost < np.inf:
             taken.append(spot)
-    return found
+    return found[::-1]
 
 
-def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Numbers, Numbers, list[str]]:
+def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Numbers, Numbers, list[str], list[str]]:
     """Place the notes of a line in a plot of so many pixels that shows all of it.
 
-    Returns the points over which their lower edges are, in units of the axes, and the side of each, as in "top right".
+    Returns the points over which their lower edges are, in units of the axes, the side of each, as in "top right", and
+    its text; a note without room is left out.
     """
     places = [place for place, _ in line.notes]
     (across, back), (up, down) = _pixels(line.x, x.log, size[0]), _pixels(line.y, y.log, size[1])
@@ -90,9 +95,11 @@ def lifted(line: Line, x: Axis, y: Axis, size: tuple[float, float]) -> tuple[Num
         across, up, places, [_LETTER_WIDTH_PIXELS * len(text) for _, text in line.notes], _LETTER_HEIGHT_PIXELS, box
     )
     sides = {"left": "right", "right": "left", "center": "center"}
-    moved = np.array([(one.right, one.up) for one in found]).reshape(-1, 2)
+    put = [(place, text, one) for (place, text), one in zip(line.notes, found, strict=True) if one is not None]
+    places = [place for place, _, _ in put]
+    moved = np.array([(one.right, one.up) for _, _, one in put]).reshape(-1, 2)
     columns = back(across[places] + moved[:, 0]), down(up[places] + moved[:, 1])
-    return *columns, [f"top {sides[one.align]}" for one in found]
+    return *columns, [f"top {sides[one.align]}" for _, _, one in put], [text for _, text, _ in put]
 
 
 def _pixels(numbers: Numbers, log: bool, size: float) -> tuple[Floats, Callable[[Floats], Floats]]:

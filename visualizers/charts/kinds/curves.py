@@ -136,8 +136,9 @@ class ParallelChart(Chart):
         return ParallelRows(tuple(shown(row.get("run", place), 60) for place, row in enumerate(rows)), axes)
 
     def sketch(self, series: Series) -> Iterator[Mark]:
-        """Yield the axes with their ends, then the lines."""
+        """Yield the lines, then the axes with their ends, which are read on the lines."""
         for table in series.frames.shown[-1:]:
+            yield from _lines(table)
             for place, axis in enumerate(table.axes):
                 heights = [-_MARGIN_SHARE / 2, *(height for height, _ in axis.texts), 1.0 + _MARGIN_SHARE / 2]
                 notes = tuple(enumerate((text for _, text in axis.texts), 1))
@@ -145,7 +146,6 @@ class ParallelChart(Chart):
                     np.full(len(heights), float(place)), np.array(heights), color=_INK, opacity=_AXIS_OPACITY,
                     notes=notes,
                 )  # fmt: skip
-            yield from _lines(table)
 
     def axes(self) -> tuple[Axis, Axis, Axis | None]:
         """Return the axes: the names of the columns below, and shares of their ranges."""

@@ -79,8 +79,8 @@ class PlaneView:
         if picture.x.ticks:
             self.axes.set_xticks([place for place, _ in picture.x.ticks], [shown(name) for _, name in picture.x.ticks])
         if picture.y.ticks:
-            places = [place for place, _ in picture.y.ticks]
-            self.axes.set_yticks(places, [shown(name) for _, name in picture.y.ticks], **PLAIN)
+            named_at = [(place, shown(name)) for place, name in picture.y.ticks if name]  # none: no numbers either
+            self.axes.set_yticks([place for place, _ in named_at], [name for _, name in named_at], **PLAIN)
         wide = 0.25 + _LETTER_INCHES * max((len(name) for _, name in picture.y.ticks), default=0)
         self.rows = min(_MAX_RULE_ROWS, len(picture.rules))
         self.margins = (

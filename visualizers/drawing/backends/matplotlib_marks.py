@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import font_manager, rcParams
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
+from matplotlib.patheffects import withStroke
 
 from looptap.visualizers.data.colors import DARK, LIGHT, Theme, is_dark
 from looptap.visualizers.drawing.backends.quick_lines import QuickLine
@@ -106,9 +107,11 @@ class LineArtist:
         stands = beside(
             x, y, [place for _, place in shown], wide, 1.2 * SMALL_FONT_POINTS * points, self.axes.bbox.extents
         )
-        for (one, _), (align, right, up) in zip(shown, stands, strict=True):
-            one.xyann = (right / points, up / points)
-            one.set_ha(align)
+        for (one, _), stand in zip(shown, stands, strict=True):
+            one.set_visible(stand is not None)
+            if stand is not None:
+                one.xyann = (stand.right / points, stand.up / points)
+                one.set_ha(stand.align)
 
     def _note(self, mark: Line, x: Numbers, y: Numbers) -> None:
         known = np.isfinite(np.stack([x, y] if mark.z is None else [x, y, mark.z]))
@@ -135,8 +138,15 @@ class LineArtist:
             fontsize=SMALL_FONT_POINTS,
             color=theme_of(self.axes).ink,
             annotation_clip=True,
+            path_effects=[_rim(self.axes)],
             **PLAIN,
         )
+
+
+def _rim(axes: Any) -> Any:
+    """Return what keeps a text apart from the lines below it."""
+    ground = axes.get_facecolor()
+    return withStroke(linewidth=2.0, foreground=ground if to_rgba(ground)[3] else theme_of(axes).ground)
 
 
 class BandArtist:

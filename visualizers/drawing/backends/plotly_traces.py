@@ -183,9 +183,9 @@ def _marks(mark: Mark, panel: Panel, x: Axis, y: Axis, size: tuple[float, float]
             alone = not (known[1:] & known[:-1]).any()
             line = {"type": "scatter", "x": _values(across, x), "y": _values(up, y), "line": style,
                     "mode": "markers" if alone else "lines", "marker": {"color": mark.color, "size": 4}}  # fmt: skip
-            right, height, stands = lifted(mark, x, y, size)
+            right, height, stands, texts = lifted(mark, x, y, size)
             notes = {"type": "scatter", "x": _values(right, x), "y": _values(height, y),
-                     "mode": "text", "text": [escaped(text) for _, text in mark.notes], "showlegend": False,
+                     "mode": "text", "text": [escaped(text) for text in texts], "showlegend": False,
                      "textposition": stands, "hoverinfo": "skip"}  # fmt: skip
             area = []
             if mark.filled is not None:

@@ -62,7 +62,7 @@ class Tip {
       }
       const weight = plane.weight(mark), y = (weight ? store.smoothed(mark.y, weight) : store.column(mark.y))[i];
       const raw = weight ? ` (${short(store.column(mark.y)[i])})` : "";
-      found.push({ color, name: mark.name, text: short(y) + raw + where, ...at, y });
+      found.push({ color, name: mark.name, text: plane.y.ticks?.length ? "" : short(y) + raw + where, ...at, y });
     }
     if (found.length > TIP_LINES) {
       const at = uplot.posToVal(uplot.cursor.top, "y"), far = ({ y }) => (Number.isNaN(y) ? 0 : Math.abs(y - at));

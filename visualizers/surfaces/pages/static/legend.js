@@ -89,6 +89,7 @@ class Legend {
   count(plane) {
     const { store } = this.view, told = new Set();
     let written = 0;
+    if (plane.y.ticks?.length) return; // heights on axes with names are places, not values
     for (const mark of plane.panel.marks) {
       const node = this.names.get(mark.name);
       if (mark.m !== "line" || mark.filled !== null || !node || told.has(mark.name)) continue;

@@ -135,12 +135,13 @@ const written = (value) => {
 };
 
 // Where a text at a point begins, and its base line: over or under all of the line that is below or above it, or moved
-// beside the point, where that is nearest, inside, and clear of what is `taken`. The kernel does the same for its pictures.
+// beside the point, where that is nearest and inside; null where all places meet what is `taken`. The kernel does the
+// same for its pictures.
 const BESIDE = [[0, 0], [1, 0], [0.5, 0], [0, 1], [1, -1]];
 const beside = (xs, ys, sorted, index, wide, tall, at, taken) => {
   const px = at.X(xs[index]), py = at.Y(ys[index]), gap = 0.4 * tall, end = at.X(at.x1), begin = at.X(at.x0);
   const value = (pixel) => at.x0 + ((at.x1 - at.x0) * (pixel - begin)) / (end - begin);
-  let best = [px, py - gap], spot = null, cost = Infinity;
+  let best = null, spot = null, cost = Infinity;
   for (const [share, moved] of BESIDE) {
     const aside = 2 * gap * moved, from = px - share * wide + aside, to = from + wide;
     let high = moved ? Infinity : py, low = moved ? -Infinity : py, before = null;
@@ -161,8 +162,8 @@ const beside = (xs, ys, sorted, index, wide, tall, at, taken) => {
     for (const [foot, more] of [[above, 0], [below, gap]]) {
       const out = from < begin || to > end || foot - tall < at.top || foot > at.bottom;
       const meets = taken.some(([a, b, c, d]) => a < to && from < c && b < foot && foot - tall < d);
-      const price = Math.abs(foot - tall / 2 - py) + Math.abs(aside) + more + (out ? 1e6 : 0) + (meets ? 4 * tall : 0);
-      if (!(price < cost)) continue;
+      const price = Math.abs(foot - tall / 2 - py) + Math.abs(aside) + more + (out ? 1e6 : 0);
+      if (meets || !(price < cost)) continue;
       cost = price;
       spot = [from, foot - tall, to, foot];
       best = [from, foot - 0.2 * tall];
@@ -207,7 +208,8 @@ const PAINT = {
     }
     const taken = [];
     ctx.globalAlpha = 1; // notes are read on faint lines, too
-    for (const [index, text] of mark.notes) {
+    ctx.lineJoin = "round";
+    for (const [index, text] of [...mark.notes].reverse()) {
       const px = at.X(xs[index]), py = at.Y(ys[index]);
       if (mark.filled === null) {
         ctx.fillStyle = at.color;
@@ -215,10 +217,14 @@ const PAINT = {
         ctx.arc(px, py, 3 * at.ratio, 0, 7);
         ctx.fill();
       }
-      const [left, base] = beside(xs, ys, sorted, index, ctx.measureText(text).width, 12 * at.ratio, at, taken);
-      ctx.fillStyle = at.ink;
+      const place = beside(xs, ys, sorted, index, ctx.measureText(text).width, 12 * at.ratio, at, taken);
+      if (!place) continue;
       ctx.textAlign = "left";
-      ctx.fillText(text, left, base);
+      ctx.lineWidth = 3 * at.ratio;
+      ctx.strokeStyle = at.ground; // a rim keeps it apart from the line
+      ctx.strokeText(text, ...place);
+      ctx.fillStyle = at.ink;
+      ctx.fillText(text, ...place);
     }
   },
   band(ctx, store, mark, at) {

@@ -103,8 +103,9 @@ class Plane {
     });
     const roomy = (rows) => (rows?.length ? { size: Math.min(150, 22 + 6.2 * Math.max(...rows.map((row) => Math.min(20, row.length)))) } : {});
     const ticked = ({ ticks }) => {
-      const names = ticks?.map(([, name]) => name);
-      return names?.length ? { splits: () => ticks.map(([at]) => at), values: () => names.map(ended), ...roomy(names) } : {};
+      if (!ticks?.length) return {};
+      const named = ticks.filter(([, name]) => name), names = named.map(([, name]) => name); // none: no numbers either
+      return { splits: () => named.map(([at]) => at), values: () => names.map(ended), ...roomy(names) };
     };
     const named = ({ ticks }) => {
       const most = Math.max(3, Math.floor(width / 7 / (ticks?.length + 1)));
@@ -253,7 +254,7 @@ class Plane {
       const [across, reach, logx] = ends[this.over(mark)];
       const [Y, scale, log] = sides[mark.side ?? "left"] ?? sides.left;
       return {
-        X: across, Y, ratio, log, ink: this.ink, color: view.theme.of(mark.color), x0: reach.min, x1: reach.max,
+        X: across, Y, ratio, log, ink: this.ink, ground: view.theme.ground, color: view.theme.of(mark.color), x0: reach.min, x1: reach.max,
         y0: scale.min, width: bbox.width, top: bbox.top, bottom: bbox.top + bbox.height, logx,
       };
     };

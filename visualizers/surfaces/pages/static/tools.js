@@ -90,7 +90,7 @@ class Tools {
     this.hold.textContent = paused ? "Go on" : "Pause";
     this.hold.classList.toggle("on", paused);
     const plane = layout?.panels.some(({ kind }) => kind === "plane");
-    this.log.hidden = !plane;
+    this.log.hidden = !plane || layout.y.ticks?.length > 0; // heights with names are places
     this.menu.hidden = !layout;
     const kinds = layout?.kinds ?? [];
     this.kind.hidden = store.still || kinds.length < 2;
