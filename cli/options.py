@@ -18,7 +18,7 @@ RUN_HELP = (
     "The run: its name, its id, the beginning of either, a pattern such as 'digits-*', or the path of a connection "
     "file; elsewhere ssh://host/run, ssh://login/host/run or 'command:… looptap bridge run'. `looptap ls` lists them."
 )
-STORED_HELP = "The file of a stored run, or a directory of TensorBoard's."
+STORED_HELP = "A stored run: its file, its name or id (the newest of that name), or a directory of TensorBoard's."
 
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
@@ -193,7 +193,7 @@ def window_of(text: str | None) -> Window | None:
     """
     if text is None:
         return None
-    if re.fullmatch(r"\d+", text):
+    if re.fullmatch(r"0*[1-9]\d*", text):
         return as_window(int(text))
     if re.fullmatch(r"[\d.]+\s*(s|m|min|h|d)", text):
         return seconds(time_of(text))

@@ -11,21 +11,21 @@ from looptap.store.errors import StoreError
 from looptap.store.exchange.tensorboard_run import imported, is_event_file
 from looptap.store.layout import schema
 from looptap.store.layout.database import Database, connect
-from looptap.store.layout.run_path import kept
+from looptap.store.layout.run_path import kept, stored_path
 from looptap.store.run import StoredRun
 
 _MAGIC = b"SQLite format 3\0"
 
 
 def open(path: str | os.PathLike[str]) -> StoredRun:
-    """Open the file of a stored run, or a directory of TensorBoard event files.
+    """Open a stored run, or a directory of TensorBoard event files.
 
     Args:
-        path: The file of a run, the directory, or one event file.
+        path: The file of a run, its name or id (the newest of that name), the directory, or one event file.
 
     Raises StoreError if it is neither, is damaged, or was written by a newer looptap.
     """
-    place = Path(path).expanduser()
+    place = stored_path(path)
     if place.is_dir() or is_event_file(place):
         return StoredRun(Database(imported(place), place, trusted=True), place)
     _check_begin(place)

@@ -100,7 +100,10 @@ class StoredRun:
     def _former_config(self) -> RunConfig:
         host, directory, commit = (str(self.metadata.get(name, "")) for name in ("host", "directory", "commit"))
         names: tuple[str, ...] = ("python", "looptap", "torch", "numpy")
-        versions = {name: str(self.metadata[name]) for name in names if name in self.metadata}
+        found = {name: self.metadata[name] for name in names if name in self.metadata}
+        versions = {  # of Python, (3, 13)
+            name: ".".join(map(str, one)) if isinstance(one, list | tuple) else str(one) for name, one in found.items()
+        }
         return RunConfig(host=host, directory=directory, commit=commit, versions=versions)
 
     @property

@@ -347,6 +347,25 @@ def test_a_name_in_place_of_a_path_is_answered_by_the_file(tmp_path, monkeypatch
         looptap.open("digits")
 
 
+def test_a_name_or_an_id_opens_the_newest_run_that_is_stored_under_it(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path))
+    ids = ["digits-20260101-000000-aaaaaa", "digits-20260102-000000-bbbbbb", "digits-cnn-20260103-000000-cccccc"]
+    for age, id in enumerate(reversed(ids)):
+        path = tmp_path / f"{id}.looptap"
+        shutil.copy(file, path)
+        os.utime(path, (time.time() - 60 * age,) * 2)
+    assert looptap.open("digits").path.stem == ids[1]
+    assert looptap.open("digits-cnn").path.stem == ids[2]
+    assert looptap.open(ids[0]).path.stem == ids[0]
+
+
+def test_a_run_without_a_config_has_the_version_of_python_as_people_write_it(tmp_path):
+    writer = Writer(tmp_path / "plain.looptap", {"id": "plain-1", "name": "plain", "python": (3, 13)})
+    writer.append(writer.stream("loss"), batch(1, [0.5]))
+    assert writer.close(30)
+    assert looptap.open(writer.path).config.versions["python"] == "3.13"
+
+
 def test_a_file_that_is_locked_is_refused_and_not_read_as_one_that_nothing_changes(file, tmp_path, monkeypatch):
     monkeypatch.setattr("looptap.store.layout.database._BUSY_TIMEOUT_SECONDS", 0.01)
     path = Path(shutil.copy(file, tmp_path))

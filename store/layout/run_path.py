@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from pathlib import Path
@@ -45,6 +46,16 @@ def kept(pattern: str = "*", folder: Path | None = None) -> list[Path]:
     except OSError:
         return []
     return [one for _, one in sorted(found, reverse=True)]
+
+
+def stored_path(name: str | os.PathLike[str]) -> Path:
+    """Return the path ``name``, or the newest stored run of this name or id."""
+    path = Path(name).expanduser()
+    if path.exists() or len(path.parts) != 1:
+        return path
+    safe = glob.escape(re.sub(r"[^\w.@+-]", "_", str(name)))
+    day, time, tail = "[0-9]" * 8, "[0-9]" * 6, "[0-9a-f]" * 6
+    return next(iter(kept(safe) or kept(f"{safe}-{day}-{time}-{tail}")), path)
 
 
 def _changed(path: Path) -> float:

@@ -44,6 +44,7 @@ def main(
 
     \b
       looptap open
+      looptap open digits-cnn
       looptap open looptap-runs/digits-cnn-20260102-030405-1a2b.looptap
       looptap open tensorboard-logs/
 
