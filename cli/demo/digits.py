@@ -73,7 +73,7 @@ class Digits:
         self.mean = run.stream(MEAN, on="batch")
         self.norms = run.stream(NORMS, on="batch", every=20)
         self.worst = run.stream(WORST, on="batch", every=10)
-        self.left = run.stream(LEFT, on="batch", throttle=0.5)
+        self.left = run.stream(LEFT, on="batch", every=12)
         self.streams = [self.loss, self.mean, self.norms, self.worst, self.left]
 
     def watch(self, run: Run) -> None:
