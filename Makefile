@@ -68,6 +68,7 @@ docs: $(READY) ## the documentation site, into build/site
 	@$(VENV)/bin/python docs/commands.py
 	@$(VENV)/bin/python docs/reference.py
 	@$(VENV)/bin/python docs/figures.py
+	@rm -rf build/site # an interrupted build leaves pages whose pictures a later one would not copy
 	@$(VENV)/bin/sphinx-build -q -W --keep-going -c docs/site . build/site
 	@echo "looptap: open build/site/index.html"
 
