@@ -24,7 +24,7 @@ SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"looptap\.attach\('(.+?)'\)", r"looptap watch \1"),
     (r"\bbudget=math\.inf", "--budget inf"),
     (r"\branks=\[([\d, ]+)\]", lambda found: f"--ranks {found[1].replace(' ', '')}"),
-    (r"\b(on|of|when|window|every|before|after|budget|throttle|combine|ranks|timeout)=(?:'([^']*)'|([\w.:-]*\w))?",
+    (r"\b(on|of|when|window|every|before|after|budget|throttle|combine|ranks|schedule|timeout)=(?:'([^']*)'|([\w.:-]*\w))?",
      lambda found: _option(found)),
 )  # fmt: skip
 """Patterns of hints for Python, and their replacements for the shell."""
@@ -35,6 +35,8 @@ def in_shell(error: LooptapError) -> str:
 
     >>> in_shell(LooptapError("The loop pauses; run.resume() ends that."))
     'The loop pauses; looptap resume ends that.'
+    >>> in_shell(LooptapError("schedule='freeze' keeps the new value."))
+    '--schedule freeze keeps the new value.'
     >>> print(in_shell(QueryError("there is no 'error'.", "error", None, "'epoch' events have it: on='epoch'.")))
     there is no 'error'.
         error

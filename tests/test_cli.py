@@ -174,11 +174,11 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
         (["set", "small", "a", "1", "--id"], 2, "Option '--id' requires an argument. See: looptap set --help"),
         (["nonsense"], 2, "No such command 'nonsense'. See: looptap --help"),
         (["watch", "small", "loss", "--window", "soon"], 1, "a window is a number of events (100), a time (30s, 5m)"),
-        (["watch", "small", "loss", "--window", "0"], 1, "a window is None"),
+        (["watch", "small", "loss", "--window", "0"], 1, "'0': a window is a number of events (100)"),
         (["watch", "small", "loss", "--budget", "-1"], 1, "--budget -1.0 must be a fraction of the loop's time"),
         (["plot", "small", "loss", "--budget", "0"], 1, "--budget 0.0 must be a fraction of the loop's time"),
         (["top", "small", "loss", "--budget", "nan"], 1, "--budget nan must be a fraction of the loop's time"),
-        (["watch", "missing", "loss"], 1, "No run matches 'missing'; alive: small-"),
+        (["watch", "missing", "loss"], 1, "No run matches 'missing'. Alive: small-"),
         (["watch", "missing", "loss"], 1, "\nIf you have just started it, add --wait 1m: "),
         (["watch", "small", "foo(loss)"], 1, "unknown function 'foo'.\n    foo(loss)\n    ^\n"),
         (["watch", "small", "loss", "--every", "0"], 1, "--every 0 must be a whole number of events, 1 or more."),
@@ -400,7 +400,7 @@ def test_attach_waits_as_long_as_asked_without_following(start, command, run, ve
 def test_waiting_for_a_run_ends_at_ctrl_c_or_after_its_time(start, command, run):
     start("another")
     watching = command("watch", "never", "step", "--follow")
-    assert "No run matches 'never'; alive: " in watching.stderr.readline()
+    assert "No run matches 'never'. Alive: " in watching.stderr.readline()
     watching.send_signal(signal.SIGINT)
     assert (watching.communicate(timeout=WAIT), watching.returncode) == (("", ""), 0)
     code, out, err = run("watch", "never", "step", "--follow", "--timeout", "0.3")

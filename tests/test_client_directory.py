@@ -188,13 +188,13 @@ def test_several_runs_of_a_name_are_listed_by_id(start):
 
 def test_an_unknown_name_lists_the_runs(start):
     run = start("digits")
-    with pytest.raises(NoSuchRun, match=f"'mnist'; alive: {run.id}"):
+    with pytest.raises(NoSuchRun, match=f"'mnist'. Alive: {run.id}"):
         attach("mnist")
 
 
 def test_a_misspelt_name_is_answered_by_the_nearest(start):
     start("digits-cnn")
-    with pytest.raises(NoSuchRun, match=r"'digit-cnn'; alive: .*\. Did you mean 'digits-cnn'\?"):
+    with pytest.raises(NoSuchRun, match=r"'digit-cnn'. Did you mean 'digits-cnn'\? Alive: "):
         attach("digit-cnn")
 
 

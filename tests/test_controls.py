@@ -251,7 +251,7 @@ def test_setting_a_driven_rate_needs_a_choice_for_the_schedule(job):
         run.set("optimizer.lr", 0.5)
     agent.expose(scheduler=scheduler)
     assert run.controls["optimizer.lr"].driven == "LambdaLR"
-    with pytest.raises(ControlError, match="Say what is to become of the schedule"):
+    with pytest.raises(ControlError, match="schedule='scale' continues it"):
         run.set("optimizer.lr", 0.5)
     with pytest.raises(ControlError, match="schedule='keep'"):
         run.set("optimizer.lr", 0.5, schedule="keep")

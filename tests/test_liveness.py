@@ -89,7 +89,7 @@ def test_a_later_client_sees_a_loop_that_hangs_from_its_first_second(hang):
             for age in (idle, *ages.values(), *(one["idle"] for one in events.values())):
                 assert age > passed - 0.5  # a beat is 0.1 s here
         said = cli("ls")
-        assert "1 batch, the last" in said
+        assert "1 batch event, the last" in said
         assert "0 s ago" not in said
 
 

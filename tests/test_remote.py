@@ -211,7 +211,7 @@ def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
 @pytest.mark.parametrize(
     ("command", "kind", "said"),
     [
-        (f"{LOOPTAP} bridge nothing", NoSuchRun, "No run matches 'nothing'; alive: digits"),
+        (f"{LOOPTAP} bridge nothing", NoSuchRun, "No run matches 'nothing'. Alive: digits"),
         (f"{LOOPTAP} bridge ssh://inner/digits", NoSuchRun, "of the machine it is started on"),
         ("/no/such/program", NoAnswer, "'/no/such/program' cannot be started: No such file"),
         ("sh -c 'echo looptap: not found >&2; exit 127'", NoAnswer, "said: looptap: not found .*name it in full"),
@@ -424,7 +424,7 @@ def test_messages_of_ssh_or_the_far_side_are_passed_on(sshd, agent, tmp_path):
         attach("ssh://stranger/digits")
     with pytest.raises(NoAnswer, match=r"Host key verification failed|No .* host key is known"):
         attach("ssh://unheard-of/digits")
-    with pytest.raises(NoSuchRun, match="ssh://node/nothing: No run matches 'nothing'; alive: digits"):
+    with pytest.raises(NoSuchRun, match=r"ssh://node/nothing: No run matches 'nothing'\. Alive: digits"):
         attach("ssh://node/nothing")
     (tmp_path / "far" / "looptap").unlink()
     with pytest.raises(NoAnswer, match=r"exit code 127.*looptap.*not found.*name it in full"):

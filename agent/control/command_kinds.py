@@ -355,8 +355,8 @@ def _check_schedule(control: BoundControl, schedule: str) -> None:
         raise ControlError(f"{control.name}: schedule={schedule!r:.80}, but {drives}.")
     if control.schedules and not schedule:
         raise ControlError(
-            f"{control.name} is driven by {control.schedules}. Say what is to become of the schedule: {SCALE!r}, it "
-            f"continues from the new value, scaled by the same factor to its end; {FREEZE!r}, the new value stays."
+            f"{control.name} is driven by {control.schedules}. Say what becomes of the schedule: schedule={SCALE!r} "
+            f"continues it from the new value; schedule={FREEZE!r} keeps the new value."
         )
 
 

@@ -74,10 +74,15 @@ class Outcome:
         result = f": {self.result!r:.80}" if self.result is not None else ""
         if self.what in ("pause", "resume") and isinstance(self.result, float):
             result = f": {self.result:.1f} s"
+        if self.what == "profile" and isinstance(self.result, str):  # it begins with the name of the file
+            what, result = self.what, f" written to {self.result}"
         where = f", at {self.event} {self.number:,}" if self.event else ""
         note = f": {self.note:.200}" if isinstance(self.note, str) and self.note else ""
         warning = f"; {self.warning:.200}" if self.warning else ""
         return f"{what}{change}{result}{where}{f', on {numbered(self.ranks)}' if self.ranks else ''}{note}{warning}"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # what a notebook shows of it
+        printer.text(str(self))
 
     @classmethod
     def of(cls, record: CommandRecord) -> Outcome:

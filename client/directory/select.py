@@ -128,7 +128,9 @@ def _nothing(
     kept_runs = _kept(name or "")
     if living:
         near = nearest(name or "", {run.name for run in living})
-        return NoSuchRun(f"{what}; alive: {_names(living)}.{' ' * bool(near)}{near} Looked in {place}.{kept_runs}")
+        if near:
+            return NoSuchRun(f"{what}. {near} Alive: {_names(living)}.{kept_runs}")
+        return NoSuchRun(f"{what}. Alive: {_names(living)}. Looked in {place}.{kept_runs}")
     if kept_runs:
         return NoSuchRun(f"{what}. Looked in {place}.{kept_runs}")
     return NoSuchRun(

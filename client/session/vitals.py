@@ -133,12 +133,12 @@ def moving(events: Mapping[str, int], ages: Mapping[str, float], idle: float) ->
     """Describe the number of events of each type, and the age of the last of each.
 
     >>> moving({"batch": 1200, "epoch": 3}, {"batch": 24.0, "epoch": 120.0}, 24.0)
-    '1,200 batch, the last 24 s ago; 3 epoch, the last 2 min ago'
+    '1,200 batch events, the last 24 s ago; 3 epoch events, the last 2 min ago'
     >>> moving({}, {}, 24.0)
     'no event in the 24 s since it started'
     """
     seen = [
-        f"{count:,} {name[:40]}, the last {duration(ages.get(name, idle))} ago"
+        f"{count:,} {name[:40]} event{'s' * (count != 1)}, the last {duration(ages.get(name, idle))} ago"
         for name, count in list(events.items())[:8]
         if count
     ]
