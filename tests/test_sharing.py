@@ -31,6 +31,7 @@ from looptap.protocol.files.connection import read
 from looptap.protocol.roles import ALLOWED
 from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import QueryError
+from looptap.streams.stream.attention import PROMPT_SECONDS
 from looptap.testing import pair, parts_of
 
 
@@ -626,7 +627,7 @@ def test_a_viewer_hastens_no_values_and_leaves_nothing_behind(job, dial):
         viewer.recv()
         viewer.send(encode(m.Read(1, 1, "loss", latency="low")))
         answer(viewer, 1)
-        assert parts_of(agent).dispatcher.linger() == 0.02
+        assert parts_of(agent).dispatcher.linger() == PROMPT_SECONDS
         assert run.shares[-1].who == ["[2Jviewer"]
         viewer.send(encode(m.Leave()))
         soon(lambda: len(parts_of(agent).dispatcher.clients) == 1)
