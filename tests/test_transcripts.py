@@ -8,6 +8,7 @@ import math
 import random
 import threading
 import time
+from array import array
 from pathlib import Path
 from typing import Any, get_args
 
@@ -147,7 +148,11 @@ def test_this_agent_answers_recorded_clients_as_recorded(version, record):
         else:
             parts_of(agent).connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
             parts_of(agent).connection.wake()
-        assert sorted(gist(said), key=str) == sorted(gist(answers), key=str), rest
+        expected = gist(answers)
+        if rest == "close":  # since then the window that the end of the run cuts off is sent, as a part
+            expected[expected.index(("over", 5, "ended", 2))] = ("over", 5, "ended", 3)
+            expected.append(("values", 5, 3, array("q", [8]).tobytes(), b"\x01", [7]))
+        assert sorted(gist(said), key=str) == sorted(expected, key=str), rest
     assert parts_of(agent).dispatcher.statistics.refused_messages == 0
 
 

@@ -102,13 +102,19 @@ def test_columns_come_back_from_the_wire_without_rows(items):
     [
         [], [()], [(), ()], [None], [1, 2.0], [1, True], [(1, 2), (1, 2.0)], [(1, 2), (1,)], [(1, 2), [1, 2]], [[1]],
         [2**63], [-(2**63) - 1], [b"x"], [np.float64(1)], ["x" * (MAX_TEXT_CHARACTERS + 1)] * 9, list("abcdefgh"),
-        [(1,) * (MAX_COLUMNS + 1)] * 2, [1j], [{"a": 1}], [row_type(("a",))((1,))],
+        [(1,) * (MAX_COLUMNS + 1)] * 2, [1j], [{"a": 1}],
     ],
     ids=lambda items: f"{items!r:.40}",
 )  # fmt: skip
 def test_what_columns_would_change_or_not_shorten_stays_a_list(items):
     assert as_columns(items) is None
     assert same(list(unpack_values(*pack_values(items))), items) or type(items[0]) in (np.float64,)
+
+
+def test_a_single_row_stays_a_list():
+    items = [row_type(("a",))((1,))]  # of a type that other tests may have pushed out of those that are kept
+    assert as_columns(items) is None
+    assert same(list(unpack_values(*pack_values(items))), items)
 
 
 def test_rows_have_their_names_where_they_are_read_and_slices_keep_them():
