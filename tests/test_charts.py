@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import math
 import re
 import sys
@@ -924,3 +925,11 @@ def test_an_invalid_png_is_a_badge():
 
     picture = drawn([Image(b"no png", 4, 4)])
     assert "1 value skipped: this is no PNG" in picture.marks[0].lines[0]
+
+
+def test_a_picture_as_svg_knows_all_that_painters_ask_of_a_canvas():
+    static = importlib.resources.files("looptap.visualizers.surfaces.pages") / "static"
+    svg, *painters = (static.joinpath(name).read_text() for name in ("svg.js", "paint.js", "panels.js"))
+    asked = {call for painter in painters for call in re.findall(r"\bctx\.(\w+)\(", painter)}
+    assert "strokeText" in asked
+    assert asked <= set(re.findall(r"^  (\w+)\(", svg, re.MULTILINE))

@@ -71,9 +71,16 @@ class SvgContext {
     return this.ruler.measureText(text);
   }
   fillText(text, x, y) {
-    const { font, textAlign, textBaseline, fillStyle } = this.state, size = parseFloat(font);
+    this.addText(text, x, y, `fill="${this.state.fillStyle}"`);
+  }
+  strokeText(text, x, y) {
+    const { strokeStyle, lineWidth, lineJoin } = this.state;
+    this.addText(text, x, y, `fill="none" stroke="${strokeStyle}" stroke-width="${lineWidth}" stroke-linejoin="${lineJoin}" aria-hidden="true"`);
+  }
+  addText(text, x, y, paint) {
+    const { font, textAlign, textBaseline } = this.state, size = parseFloat(font);
     const anchor = { center: "middle", right: "end", end: "end" }[textAlign] ?? "start", down = { middle: 0.35, top: 0.8 }[textBaseline] ?? 0;
-    this.add("text", `x="${fixed(x)}" y="${fixed(y + down * size)}" fill="${fillStyle}" text-anchor="${anchor}" font-family="system-ui, sans-serif" font-size="${size}"${this.turned ?? ""}`, escaped(text));
+    this.add("text", `x="${fixed(x)}" y="${fixed(y + down * size)}" ${paint} text-anchor="${anchor}" font-family="system-ui, sans-serif" font-size="${size}"${this.turned ?? ""}`, escaped(text));
   }
   drawImage(canvas, x, y, width, height) {
     const at = `x="${fixed(x)}" y="${fixed(y)}" width="${fixed(width)}" height="${fixed(height)}"`;
