@@ -74,9 +74,7 @@ class LifeCycle:
             if (place := connection.locate()) is not None:
                 older = take_place(self, place)
                 if older is not None and older.replaced():
-                    log.warning(
-                        "looptap: this agent replaces an older one of the same name, %r.", self._parts.name
-                    )
+                    log.warning("looptap: this agent replaces an older one of the same name, %r.", self._parts.name)
             connection.open(self._parts.dispatcher, _weakly(self, LifeCycle._failed))
             atexit.register(self._at_exit)
             os.register_at_fork(after_in_child=_weakly(self, LifeCycle._forked))

@@ -61,6 +61,32 @@ def test_all_that_waits_at_a_flush_is_sent_before_further_values_gather(wire, co
     assert [step for step, _ in wire.values(A)] == list(range(count))
 
 
+def test_an_event_that_comes_during_a_flush_gathers_for_the_next_one(wire):
+    wire.client(A)
+    wire.attach(A, code="step, loss")
+    evaluator, meanwhile = wire.parts.sources.evaluator, [20, 21]
+    evaluator.max_pending = 512
+    wire.emit(*range(20), loss=0.5)
+    evaluator.catch_up(lambda: [wire.emit(meanwhile.pop(0), loss=0.5) for _ in meanwhile[:1]])
+    assert not meanwhile
+    assert evaluator.pending() == 2
+    wire.deliver()
+    assert [step for step, _ in wire.values(A)] == list(range(22))
+
+
+def test_columns_of_many_streams_share_a_frame(wire):
+    wire.client(A)
+    for number, code in enumerate(("step, loss", "loss", "step"), 1):
+        wire.attach(A, number, code=code)
+    wire.emit(0, loss=0.5)
+    wire.deliver()
+    wire.frames.clear()
+    wire.parts.sources.evaluator.max_pending = 512
+    wire.emit(*range(1, 500), loss=0.5)
+    assert not wire.dispatcher.flush(0.0, True)
+    assert wire.counts() == [[499] * 3]
+
+
 @pytest.mark.parametrize(("version", "form"), [((2, 0), m.ROWS), (m.COLUMNS_SINCE, m.COLUMNS), ((2, 99), m.COLUMNS)])
 def test_values_go_in_columns_to_clients_that_know_them(wire, version, form):
     wire.client(A, version=version)

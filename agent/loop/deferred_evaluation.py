@@ -13,7 +13,7 @@ evaluation does the rest of the piece. Assumes that events are appended under th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -169,38 +169,49 @@ class DeferredEvaluator:
             pass
 
     def catch_up(self, give_way: Callable[[], None]) -> None:
-        """Evaluate what waits; the training thread takes a part of a flood. I/O thread.
+        """Evaluate what waits now. I/O thread.
 
+        The training thread takes a part of a flood. Events that come meanwhile gather for the next time: a piece of
+        one costs as much as one of thirty.
         ``give_way`` is called between two queries and between events, unless a thread waits for the piece.
         """
-        for _ in range(BATCHES_PER_TURN):
-            if not self.evaluate(give_way=give_way):
-                return
+        turns = BATCHES_PER_TURN
+        if self.piece is not None:
+            self.evaluate(give_way=give_way)
+        for plan in self.plans:
+            left = len(plan.rows) // plan.width
+            while left > 0 and turns > 0 and (done := self.evaluate(give_way=give_way, only=plan)):
+                left, turns = left - done, turns - 1
 
-    def evaluate(self, blocking: bool = True, give_way: Callable[[], None] = lambda: None) -> bool:
-        """Evaluate one batch; False if another thread does, or nothing waits."""
+    def evaluate(
+        self, blocking: bool = True, give_way: Callable[[], None] = lambda: None, only: Evaluable | None = None
+    ) -> int:
+        """Evaluate one batch; return its number of events.
+
+        They are those of ``only``, or of the first plan that has some; 0 if another thread evaluates, or nothing waits.
+        """
         turn, lock = self.turn, self.turn.lock
         me = threading.get_ident()
         if turn.thread == me or not self.waits():
-            return False
+            return 0
         try:  # Ctrl-C may come as soon as the lock is taken, before anything is noted
             if not lock.acquire(False):
                 if not blocking or turn.overdue:
-                    return False
+                    return 0
                 turn.wanted = True
                 if not lock.acquire(timeout=LOCK_TIMEOUT_SECONDS):
                     turn.overdue = True  # its owner clears this when the piece has ended
-                    return False
+                    return 0
             turn.thread = me
             turn.overdue = turn.wanted = False
             if self.piece is None:
-                self._take_piece()
+                self._take_piece(self.plans if only is None else (only,))
             if self.piece is None:
-                return False
+                return 0
             plan, rows = self.piece
             plan.evaluate(rows, lambda: None if turn.wanted else give_way())
             self.piece = None
-            return True
+            return len(rows) // plan.width
         except KeyboardInterrupt:
             self.queues.wake()
             raise
@@ -216,13 +227,13 @@ class DeferredEvaluator:
             except RuntimeError:  # another thread has it
                 pass
 
-    def _take_piece(self) -> None:
-        """Move the first events of a plan to `piece`.
+    def _take_piece(self, plans: Sequence[Evaluable]) -> None:
+        """Move the first events of one of the plans to `piece`.
 
         The limit is lowered first: an event that comes too late for this look finds it at 0 and asks for another one.
         Between the two halves of the move is no call, so no interrupt and no other thread's event.
         """
-        for plan in self.plans:
+        for plan in plans:
             rows = plan.rows
             if rows:
                 plan.limit = 0

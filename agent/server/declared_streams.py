@@ -268,9 +268,7 @@ class DeclaredStreams:
         if sees is None:
             return [stream.describe() for stream in self.seen(None)]
         found = [stream.describe() for stream in self.seen(sees)]
-        return [
-            msgspec.structs.replace(one, exported=True, shares=(), reason=public_line(one.reason)) for one in found
-        ]
+        return [msgspec.structs.replace(one, exported=True, shares=(), reason=public_line(one.reason)) for one in found]
 
     def tidy(self) -> Sequence[DeclaredStream]:
         """Remove and return streams that failed, are unused, or gave up their name."""

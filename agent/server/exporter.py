@@ -33,8 +33,9 @@ from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.attention import PROMPT_SECONDS
 
 TYPICAL_BATCH_VALUES, MAX_BATCH_VALUES, BATCH_BYTES_PER_VALUE = 512, 16_384, 512
-"""Values of one message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands wait, a loop
-of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of them."""
+"""Values of one stream in a message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands
+wait, a loop of Python alone keeps the GIL from this thread for 5 ms at a time: then a message holds a quarter of
+them."""
 
 STATUS_VALUES, MESSAGE_VALUES, COLUMN_VALUES = 32, 16, 16
 """Values that take as long to pack as the status of one stream, and as what is around the values of one stream; and
@@ -289,7 +290,7 @@ class ValueExporter:
                     break
                 room -= STATUS_VALUES
             waiting = len(stream.source)
-            count = max(1, room, min(waiting // 4, MAX_BATCH_VALUES))
+            count = max(TYPICAL_BATCH_VALUES, min(waiting // 4, MAX_BATCH_VALUES))
             batch = stream.next(count, count * BATCH_BYTES_PER_VALUE)
             if batch is not None:
                 frames.append(self._encoded.frame(stream, batch, alike=len(self._served[stream.sink]) > 1))
