@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from array import array
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas
@@ -206,6 +207,25 @@ def test_what_is_no_number_and_no_text_is_json(pyarrow):
     assert stream_of([None, (1, 0.5)], fields=FIELDS).to_arrow()["loss"].to_pylist() == [None, 0.5]
     assert Stream(fields=FIELDS).to_arrow().column_names[5:] == ["step", "loss"]
     assert Stream().to_arrow().num_rows == 0
+
+
+def test_an_arrow_table_has_the_types_of_its_numbers_and_times(pyarrow):
+    noon = datetime(2024, 2, 29, 12)
+
+    def column(*values):
+        found = stream_of(list(values)).to_arrow()["value"]
+        return str(found.type), found.to_pylist()
+
+    assert column(np.float32(1.5), None, np.int64(2)) == ("double", [1.5, None, 2.0])
+    assert column(True, 2, None) == ("int64", [1, 2, None])
+    assert column(False, 0.5) == ("double", [0.0, 0.5])
+    assert column(True, None) == ("bool", [True, None])
+    assert column(noon, None) == ("timestamp[us]", [noon, None])
+    assert column(noon.date()) == ("date32[day]", [noon.date()])
+    assert column(timedelta(seconds=90)) == ("duration[us]", [timedelta(seconds=90)])
+    assert column(noon, noon.replace(tzinfo=UTC)) == ("string", [str(noon), str(noon.replace(tzinfo=UTC))])
+    assert column(1, 2**70) == ("string", ["1", str(2**70)])
+    assert column((noon, 1)) == ("string", ['["2024-02-29 12:00:00", 1]'])
 
 
 def test_without_pyarrow_a_sentence_says_what_to_install(monkeypatch):

@@ -1,12 +1,15 @@
-"""Cells of a table of a stream: numbers and texts as they are, the rest as JSON."""
+"""Cells of tables of a stream: numbers, texts and times; the rest is JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
 from itertools import chain
 from typing import Any
+
+import numpy as np
 
 ABOUT = ("number", "event", "rank", "time", "wall")
 """The columns that say where a value is from."""
@@ -53,9 +56,11 @@ def about_names(columns: list[str]) -> list[str]:
 
 
 def as_cell_value(element: Any) -> Any:
-    """Return a number or a text as it is, anything else as JSON."""
+    """Return a number or a text as it is, a time as text, anything else as JSON."""
     if element is None or isinstance(element, int | float | str):
         return element
+    if isinstance(element, date | timedelta):
+        return str(element)
     return json.dumps(_plain(element), ensure_ascii=False)
 
 
@@ -69,20 +74,35 @@ def _plain(element: Any) -> Any:
             return _plain(element.tolist())
         except (TypeError, RuntimeError):  # a dtype without numbers in Python, such as 8-bit floats
             return _plain(element.float().tolist())
+    if isinstance(element, date | timedelta):
+        return str(element)
     return element if element is None or isinstance(element, bool | int | float | str) else repr(element)
 
 
 def one_type(column: list[Any]) -> list[Any]:
-    """Convert a column to one type: its own, floats for mixed numbers, else JSON."""
+    """Convert a column to one type: its own, that of all its numbers, else JSON.
+
+    >>> one_type([True, None, 2]), one_type([True, 2, 0.5]), one_type([1, "x"])
+    ([1, None, 2], [1.0, 2.0, 0.5], ['1', 'x'])
+    """
+    column = [element.item() if isinstance(element, np.generic) else element for element in column]
     kinds = {type(element) for element in column if element is not None}
-    if len(kinds) <= 1 and kinds <= {bool, float}:
+    if len(kinds) <= 1 and kinds <= {bool, float, date, timedelta}:
         return column
-    if kinds == {int} and all(element is None or -(1 << 63) <= element < 1 << 63 for element in column):
+    if kinds == {datetime} and len({element.tzinfo for element in column if element is not None}) == 1:
         return column
-    if kinds == {int, float}:
-        with contextlib.suppress(OverflowError):
+    with contextlib.suppress(OverflowError):
+        if kinds <= {bool, int, float} and float in kinds:
             return [None if element is None else float(element) for element in column]
+        if kinds <= {bool, int}:
+            return [None if element is None else _int64(element) for element in column]
     return [None if element is None else _text(str(as_cell_value(element))) for element in column]
+
+
+def _int64(number: int) -> int:
+    if not -(1 << 63) <= number < 1 << 63:
+        raise OverflowError
+    return int(number)
 
 
 def _text(text: str) -> str:

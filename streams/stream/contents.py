@@ -208,7 +208,7 @@ class StreamContents:
         """Return a pyarrow.Table: number, event, rank, time, wall and fields.
 
         ``time`` (the host's monotonic clock) and ``wall`` (since the epoch) are seconds. Numbers are not copied; what
-        is neither a number nor a text is JSON. Raises ImportError if pyarrow is not installed.
+        is no number, text, date or time is JSON. Raises ImportError if pyarrow is not installed.
         """
         self.feed.attention.look()
         with self.feed.changed:
