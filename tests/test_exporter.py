@@ -74,6 +74,21 @@ def test_an_event_that_comes_during_a_flush_gathers_for_the_next_one(wire):
     assert [step for step, _ in wire.values(A)] == list(range(22))
 
 
+def test_a_flush_evaluates_the_events_of_all_types(wire):
+    wire.client(A)
+    kinds = [f"kind{number}" for number in range(10)]
+    for number, kind in enumerate(kinds, 1):
+        wire.tell(A, m.Attach(number, number, m.Code("step, loss"), kind))
+        wire.agent.emit(kind, step=0, loss=0.5)
+    wire.deliver()
+    wire.parts.sources.evaluator.max_pending = 512
+    for kind in kinds:
+        wire.agent.emit(kind, step=1, loss=0.5)
+    assert wire.parts.sources.evaluator.pending() == 10
+    wire.dispatcher.flush()
+    assert wire.parts.sources.evaluator.pending() == 0
+
+
 def test_columns_of_many_streams_share_a_frame(wire):
     wire.client(A)
     for number, code in enumerate(("step, loss", "loss", "step"), 1):

@@ -30,7 +30,7 @@ EVENTS_PER_BATCH = 512
 COPIED_EVENTS_PER_BATCH = 4096
 """The same where nothing but copies of typed columns are made, some 10 ns an event: they may wait as many, too."""
 BATCHES_PER_TURN = 4
-"""Batches that the I/O thread evaluates before it sends their values."""
+"""Batches of one type that the I/O thread evaluates before it sends their values."""
 
 
 LOCK_TIMEOUT_SECONDS = 0.5
@@ -175,11 +175,10 @@ class DeferredEvaluator:
         one costs as much as one of thirty.
         ``give_way`` is called between two queries and between events, unless a thread waits for the piece.
         """
-        turns = BATCHES_PER_TURN
         if self.piece is not None:
             self.evaluate(give_way=give_way)
         for plan in self.plans:
-            left = len(plan.rows) // plan.width
+            left, turns = len(plan.rows) // plan.width, BATCHES_PER_TURN
             while left > 0 and turns > 0 and (done := self.evaluate(give_way=give_way, only=plan)):
                 left, turns = left - done, turns - 1
 
