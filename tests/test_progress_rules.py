@@ -14,7 +14,7 @@ from histories import COUNT, case, ours
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looptap.training.progress import Function, Never, Paper, Patience, Threshold
+from looptap.training.progress import Function, Never, Paper, Patience, Progress, Threshold
 
 DECISIONS = json.loads((Path(__file__).parent / "trainers" / "decisions.json").read_text())
 RULES = [
@@ -69,3 +69,25 @@ def test_the_paper_stops_where_patience_points_brought_less_than_delta(history, 
 def test_bad_arguments_are_refused_at_once(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def test_a_rule_is_asked_once_about_each_validation_however_many_there_are():
+    asked = []
+    progress = Progress(300, validate_every=1, epochs=1, rule=lambda errors: asked.append(len(errors)), forecast="none")
+    for _ in progress.train(range(300)):
+        assert progress.validated(1.0) is False
+    assert asked == [*range(1, 301)]
+
+
+@pytest.mark.parametrize("rule", [Patience(3), Patience(3, like="huggingface"), Paper(3, 0.1), Threshold(0.2)])
+def test_a_rule_that_is_changed_in_mid_run_decides_as_if_it_had_seen_all(rule):
+    rng = np.random.default_rng(5)
+    for values in rng.random((40, 12)).round(1).tolist():
+        progress = Progress(12, validate_every=1, epochs=1, rule=Patience(30), forecast="none")
+        steps = progress.train(range(12))
+        for point, value in enumerate(values, 1):
+            next(steps)
+            if point == 6:
+                progress.rule = rule
+            decided = progress.validated(value)
+            assert decided == (point >= 6 and rule.stops(values[:point]) == point)

@@ -362,3 +362,68 @@ def test_a_loop_that_counts_its_own_steps_is_estimated_too(bound):
     assert progress.remaining.median == pytest.approx(600 + 24 * ("train" in bound), rel=0.05)
     assert progress.fraction == pytest.approx(0.4, abs=0.02)
     assert progress.epoch == (8 if "train" in bound else 0)
+
+
+@pytest.mark.parametrize("values", [[1e300 * 0.1**k for k in range(12)], [0.9**k for k in range(12)], [0.5] * 12])
+@pytest.mark.parametrize("metric", ["loss", "log", "accuracy", "max"])
+def test_a_process_that_raises_on_overflow_and_underflow_has_a_forecast_too(metric, values):
+    with np.errstate(all="raise"):
+        progress = followed(values, Patience(40), metric=metric, rates=[1.0, 0.1], history=[[0.5] * 60])
+        assert not progress.note
+        assert progress.stop_at.low < 300
+
+
+def test_what_has_stopped_names_no_later_stop():
+    clock = Clock()
+    progress = Progress(10, epochs=30, rule=Patience(3), metric="loss", clock=clock)
+    stopped = []
+    for _ in range(4):
+        stopped.append(trained(progress, clock, 1, seconds=1.0, error=lambda epoch: 0.5))
+    assert progress.estimator.stopping.fired == 4
+    assert (progress.reason, progress.unless_better) == ("", None)
+    assert progress.remaining.median == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("loss", 1), ("max", -1)])
+@pytest.mark.parametrize("origin", [1e2, 1e4, 1e5])
+def test_how_far_a_metric_without_a_bound_is_from_zero_says_nothing(metric, sign, origin):
+    values = [sign * (-1.0 - origin - 0.5 * point) for point in range(20)]
+    assert followed(values, Patience(5), metric=metric, epochs=50).stop_at.median == 50
+
+
+def test_the_first_step_alone_says_nothing_about_the_speed():
+    clock = Clock()
+    progress = Progress(100, epochs=3, clock=clock)
+    steps = progress.train(range(100))
+    next(steps)
+    clock.now += 40.0  # it compiles
+    next(steps)
+    assert math.isnan(progress.remaining.median)
+    assert progress.train_speed is None
+    clock.now += 1.0
+    next(steps)
+    assert progress.remaining.median == pytest.approx(298.0, rel=0.01)
+
+
+def test_an_epoch_of_one_step_says_something_about_the_speed():
+    clock = Clock()
+    progress = Progress(1, epochs=10, clock=clock)
+    for _ in progress.train(range(1)):
+        clock.now += 2.0
+    clock.now += 0.1
+    assert progress.remaining.median == pytest.approx(18.0, rel=0.1)
+
+
+def test_a_change_of_the_speed_is_named_to_readers_that_look_a_hundred_times_a_run():
+    clock = Clock()
+    progress = Progress(2000, epochs=1, clock=clock)
+    named, ends = [], []
+    for step, _ in enumerate(progress.train(range(2000))):
+        clock.now += 200.0 if step == 3 else 1.0
+        if step % 20 == 19:  # between two readings the estimate is made many times
+            named.append(progress.reason)
+            ends.append(clock.now + progress.remaining.median)
+    leaps = [why for move, why in zip(np.diff(ends), named[1:], strict=True) if abs(move) > 0.1 * clock.now]
+    assert leaps
+    assert set(leaps) == {"the speed changed"}
+    assert "" in named

@@ -92,6 +92,7 @@ class Ledger:
         self._turn: SpeedChange | None = None
         self._counted = 0.0  # seconds of training when a batch was counted last
         self._first = 0  # the sample after the first batches, which were slow; after the next ones there are no earlier
+        self._steady = False  # whether there are others, or training has paused
         self._sample()
 
     def phase(self, phase: int) -> None:
@@ -99,6 +100,7 @@ class Ledger:
         self._book()
         if phase == TRAIN and not self._began:
             self._began, self.seconds[OTHER] = True, 0.0  # the start is not part of the cycles that follow
+        self._steady |= self._first > 0 and phase != TRAIN  # no more batches may come at once
         self._phase = phase
         self._sample()
 
@@ -118,13 +120,10 @@ class Ledger:
             self._steps[self._phase].append(taken)
 
     def _leave_out_first(self) -> None:
-        """Take no rate over the first batches, once there are others.
-
-        They start workers, and compile.
-        """
+        """Take no rate over the first batches, see `rate`."""
         if self._first > 0:
             del self._samples[: self._first]
-            self._first = -1
+            self._first, self._steady = -1, True
         elif not self._first:
             self._sample()
             self._first = len(self._samples) - 1
@@ -138,11 +137,14 @@ class Ledger:
         """Return the seconds since the ledger was opened."""
         return self._clock() - self._opened
 
-    def resume(self, trained: float) -> None:
-        """Count ``trained`` instances of earlier processes, whose speed is unknown."""
+    def resume(self, trained: float, *, begun: bool = False) -> None:
+        """Count ``trained`` instances, whose speed is unknown.
+
+        They are those of earlier processes or, if training has ``begun``, the first batches of this one.
+        """
         self.counts[TRAIN] = trained
         self._samples.clear()
-        self._turn, self._first = None, 0
+        self._turn, self._steady, self._first = None, begun, -1 if begun else 0
         self._sample()
 
     def turned(self, stated: float, unsure: float) -> None:
@@ -225,8 +227,11 @@ class Ledger:
     def rate(self, phase: int, window: float) -> float | None:
         """Return ``phase`` instances per second in the last ``window`` seconds, or None.
 
-        A window without the phase extends back to the last time it ran, but not beyond a change.
+        It is None while training has only begun: the first batches start workers, and compile. A window without the
+        phase extends back to the last time it ran, but not beyond a change.
         """
+        if phase == TRAIN and not self._steady:
+            return None
         if phase == TRAIN and (turn := self._reached(window)) is not None:
             return turn.rate
         count, seconds = (1, 2) if phase == TRAIN else (3, 4)

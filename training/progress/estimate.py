@@ -24,6 +24,7 @@ _UNKNOWN_RATIO_FACTORS = (1.0, 4.0, 1 / 3)
 """Times that ratio before it is measured: for the median, the low and the high end."""
 _OUTLIVED_SHARE = 0.25
 _SPEED_CHANGE_SHARE = 0.06  # of the remaining time or of the run, by which another speed moves the end
+_RECENT_SHARE = 0.01  # of the run, for which a change of the speed is named: readers look that often
 _STDEVS_FOR_80_PERCENT = 1.35  # standard deviations on either side of the 80% band, as found on recorded runs
 _REMEASURE_FACTOR, _REMEASURE_SECONDS = 1.1, 0.5  # of training, after which noise and trend of the speed are renewed
 
@@ -104,7 +105,8 @@ class Estimator:
         """Until measured in this process: speed of validation relative to training, other time per second of work."""
         self.speed_changed = False
         """True if the last minute is faster or slower than before, or the speed has just moved the end."""
-        self._end = (math.nan, math.nan)  # the stop and the end by the last estimate
+        self._end = (math.nan, math.nan, 0.0)  # the stop and the end by an estimate, and when it was made
+        self._changed = -math.inf  # when the speed was seen to have changed
         self.forecasts = 0
         """How many were made."""
         self._offered: list[Floats] | None = None
@@ -126,7 +128,7 @@ class Estimator:
         """Continue from the result of `state_dict`; speeds are measured again."""
         require_state(state, self.state_dict(), "an Estimator")
         self.plan.done, self.plan.since, self.plan.checked = state["done"], state["since"], state["checked"]
-        self.stopping.seen.clear()
+        self.stopping.forget()
         for x, value, variance in state["seen"]:
             self.stopping.see(float(x), float(value), float(variance))
         self.ratio, self.rest = state["shares"]
@@ -187,6 +189,8 @@ class Estimator:
         if (curves := self._offered) is not None:
             self._offered, self.stopping.earlier = None, newest_of(curves)
             self.changed()
+        if self.stopping.fired:
+            return False
         if (stop := self._stop) is None:
             return True
         wait = pace * self.took * (_OUTLIVED_SHARE if stop.median <= self.plan.done else 1.0)
@@ -238,17 +242,21 @@ class Estimator:
             seconds, speeds = self._by_ledger(stop, train, validation)
         if seconds is None:
             return None
-        certain = None if self.stopping.fired else self.stopping.unless_better
+        certain = self.stopping.unless_better
         certain = None if certain is None or certain > self.plan.last else certain - self.plan.done
         rest, low, high = seconds
         self._follow_end(stop.median, rest, low)
         return Estimate(rest, low, high, *stop, train[0], validation[0], *speeds, certain)
 
     def _follow_end(self, stop: float, rest: float, low: float) -> None:
-        """Note whether the end has moved though the stop has not."""
-        elapsed, (before, end) = self.ledger.elapsed(), self._end
-        self._end = stop, elapsed + rest
-        self.speed_changed |= stop == before and abs(elapsed + rest - end) > _SPEED_CHANGE_SHARE * (elapsed + low)
+        """Note whether the end has just moved though the stop has not."""
+        elapsed, (before, end, made) = self.ledger.elapsed(), self._end
+        run = elapsed + low
+        if stop == before and abs(elapsed + rest - end) > _SPEED_CHANGE_SHARE * run:
+            self._changed = elapsed
+        if stop != before or elapsed - made > _RECENT_SHARE * run:
+            self._end = stop, elapsed + rest, elapsed
+        self.speed_changed = elapsed - self._changed <= _RECENT_SHARE * run
 
     def _by_units(self, train: list[float], validation: list[float]) -> _Timed:
         now = (self.ledger.now, self.ledger.counts[TRAIN], self.ledger.counts[VALIDATION])
@@ -282,7 +290,8 @@ class Estimator:
         assert far is not None
         noise = _STDEVS_FOR_80_PERCENT * math.hypot(ledger.unsure(window), self._trend.noise)
         median, low, high = (math.sqrt(max(a, 1e-9) * max(b, 1e-9)) for a, b in zip(near, far, strict=True))
-        self.speed_changed = abs(math.log(max(near[0], 1e-9) / max(far[0], 1e-9))) > _SPEED_CHANGE_SHARE
+        if abs(math.log(max(near[0], 1e-9) / max(far[0], 1e-9))) > _SPEED_CHANGE_SHARE:
+            self._changed = ledger.elapsed()
         seconds = [median, low * math.exp(-noise), high * math.exp(noise)]  # the ends are often certain: the last epoch
         return seconds, (ledger.rate(TRAIN, SHORT_WINDOW_SECONDS), ledger.rate(VALIDATION, SHORT_WINDOW_SECONDS))
 

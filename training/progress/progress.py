@@ -180,7 +180,7 @@ class Progress(ProgressObservables):
         self._counter.add(instances, self.steps)
         if begins and not self.ledger.seconds[TRAIN]:  # how long the first step took is not known
             self._flush()
-            self.ledger.resume(self.ledger.counts[TRAIN])
+            self.ledger.resume(self.ledger.counts[TRAIN], begun=True)
         if self._length.present and self._in_epoch >= self._length.present:
             self.epoch, self._from = self.epoch + 1, self.steps
         if self._insert is not None or self._clock() >= self._counter.due:

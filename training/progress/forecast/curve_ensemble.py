@@ -308,7 +308,7 @@ class _Curves:
         y = seen.y / unit
         designs = self.designs(seen.x)
         level = _noise_level(y, self.rate(seen.x))
-        variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit**2
+        variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit / unit
         discount = np.maximum((seen.x / seen.x[-1]) ** _AGE_DISCOUNT, _MIN_WEIGHT)
         precise = discount / variance
         pairs = (designs[:, :, :, None] * designs[:, :, None, :]).transpose(1, 0, 2, 3)

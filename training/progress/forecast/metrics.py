@@ -10,6 +10,7 @@ from looptap.training.progress.forecast.stopping_rules import Floats, StopRule
 
 KINDS = ("error", "accuracy", "loss", "log", "max")
 _MIN_GAIN_SHARE = 0.5  # of a value without a bound, by which it may still improve
+_MAX_GAIN_RANGES = 20.0  # times the range of the values so far: the same, at most
 _LOG_START = 5.0  # start of a logarithm: a decrease by e^5 reaches zero
 _PERCENT = 100.0
 _MAX_LEAD = 2.0  # times the range of all other values, by which the worst of them may lie above these
@@ -79,7 +80,10 @@ class Metric:
         for bound in bounds:
             if best >= bound:
                 return bound
-        return best - max(worst - best, _MIN_GAIN_SHARE * abs(best), 1e-12)
+        gain = _MIN_GAIN_SHARE * abs(best)
+        if worst > best:  # what has moved little comes no nearer to zero
+            gain = min(gain, _MAX_GAIN_RANGES * (worst - best))
+        return best - max(worst - best, gain, 1e-12)
 
 
 def _without_outlier(compared: Floats) -> Floats:

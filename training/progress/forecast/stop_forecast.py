@@ -18,7 +18,7 @@ from looptap.training.progress.forecast.earlier_runs import stops_of, weights_of
 from looptap.training.progress.forecast.future_noise import lattice_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.observations import Observations
-from looptap.training.progress.forecast.stopping_rules import Floats, Never, Paper, Patience, StopRule
+from looptap.training.progress.forecast.stopping_rules import Floats, FollowedRun, Never, Paper, Patience, StopRule
 
 METHODS = ("ensemble", "former", "none")
 _MAX_KEPT_SHARE = 0.3  # of a new median, within which the one before is kept while it is in the new band
@@ -27,6 +27,7 @@ _LEAP_SHARE = 0.1  # of the run: a stop that moves by more has a reason
 _MAX_MOVE_SHARE = 0.05  # of the run, by which the stop moves at most without a reason, but for once
 _SCALE_FACTOR = 30.0  # times the least improvement that counts: a typical first error
 _MAX_CERTAIN_POINTS = 300  # validations ahead in which a stop is looked for if nothing improves
+_QUIETLY = np.errstate(all="ignore")  # whatever the host's process does about floating-point errors
 
 
 class StopAt(NamedTuple):
@@ -69,6 +70,8 @@ class StopForecast:
         self.rule, self.metric, self.method, self.rates, self.earlier = rule, metric, method, rates, earlier
         self.seen: list[tuple[float, float, float]] = []
         """For each validation: position in raw points, value, and known variance."""
+        self.values: list[float] = []
+        """The results of the validations at raw points."""
         self.unless_better: int | None = None
         """The raw point at which the rule stops the run if no validation improves; None: it does not."""
         self.fired = 0
@@ -79,11 +82,7 @@ class StopForecast:
         self._shown: StopAt | None = None
         self._known = 0  # raw points when it was made
         self._leapt = False  # without a reason
-
-    @property
-    def values(self) -> list[float]:
-        """The results of the validations at raw points."""
-        return [value for x, value, _ in self.seen if x == int(x)]
+        self._followed: FollowedRun | None = None
 
     @property
     def nothing_to_guess(self) -> bool:
@@ -93,18 +92,38 @@ class StopForecast:
     def see(self, x: float, value: float, variance: float) -> None:
         """Record a validation's ``value`` at ``x`` raw points."""
         self.seen.append((x, value, variance))
+        if x == int(x):
+            self.values.append(value)
 
+    def forget(self) -> None:
+        """Drop the validations so far."""
+        self.seen.clear()
+        self.values.clear()
+        self._followed = None
+
+    @_QUIETLY
     def decide(self, rule: StopRule, last: int) -> bool:
         """Return whether ``rule`` stops the run at the last validation, and remember it.
 
         When it stops the run of ``last`` raw points if none improves is certain, and known before the next forecast.
         """
-        compared, rule = self.metric.compared(np.array(self.values)).tolist(), self.metric.comparing(rule)
-        stop = rule.stops(compared) == len(compared)
-        self.fired = len(compared) if stop and self.method != "none" else 0
-        if self.method == "ensemble" and not self.nothing_to_guess:
-            self.unless_better = self._unless_better(rule, compared, last)
+        run = self._follow(self.metric.comparing(rule))
+        stop = run.stop == len(run.history)
+        self.fired = run.stop if stop and self.method != "none" else 0
+        if self.fired:
+            self.unless_better, self.reason = None, ""
+        elif self.method == "ensemble" and not self.nothing_to_guess:
+            self.unless_better = self._unless_better(run, last)
         return stop
+
+    def _follow(self, rule: StopRule) -> FollowedRun:
+        """Return the run as ``rule`` has followed it, up to the last validation."""
+        if self._followed is None or self._followed.rule != rule:
+            self._followed = FollowedRun(rule)
+        new = self.values[len(self._followed.history) :]
+        for error in self.metric.compared(np.array(new, float)).tolist():
+            self._followed.see(error)
+        return self._followed
 
     def earliest(self, done: int) -> int:
         """Return the first raw point after ``done`` at which the rule may stop the run."""
@@ -113,32 +132,32 @@ class StopForecast:
         )
         return max(done + 1, (self.unless_better or 0) if by_patience else 0)
 
+    @_QUIETLY
     def make(self, last: int) -> StopAt:
         """Forecast the stop of a run with at most ``last`` raw points."""
-        metric, rule = self.metric, self.metric.comparing(self.rule)
+        metric, raw = self.metric, np.array(self.values, float)
         seen = np.array(self.seen, float).reshape(-1, 3)
-        raw = seen[seen[:, 0] == np.floor(seen[:, 0]), 1]
         x, values, variances = seen[np.isfinite(seen[:, 1])].T  # a rule sees what is not a number, a curve does not
         self.unless_better = None
         if self.nothing_to_guess:
             return StopAt(float(last), float(last), float(last))
-        compared = metric.compared(raw)
-        history, lattice, published = compared.tolist(), lattice_of(compared), self.method == "former"
+        run, compared = self._follow(metric.comparing(self.rule)), metric.compared(raw)
+        lattice, published = lattice_of(compared), self.method == "former"
 
         def stops(errors: Floats) -> NDArray[np.int64]:
             futures = metric.back(errors, values)
-            return rule.stops_after(history, futures if published else lattice.nearest(futures))
+            return run.rule.futures(run, futures if published else lattice.nearest(futures))
 
         known, rng = Observations(x, metric.errors(values), variances), np.random.default_rng(self._seed)
         if published:  # and shown as it is
             found = power_law.forecast(known, len(raw), stops, last, rng=rng)
             return StopAt(found.median, *found.band())
-        self.unless_better = self._unless_better(rule, history, last)
+        self.unless_better = self._unless_better(run, last)
         found = curve_ensemble.forecast(known, len(raw), stops, last, self.rates, scale=self._scale(), rng=rng)
         if lost := _lost(raw):
             gone = rng.random(len(found.draws)) < (lost + 1) / (lost + 2)  # for good
             found = replace(found, draws=np.where(gone, float(self.unless_better or last), found.draws))
-        if self.earlier and (others := stops_of(self.earlier, rule, metric, last)):
+        if self.earlier and (others := stops_of(self.earlier, run.rule, metric, last)):
             found = replace(found, weights=weights_of(others, found.draws))
         return self._calm(StopAt(found.median, *found.band()), compared)
 
@@ -188,13 +207,11 @@ class StopForecast:
         return max(self.metric.scale, _SCALE_FACTOR * delta)
 
     @staticmethod
-    def _unless_better(rule: StopRule, history: list[float], last: int) -> int | None:
-        ahead = min(last - len(history), _MAX_CERTAIN_POINTS)
-        if not history or ahead < 1:
+    def _unless_better(run: FollowedRun, last: int) -> int | None:
+        ahead = min(last - len(run.history), _MAX_CERTAIN_POINTS)
+        if not run.history or ahead < 1:
             return None
-        worst = max((value for value in history if math.isfinite(value)), default=math.nan)
-        found = int(rule.stops_after(history, np.full((1, ahead), worst))[0])
-        return found or None
+        return int(run.rule.futures(run, np.full((1, ahead), run.worst))[0]) or None
 
 
 def _lost(raw: Floats) -> int:

@@ -46,26 +46,57 @@ class StopRule:
         >>> Patience(2).stops([0.5, 0.4, 0.45, 0.41, 0.3])
         4
         """
-        state = self.begin(1)
-        for point, error in enumerate(history, 1):
-            if self.step(state, np.array([error], float), point)[0]:
-                return point
-        return 0
+        run = FollowedRun(self)
+        for error in history:
+            run.see(error)
+            if run.stop:
+                break
+        return run.stop
+
+    def stops_at(self, state: State, history: Sequence[float], error: float) -> bool:
+        """Process the ``error`` after a ``history``; return whether it stops the run."""
+        return bool(self.step(state, np.array([error], float), len(history) + 1)[0])
 
     def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
         """Return where each row of ``paths``, futures of ``history``, stops; 0: nowhere."""
-        state = self.begin(1)
-        for point, error in enumerate(history, 1):
-            self.step(state, np.array([error], float), point)
+        run = FollowedRun(self)
+        for error in history:
+            run.see(error)
+        return self.futures(run, paths)
+
+    def futures(self, run: FollowedRun, paths: Floats) -> NDArray[np.int64]:
+        """Return where each row of ``paths``, futures of a ``run``, stops; 0: nowhere."""
         count, length = paths.shape
-        state = {name: np.repeat(kept, count, axis=0) for name, kept in state.items()}
+        state = {name: np.repeat(kept, count, axis=0) for name, kept in run.state.items()}
         found = np.zeros(count, np.int64)
         for ahead in range(length):
-            point = len(history) + ahead + 1
+            point = len(run.history) + ahead + 1
             found[self.step(state, paths[:, ahead], point) & (found == 0)] = point
             if found.all():
                 break
         return found
+
+
+class FollowedRun:
+    """A rule and what it has seen of a run, each of whose errors it processes once."""
+
+    def __init__(self, rule: StopRule) -> None:
+        self.rule, self.state = rule, rule.begin(1)
+        self.history: list[float] = []
+        """The errors so far."""
+        self.worst = math.nan
+        """The largest of them that is finite; NaN without one."""
+        self.stop = 0
+        """The point (from 1) at which the rule has stopped the run; 0: it has not."""
+
+    def see(self, error: float) -> None:
+        """Process the next ``error``."""
+        stops = self.rule.stops_at(self.state, self.history, error)
+        self.history.append(error)
+        if stops and not self.stop:
+            self.stop = len(self.history)
+        if math.isfinite(error) and not error <= self.worst:
+            self.worst = error
 
 
 def _positive(name: str, value: object, least: int = 1) -> None:
@@ -232,16 +263,19 @@ class Function(StopRule):
 
     function: Callable[[list[float]], object]
 
-    def stops(self, history: Sequence[float]) -> int:
-        """See `StopRule.stops`."""
-        found = (k for k in range(1, len(history) + 1) if self.function(list(history[:k])))
-        return next(found, 0)
+    def begin(self, paths: int) -> State:
+        """See `StopRule.begin`."""
+        return {}
 
-    def stops_after(self, history: Sequence[float], paths: Floats) -> NDArray[np.int64]:
-        """See `StopRule.stops_after`; the first 60 paths represent all."""
+    def stops_at(self, state: State, history: Sequence[float], error: float) -> bool:
+        """See `StopRule.stops_at`."""
+        return bool(self.function([*history, error]))
+
+    def futures(self, run: FollowedRun, paths: Floats) -> NDArray[np.int64]:
+        """See `StopRule.futures`; the first 60 paths represent all."""
         found = np.zeros(len(paths), np.int64)
         for index, path in enumerate(paths[:_MAX_SLOW_PATHS]):
-            seen = list(history)
+            seen = list(run.history)
             for error in path:
                 seen.append(float(error))
                 if self.function(seen):
