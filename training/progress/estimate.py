@@ -250,13 +250,13 @@ class Estimator:
 
     def _follow_end(self, stop: float, rest: float, low: float) -> None:
         """Note whether the end has just moved though the stop has not."""
-        elapsed, (before, end, made) = self.ledger.elapsed(), self._end
-        run = elapsed + low
-        if stop == before and abs(elapsed + rest - end) > _SPEED_CHANGE_SHARE * run:
+        elapsed, (before, then, made) = self.ledger.elapsed(), self._end
+        end = elapsed + rest
+        if stop == before and abs(end - then) > _SPEED_CHANGE_SHARE * (elapsed + low):
             self._changed = elapsed
-        if stop != before or elapsed - made > _RECENT_SHARE * run:
-            self._end = stop, elapsed + rest, elapsed
-        self.speed_changed = elapsed - self._changed <= _RECENT_SHARE * run
+        if stop != before or elapsed - made > _RECENT_SHARE * end:
+            self._end = stop, end, elapsed
+        self.speed_changed = elapsed - self._changed <= _RECENT_SHARE * end
 
     def _by_units(self, train: list[float], validation: list[float]) -> _Timed:
         now = (self.ledger.now, self.ledger.counts[TRAIN], self.ledger.counts[VALIDATION])
