@@ -513,3 +513,32 @@ def test_a_synthetic_run_without_early_stopping_is_within_three_percent():
         return Estimator(TrainingPlan(run.point, run.point * run.last, run.validation), Never(), ledger)
 
     assert judge(happened, estimator).error < 0.03
+
+
+@pytest.mark.parametrize("length", [100, None])
+def test_epochs_that_the_loop_leaves_early_count_as_epochs(length):
+    clock = Clock()
+    progress = Progress(length, epochs=10, clock=clock)
+    found = []
+    for _ in range(10):
+        for done, _ in enumerate(progress.train(iter(range(100)) if length is None else range(100))):
+            clock.now += 1.0
+            if done == 29:
+                break
+        clock.now += 0.1
+        found.append(progress.remaining.median)
+    assert progress.epoch == 9
+    assert found[1:] == pytest.approx([240.0 - 30 * epoch for epoch in range(9)], rel=0.05, abs=0.1)
+
+
+def test_an_epoch_that_was_left_early_says_nothing_after_one_that_was_not():
+    clock = Clock()
+    progress = Progress(100, epochs=4, clock=clock)
+    for last in (29, 99, 99):
+        for done, _ in enumerate(progress.train(range(100))):
+            clock.now += 1.0
+            if done == last == 29:
+                break
+    clock.now += 0.1
+    assert progress.epoch == 3
+    assert progress.remaining.median == pytest.approx(100.0, rel=0.02)

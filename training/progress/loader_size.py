@@ -55,17 +55,23 @@ class EpochLength:
         """Batches of the present epoch, those so far and those to come; None: unknown."""
         self.later = self.present
         """Batches of each epoch after it."""
+        self.most = math.inf
+        """After how many batches the loop has left the last epoch."""
         self.update()
         self._planned = self.present, self.later
 
-    def begin(self, loader: Any, resumed: int) -> bool:
-        """Begin an epoch, after ``resumed`` batches; return True if its length is known."""
+    def begin(self, loader: Any, resumed: int) -> None:
+        """Begin an epoch, after ``resumed`` batches."""
         length = expected_length(loader)
         known = length is not None and self.present is not None
         if not (resumed and known and length < self.present and stated_length(loader) is None):  # type: ignore[operator]
             self.loader = loader
             self.update()
-        return length is not None
+
+    def ended(self, batches: int) -> None:
+        """Record that the loader has ended an epoch after ``batches``."""
+        self.most = math.inf
+        self.known(batches)
 
     def known(self, batches: float | None) -> None:
         """Use the length of an epoch that ended, or that an earlier process began."""
@@ -75,9 +81,11 @@ class EpochLength:
     def update(self) -> None:
         """Ask the loader; keep the last value if it does not know."""
         found = expected_length(self.loader)
+        if found is None and self.most < math.inf:
+            found = self.most
         if found is not None:
-            self.present = found
-            self.later = max(1.0, stated_length(self.loader, "next_length") or found)
+            self.present = min(found, self.most)
+            self.later = max(1.0, min(stated_length(self.loader, "next_length") or found, self.most))
 
     def moved(self) -> bool:
         """Ask the loader; return True if its lengths differ from those of `plan`."""

@@ -121,8 +121,7 @@ class Progress(ProgressObservables):
             earlier=arguments.earlier_from(history),
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
-        self._point_at = 0.0
-        self._ready = True
+        self._point_at, self._ready = 0.0, True
         if insert is not None:
             if not isinstance(insert, Inserting):
                 raise TypeError(f"insert={insert!r:.60} must be Inserting(evaluate, model, validation).")
@@ -135,8 +134,10 @@ class Progress(ProgressObservables):
         """Yield and count the batches of an epoch; one counts at the next request."""
         loader = self._length.loader if loader is None else loader
         self._ignored()
+        if self._in_epoch and not self._resumed:  # the loop has left its last epoch early, and may do so again
+            self.epoch, self._length.most = self.epoch + 1, self._in_epoch
         self._from, self._resumed = self.steps - self._resumed, 0
-        known = self._length.begin(loader, self._in_epoch)
+        self._length.begin(loader, self._in_epoch)
         self._shown.until = -math.inf
         if self._insert is not None:
             self.estimator.check_speed(self._insert.first_speed())
@@ -152,8 +153,7 @@ class Progress(ProgressObservables):
                     left = self._trained(batch)
             if self.steps > self._counter.sized:
                 self._counter.see(batch, self.steps, self._in_epoch)
-            if not known:
-                self._length.known(self._in_epoch)
+            self._length.ended(self._in_epoch)
             self.epoch += 1
             self._from = self.steps
         finally:
