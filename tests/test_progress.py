@@ -542,3 +542,13 @@ def test_an_epoch_that_was_left_early_says_nothing_after_one_that_was_not():
     clock.now += 0.1
     assert progress.epoch == 3
     assert progress.remaining.median == pytest.approx(100.0, rel=0.02)
+
+
+def test_a_run_that_has_finished_is_all_done_at_once():
+    clock = Clock()
+    progress = Progress(10, epochs=2, clock=clock)
+    trained(progress, clock, 2)
+    assert progress.fraction < 1
+    progress.finished()
+    assert progress.fraction == progress.report["fraction"] == 1.0
+    assert progress.report["over"] is True

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from looptap.streams.control import Control
 from looptap.streams.durations import duration
 from looptap.streams.loop_observer import LoopObserver
 from looptap.training.noted import Noted
-from looptap.training.progress.clock_ledger import TRAIN, Ledger
+from looptap.training.progress.clock_ledger import SHORT_WINDOW_SECONDS, TRAIN, Ledger
 from looptap.training.progress.estimate import Estimate, Estimator, Remaining
 from looptap.training.progress.forecast.earlier_runs import curves_in, facts_of
 from looptap.training.progress.forecast.metrics import Metric
@@ -45,6 +45,8 @@ class ShownEstimate:
     """The least that is shown."""
     stop_at: StopAt | None = None
     estimate: Estimate | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """The report, of which the time and what is counted are missing."""
 
     def fraction_at(self, now: float) -> float:
         """Return the share that is done at ``now``."""
@@ -164,12 +166,12 @@ class ProgressObservables(Noted, LoopObserver):
 
     def _show(self, found: Estimate | None, now: float, until: float, most: float) -> None:
         """Show an estimate that was true at ``now``; the shares never fall by much."""
-        before = self._shown.fraction_at(now)
+        before, facts = self._shown.fraction_at(now), self._facts(found)
         stop_at = None if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
         if self._over:
-            self._shown = ShownEstimate(math.inf, now, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, stop_at, found)
+            self._shown = ShownEstimate(math.inf, now, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, stop_at, found, facts)
         elif found is None:
-            self._shown = ShownEstimate(until, now, fraction=before)
+            self._shown = ShownEstimate(until, now, fraction=before, facts=facts)
         else:
             done, rest = self._done_and_rest(found)
             share = min(done / (done + rest), _MAX_FRACTION) if done + rest > 0 else 0.0
@@ -179,8 +181,20 @@ class ProgressObservables(Noted, LoopObserver):
             self._peak = max(self._peak, share)
             self._shown = ShownEstimate(
                 until, now, most, *found[:3], done, whole=(done + rest) or 1.0, fraction=share, stop_at=stop_at,
-                estimate=found,
+                estimate=found, facts=facts,
             )  # fmt: skip
+
+    def _facts(self, found: Estimate | None) -> dict[str, Any]:
+        """Return a report on an estimate; a look adds the time and what is counted."""
+        return {
+            "fraction": 0.0, "over": False, "elapsed": 0.0, "remaining": None,
+            "stop_at": found and [found.stop, found.stop_low, found.stop_high],
+            "unless_better": found and found.unless_better, "reason": self.reason, "epoch": 0, "steps": 0,
+            "train_speed": found.train_speed if found else self.ledger.rate(TRAIN, SHORT_WINDOW_SECONDS),
+            "validation_speed": found and found.validation_speed, "train_cost": found and found.train_cost,
+            "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": "",
+            "earlier_runs": self.earlier_runs,
+        }  # fmt: skip
 
     def _done_and_rest(self, found: Estimate) -> tuple[float, float]:
         """Return the time that has passed, and what remains."""
@@ -215,7 +229,7 @@ class ProgressObservables(Noted, LoopObserver):
     def train_speed(self) -> float | None:
         """Instances trained per second; None before the first."""
         found = self._latest().estimate
-        return self.ledger.rate(TRAIN, 60.0) if found is None else found.train_speed
+        return self.ledger.rate(TRAIN, SHORT_WINDOW_SECONDS) if found is None else found.train_speed
 
     @property
     def validation_speed(self) -> float | None:
@@ -238,18 +252,11 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def report(self) -> dict[str, Any]:
         """All observables as plain data for a bar; None if unknown."""
-        found, rest = self._latest().estimate, self.remaining
-        return {
-            "fraction": self.fraction, "over": self._over, "elapsed": self.elapsed,
-            "remaining": None if math.isnan(rest.median) else list(rest),
-            "stop_at": found and [found.stop, found.stop_low, found.stop_high],
-            "unless_better": found and found.unless_better, "reason": self.reason,
-            "epoch": self.epoch, "steps": self.steps,
-            "train_speed": found.train_speed if found else self.train_speed,
-            "validation_speed": found and found.validation_speed, "train_cost": found and found.train_cost,
-            "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": self.note,
-            "earlier_runs": self.earlier_runs,
-        }  # fmt: skip
+        rest, found = self.remaining, self._shown.facts.copy()
+        found["fraction"], found["over"], found["elapsed"] = self.fraction, self._over, self.elapsed
+        found["remaining"] = None if math.isnan(rest.median) else list(rest)
+        found["epoch"], found["steps"], found["note"] = self.epoch, self.steps, self.note
+        return found
 
     @property
     def overhead(self) -> float:

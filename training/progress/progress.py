@@ -244,7 +244,7 @@ class Progress(ProgressObservables):
     def finished(self) -> None:
         """Record that training is over: `fraction` is 1 and nothing remains."""
         self._phase(OTHER)
-        self._over = True
+        self._over, self._shown.until = True, -math.inf
         self._update(now=True)
 
     # ------------------------------------------------------------ observables
