@@ -15,14 +15,30 @@ from looptap.training.host_loader import OrderState, loaders_in
 _END = object()
 
 
-class Iterated:
+class Unplanned:
+    """A source of which nothing is known before it arrives."""
+
+    exact = intact = ended = False
+    _taken = 0
+
+    def expected(self, whole: bool) -> int:
+        """Return 0: how much the loader or its workers have ready is unknown."""
+        return 0
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """Batches that have arrived, and -1 for the unknown number of examples."""
+        return self._taken, -1
+
+
+class Iterated(Unplanned):
     """An iterable of batches, which can be echoed; their examples are unknown.
 
     A resume loads the loader's own state, if it has one, as of before the oldest batch that is needed; otherwise it
     reads the epoch again from its beginning, in the same order if that comes from generators of torch.
     """
 
-    exact = single = intact = ended = False
+    single = False
 
     def __init__(self, loader: Any) -> None:
         self._loader, self._order = loader, OrderState(loader)
@@ -92,15 +108,6 @@ class Iterated:
     def load_own(self, state: Any) -> None:
         """Give the loader its own state."""
         self._loader.load_state_dict(copy.deepcopy(state))
-
-    def expected(self, whole: bool) -> int:
-        """Return 0: how much the loader has ready is unknown."""
-        return 0
-
-    @property
-    def asked(self) -> tuple[int, int]:
-        """Batches that have arrived, and -1 for the unknown number of examples."""
-        return self._taken, -1
 
     def __iter__(self) -> Iterator[Fresh]:
         if self._resumed is None:

@@ -258,9 +258,7 @@ class Flow(EchoObservables):
         example.waiting = 0
         self._buffer.release(example)
         self._guard = "clone"
-        self._say(
-            "The loop changes its batches in place: some echoes were skipped, and from now on each is a copy."
-        )
+        self._say("The loop changes its batches in place: some echoes were skipped, and from now on each is a copy.")
 
     # ------------------------------------------------------------ a checkpoint inside an epoch
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from looptap.training.echoing.any_loader import Iterated
+from looptap.training.echoing.any_loader import Iterated, Unplanned
 from looptap.training.echoing.rng import kept_random
 from looptap.training.echoing.worker_stages import SHARED, Copies, Delivered, Entry, Fresh, Reads, Stage, Ticket
 from looptap.training.host_loader import OrderState, follow, rebuildable, rebuilt
@@ -194,10 +194,8 @@ class Indexed:
                 yield early.popleft()
 
 
-class Streamed:
+class Streamed(Unplanned):
     """A DataLoader over a stream; a resume rereads it and picks the pending items."""
-
-    exact = intact = ended = False
 
     def __init__(self, loader: Any, augment: Callable[[Any], Any] | None, seed: str) -> None:
         import torch
@@ -232,15 +230,6 @@ class Streamed:
     def state(self, oldest: int | None = None) -> dict[str, Any]:
         """Return plain data for `resume`."""
         return {"asked": self._taken} | ({"started": list(self._started)} if self._started else {})
-
-    def expected(self, whole: bool) -> int:
-        """Return 0: how much the workers have ready is unknown."""
-        return 0
-
-    @property
-    def asked(self) -> tuple[int, int]:
-        """Batches that have arrived, and -1 for the unknown number of examples."""
-        return self._taken, -1
 
     def __iter__(self) -> Iterator[Fresh]:
         self._stage.collate = self._host.collate_fn
