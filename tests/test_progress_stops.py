@@ -427,3 +427,17 @@ def test_a_change_of_the_speed_is_named_to_readers_that_look_a_hundred_times_a_r
     assert leaps
     assert set(leaps) == {"the speed changed"}
     assert "" in named
+
+
+def test_a_short_run_that_is_about_to_stop_is_forecast_again():
+    clock = Clock()
+    progress = Progress(10, epochs=300, rule=Patience(20), metric="loss", validation=20, clock=clock)
+    shown = []
+    for _ in range(21):
+        trained(progress, clock, 1, seconds=0.02, check=0.02, error=lambda epoch: 0.5)
+        progress.estimator.took = 0.02  # so that the usual time between two forecasts is longer than this run
+        shown.append(progress.stop_at.median)
+    assert progress.estimator.stopping.fired == 21
+    assert shown[5] > 30
+    assert shown[19] == 21
+    assert progress.estimator.forecasts <= 4

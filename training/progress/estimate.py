@@ -22,7 +22,8 @@ PRIOR_SPEED_RATIO = 3.0
 _MAX_REACH = 2.0  # times the work so far: how far ahead a trend of the speed is followed
 _UNKNOWN_RATIO_FACTORS = (1.0, 4.0, 1 / 3)
 """Times that ratio before it is measured: for the median, the low and the high end."""
-_OUTLIVED_SHARE = 0.25
+_HASTE_SHARE = 0.1  # of the usual time between two forecasts, where the last one is about to be wrong
+_NEAR_END_SHARE = 0.1  # of the run, at the end of which the rule is about to stop it
 _SPEED_CHANGE_SHARE = 0.06  # of the remaining time or of the run, by which another speed moves the end
 _RECENT_SHARE = 0.01  # of the run, for which a change of the speed is named: readers look that often
 _STDEVS_FOR_80_PERCENT = 1.35  # standard deviations on either side of the 80% band, as found on recorded runs
@@ -184,7 +185,8 @@ class Estimator:
     def due(self, pace: float) -> bool:
         """Return True if there is no forecast, or time for one with a new validation.
 
-        That is ``pace`` times as long after the last as it took, four times sooner if the run has outlived it.
+        That is ``pace`` times as long after the last as it took; ten times sooner if the run has outlived that, or if
+        the rule is about to stop the run before it.
         """
         if (curves := self._offered) is not None:
             self._offered, self.stopping.earlier = None, newest_of(curves)
@@ -193,7 +195,9 @@ class Estimator:
             return False
         if (stop := self._stop) is None:
             return True
-        wait = pace * self.took * (_OUTLIVED_SHARE if stop.median <= self.plan.done else 1.0)
+        done, certain = self.plan.done, self.stopping.unless_better or math.inf
+        early = certain < stop.median and certain - done <= _NEAR_END_SHARE * certain
+        wait = pace * self.took * (_HASTE_SHARE if early or stop.median <= done else 1.0)
         return self._stale and self.ledger.elapsed() - self.made >= wait
 
     def renew(self) -> None:

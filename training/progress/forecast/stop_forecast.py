@@ -189,7 +189,7 @@ class StopForecast:
     def _why(self, compared: Floats, known: int, certain: bool) -> str:
         done, rates = len(compared), self.rates
         best = int(np.argmin(np.where(np.isnan(compared), np.inf, compared))) + 1 if done else 0
-        if best > known:
+        if best > known and (best == done or not certain):
             return f"validation {best} was the best so far"
         if rates is not None and known < min(done + 1, len(rates)):
             change = rates[min(done, len(rates) - 1)] / max(float(rates[max(known - 1, 0)]), 1e-300)
