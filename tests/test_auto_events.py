@@ -18,7 +18,8 @@ QUERIES = {
     "manual_sgd": ["loss, batch, model.weight.grad.norm()", "x.shape", "step, batch"],
     "gan": ["e['loss/optimizerG']", "lambda e: e.model.out_features", "lambda e: len(e.losses)"],
     "scaled": ["loss, step", ("step, str(loss)", "skipped")],
-    "lbfgs": [],
+    "lbfgs": ["lambda e: len(e.losses)"],
+    "dropped": ["lambda e: len(e.losses)"],
     "several_in_one": ["hidden_loss", "data.shape"],
     "in_backward": ["loss, step"],
     "threads": ["number, loss"],
@@ -78,7 +79,10 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
     assert all(seen.always), [len(values) for values in seen.always]
 
 
-@pytest.mark.parametrize("script", ["gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward"])
+SUMMED = ["gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward", "dropped"]
+
+
+@pytest.mark.parametrize("script", SUMMED)
 def test_each_update_is_an_event_with_the_loss_that_it_descended_on(script):
     seen = observed(script)
     assert seen.losses == pytest.approx([float(words[0]) for words in seen.printed()], rel=TOLERANCE)
@@ -93,6 +97,13 @@ def test_micro_batches_have_their_losses_and_x_is_the_batch_of_the_last_not_the_
     assert inputs == [[n, int(used), int(next_)] for n, (_, used, next_) in enumerate(seen.printed(), 1)][1:]
     assert shapes == ["[4, 8]"] * 5 or shapes == [[4, 8]] * 5
     assert len(evaluated) == 1
+
+
+def test_losses_are_all_those_since_the_last_step_also_where_fewer_count():
+    ((counts,), (evaluations,)) = observed("dropped").values, observed("lbfgs").values
+    assert counts == [2, 3, 2, 4, 3, 2]  # of steps 0, 1, 2, 4 with those that 3 dropped, 5, and 6
+    assert len(evaluations) == 4
+    assert min(evaluations) > 1
 
 
 def test_a_loop_without_an_optimizer_raises_an_event_after_each_backward_pass():

@@ -56,6 +56,21 @@ class ValueNotice:
         harmlessly(self.note, thing)
 
 
+class ReadNotice(ValueNotice):
+    """An attribute of which each reading is noted instead, where it is set."""
+
+    __slots__ = ()
+
+    def __get__(self, thing: Any, owner: type | None = None) -> Any:
+        found = super().__get__(thing, owner)
+        if thing is not None:
+            harmlessly(self.note, thing)
+        return found
+
+    def __set__(self, thing: Any, value: Any) -> None:
+        thing.__dict__[self.name] = value
+
+
 def notice_lookups(owner: type, name: str, note: Callable[[Any], object]) -> None:
     """Call ``note`` with the object at each look-up of a method of ``owner``."""
     method = vars(owner).get(name)
@@ -67,6 +82,12 @@ def notice_settings(owner: type, name: str, note: Callable[[Any], object]) -> No
     """Call ``note`` with the object after each setting of an attribute."""
     if name not in vars(owner):
         setattr(owner, name, ValueNotice(name, note))
+
+
+def notice_readings(owner: type, name: str, note: Callable[[Any], object]) -> None:
+    """Call ``note`` with the object at each reading of an attribute that is set."""
+    if name not in vars(owner):
+        setattr(owner, name, ReadNotice(name, note))
 
 
 def notice_calls(owner: type, name: str, note: Callable[[Any], object]) -> None:

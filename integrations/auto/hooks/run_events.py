@@ -76,6 +76,10 @@ class RunEvents:
             update.raised = True
             self._script.raise_event(STEP, update, optimizer)
 
+    def before_zero_grad(self, optimizer: Any) -> None:
+        """Note that the losses so far are not those of the next step of ``optimizer``."""
+        self._updates.mine.drop_losses(optimizer)
+
     def before_scale(self, scaler: Any) -> None:
         """Note that the next loss is multiplied by the scale of ``scaler``."""
         update = self._updates.mine

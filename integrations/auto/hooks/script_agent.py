@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from looptap.agent.agent import Agent, emit_found, exposed_as, looks_next, name_events
-from looptap.integrations.auto.hooks.updates import ThreadUpdate, total
+from looptap.integrations.auto.hooks.updates import ThreadUpdate
 from looptap.integrations.auto.sight.found_names import found_names
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer, KnownOptimizers
 from looptap.integrations.auto.sight.models import modules_in_sight, name_of
@@ -78,8 +78,8 @@ class ScriptAgent:
             return found
         if update.data_seconds is not None:
             found["data_seconds"] = update.data_seconds
-        losses = update.unscaled_losses(isinstance(optimizer, sys.modules["torch"].optim.LBFGS))
-        if (loss := total(losses)) is not None:
+        losses = update.unscaled_losses()
+        if (loss := update.loss(losses, optimizer)) is not None:
             found["loss"] = loss
             special["losses"] = lambda: tuple(losses)
             if known is not None and self.optimizers.several and len(update.stepped) < 2:

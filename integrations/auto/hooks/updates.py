@@ -22,13 +22,15 @@ class ThreadUpdate:
     """The open update of one thread."""
 
     __slots__ = (
-        "at_backward", "backwards", "data_seconds", "evaluating", "fetch_began", "followers", "late", "losses",
-        "raised", "scaled_steps", "scaler", "stepped", "steps",
+        "at_backward", "backwards", "counted_from", "data_seconds", "evaluating", "fetch_began", "followers", "late",
+        "losses", "raised", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.losses: deque[tuple[Any, Any]] = deque(maxlen=MAX_LOSSES_COUNT)
         """What backward was called on, detached, and the gradient scale that it was multiplied by, or None."""
+        self.counted_from: dict[int, int] = {}
+        """By the first parameter of an optimizer how many of the losses no longer count: their gradients are gone."""
         self.steps = self.backwards = 0
         """Updates and backward passes so far."""
         self.raised = False
@@ -86,20 +88,37 @@ class ThreadUpdate:
     def forget(self) -> None:
         """Release what was noted for the event, which has been raised."""
         self.losses.clear()
+        self.counted_from.clear()
         if self.data_seconds:
             self.data_seconds = 0.0
         if self.at_backward:
             self.at_backward.forget()
 
-    def unscaled_losses(self, first_only: bool) -> list[Any]:
-        """Return the losses of the update, unscaled.
-
-        ``first_only`` is for an optimizer that evaluates its closure several times.
-        """
-        pairs = list(self.losses)[:1] if first_only else list(self.losses)
+    def unscaled_losses(self) -> list[Any]:
+        """Return all losses since the last update, unscaled."""
         torch: Any = sys.modules["torch"]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            return [value if scale is None else value / scale.to(value.device) for value, scale in pairs]
+            return [value if scale is None else value / scale.to(value.device) for value, scale in [*self.losses]]
+
+    def loss(self, losses: list[Any], optimizer: Any) -> Any:
+        """Return what the update descends on, of all ``losses``, or None.
+
+        LBFGS evaluates its closure several times, and returns the first loss.
+        """
+        if isinstance(optimizer, sys.modules["torch"].optim.LBFGS):
+            return losses[0] if losses else None
+        if not self.counted_from:
+            return total(losses)
+        stepped = [one for reference in self.stepped.values() if (one := reference()) is not None]
+        return total(losses[min((self.counted_from.get(_first(one), 0) for one in stepped), default=0) :])
+
+    def drop_losses(self, optimizer: Any) -> None:
+        """Note that the gradients of an optimizer are zeroed.
+
+        Its parameters name it: of optimizers that wrap others, one zeroes the gradients and another one steps.
+        """
+        if self.losses:
+            self.counted_from[_first(optimizer)] = len(self.losses)
 
 
 class ThreadUpdates(threading.local):
@@ -107,6 +126,10 @@ class ThreadUpdates(threading.local):
 
     def __init__(self) -> None:
         self.mine = ThreadUpdate()
+
+
+def _first(optimizer: Any) -> int:
+    return id(optimizer.param_groups[0]["params"][0])
 
 
 def total(losses: list[Any]) -> Any:
