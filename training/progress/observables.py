@@ -166,12 +166,12 @@ class ProgressObservables(Noted, LoopObserver):
 
     def _show(self, found: Estimate | None, now: float, until: float, most: float) -> None:
         """Show an estimate that was true at ``now``; the shares never fall by much."""
-        before, facts = self._shown.fraction_at(now), self._facts(found)
-        stop_at = None if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
+        stop_at = self.estimator.stop_at if found is None else StopAt(found.stop, found.stop_low, found.stop_high)
+        before, facts = self._shown.fraction_at(now), self._facts(found, stop_at)
         if self._over:
             self._shown = ShownEstimate(math.inf, now, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, stop_at, found, facts)
         elif found is None:
-            self._shown = ShownEstimate(until, now, fraction=before, facts=facts)
+            self._shown = ShownEstimate(until, now, fraction=before, stop_at=stop_at, facts=facts)
         else:
             done, rest = self._done_and_rest(found)
             share = min(done / (done + rest), _MAX_FRACTION) if done + rest > 0 else 0.0
@@ -184,11 +184,11 @@ class ProgressObservables(Noted, LoopObserver):
                 estimate=found, facts=facts,
             )  # fmt: skip
 
-    def _facts(self, found: Estimate | None) -> dict[str, Any]:
+    def _facts(self, found: Estimate | None, stop_at: StopAt | None) -> dict[str, Any]:
         """Return a report on an estimate; a look adds the time and what is counted."""
         return {
             "fraction": 0.0, "over": False, "elapsed": 0.0, "remaining": None,
-            "stop_at": found and [found.stop, found.stop_low, found.stop_high],
+            "stop_at": stop_at and list(stop_at),
             "unless_better": found and found.unless_better, "reason": self.reason, "epoch": 0, "steps": 0,
             "train_speed": found.train_speed if found else self.ledger.rate(TRAIN, SHORT_WINDOW_SECONDS),
             "validation_speed": found and found.validation_speed, "train_cost": found and found.train_cost,
