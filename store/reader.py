@@ -54,6 +54,8 @@ def _check_begin(path: Path) -> None:
             head = file.read(len(_MAGIC))
     except (OSError, ValueError) as error:  # a path with a null character
         why = getattr(error, "strerror", None) or error
+        if isinstance(error, FileNotFoundError) and not path.suffix and len(path.parts) == 1:
+            why = f"{why}, and no stored run has this name"
         raise StoreError(f"{path} cannot be opened: {why}.{_near(path)}") from None
     if head != _MAGIC:
         what = "is empty" if not head else "is not a run that looptap has stored"

@@ -29,6 +29,8 @@ CALLS = {
     "values": "The sequence of the events of a run is 'events'; for the values of a stream, name it: of='loss'.",
 }
 """Hints for names of the language that were read as observables."""
+MODULES = frozenset({"gc", "glob", "json", "np", "numpy", "os", "pathlib", "random", "re", "subprocess", "sys"})
+"""Names that ask for a module of Python's, rather than for an observable."""
 
 
 class MissingObservable(QueryError, AttributeError):
@@ -336,6 +338,8 @@ def _missing(
     names = sorted({*own, *exposed})
     tags = [tag for tag in names if tag.partition("/")[0] == name]
     hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
+    if not hint and name in MODULES:
+        hint = f" A module is there once the job has exposed it: agent.expose({name}={name})."
     if name in MACHINE:
         hint = f" {name} is read from the next heartbeat on, while a stream mentions it."
     if tags:

@@ -36,12 +36,12 @@ def public_line(text: str) -> str:
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a sentence suggesting the nearest of ``names``; empty if none is near.
 
-    >>> did_you_mean("los", ["loss", "step"])
-    " Did you mean 'loss'?"
+    >>> did_you_mean("los", ["loss", "step"]), did_you_mean("os", ["loss"])
+    (" Did you mean 'loss'?", '')
     """
     import difflib
 
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6 if len(name) > 2 else 0.7)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -278,6 +278,7 @@ def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(director
         code, shown = looptap_progress("--name", "other", "--throttle", "0")
         assert code == 1
         assert "shows no progress as 'other'" in shown.err
+        assert "there are:" not in shown.err
 
         with looptap.attach("shown") as run:  # what the dashboards show
             watcher, estimates = Watcher(run), Estimates(run)

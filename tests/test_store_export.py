@@ -225,7 +225,7 @@ def test_export_writes_a_file_called_after_the_stream_and_never_over_another(fil
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["open", "absent"], 1, "absent cannot be opened: No such file"),
+        (["open", "absent"], 1, "absent cannot be opened: No such file or directory, and no stored run has this name"),
         (["export", "FILE", "nothing"], 1, "There is no stream 'nothing'"),
         (["export", "FILE", "loss", "--to", "xlsx"], 2, "csv, parquet, tensorboard"),
     ],

@@ -189,3 +189,16 @@ def test_a_name_that_only_some_events_have_is_no_typo_of_another():
     agent.emit("batch", clas=3, **{"class": 2})
     assert (stream.state, stream.error_count, stream.latest) == ("live", 1, 3)
     agent.close()
+
+
+def test_a_module_that_a_query_asks_for_is_to_be_exposed():
+    agent, run = pair()
+    stream = run.stream("os.getpid()", on="batch")
+    agent.emit("batch", step=1, loss=0.5)
+    assert stream.traceback.endswith("rank. A module is there once the job has exposed it: agent.expose(os=os).")
+
+
+def test_a_job_without_controls_is_told_how_to_have_one():
+    _agent, run = pair()
+    with pytest.raises(looptap.ControlError, match="'lr'; the job has none: expose an optimizer or a Control"):
+        run.set("lr", 0.1)

@@ -182,11 +182,12 @@ def _still(run: Run) -> str:
 def _nothing(run: Run, name: str, stream: Reports) -> str:
     """Return the error for a run without progress of that name, and how to add it."""
     why = re.sub(r"^[\w.]+: ", "", (stream.traceback.strip().splitlines() or ["the value is of another kind"])[-1])
+    why, _, listed = why.partition("; there are: ")
+    near = re.search(r" Did you mean '[^']+'\?$", listed)
     return (
-        f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}). The job shows it by "
-        "agent.expose(progress=Progress(...)) of looptap.training.progress; --name says what it is called otherwise. "
-        "The end can be guessed if events carry step or epoch, and the config has max_steps or epochs, or if a bar of "
-        "tqdm is around the loop."
+        f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}): expose one in the job with "
+        "agent.expose(progress=Progress(...)), or give its config max_steps or epochs, from which the end can be "
+        f"guessed.{near[0] if near else ''}"
     )
 
 
