@@ -105,10 +105,10 @@ class ControlClient:
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
         >>> agent.emit("batch", loss=2.5)
-        >>> run.set("model.p", 0.5)
+        >>> run.set("lr", 0.5)
         Traceback (most recent call last):
             ...
-        looptap.streams.errors.ControlError: there is no control 'model.p'; there are: none.
+        looptap.streams.errors.ControlError: there is no control 'lr'; the job has none: expose an optimizer or a Control.
         """
         match expected:
             case ControlInfo():
