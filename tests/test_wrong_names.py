@@ -198,7 +198,7 @@ def test_a_module_that_a_query_asks_for_is_to_be_exposed():
     assert stream.traceback.endswith("rank. A module is there once the job has exposed it: agent.expose(os=os).")
 
 
-def test_a_job_without_controls_is_told_how_to_have_one():
+def test_the_error_of_a_job_without_controls_says_what_to_expose():
     _agent, run = pair()
-    with pytest.raises(looptap.ControlError, match="'lr'; the job has none: expose an optimizer or a Control"):
+    with pytest.raises(looptap.ControlError, match="'lr'; the job has none: expose an optimizer or Control"):
         run.set("lr", 0.1)

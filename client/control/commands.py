@@ -108,7 +108,7 @@ class ControlClient:
         >>> run.set("lr", 0.5)
         Traceback (most recent call last):
             ...
-        looptap.streams.errors.ControlError: there is no control 'lr'; the job has none: expose an optimizer or a Control.
+        looptap.streams.errors.ControlError: there is no control 'lr'; the job has none: expose an optimizer or Control.
         """
         match expected:
             case ControlInfo():

@@ -170,7 +170,7 @@ class BoundControls:
         if bound is None:
             ending = [one for one in named if one.rpartition(".")[2] == name]
             near = f"Did you mean {ending[0]!r}?" if ending else nearest(name, named)
-            there = f"there are: {', '.join(named)}" if named else "the job has none: expose an optimizer or a Control"
+            there = f"there are: {', '.join(named)}" if named else "the job has none: expose an optimizer or Control"
             raise ControlError(f"there is no control {name!r:.120}; {there}.{' ' * bool(near)}{near}")
         return bound
 
