@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from looptap.streams.errors import ControlError
+from looptap.streams.text import did_you_mean
 
 KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 """The types of controls, and their names in messages."""
@@ -187,3 +188,16 @@ def _factor(a: float, b: float) -> float:
     if a == 0 or b == 0 or math.isinf(a) or math.isinf(b):
         return math.inf
     return max(abs(a) / abs(b), abs(b) / abs(a))
+
+
+def no_control(name: str, names: Collection[str]) -> str:
+    """Return what to say of a name that none of the controls has.
+
+    >>> no_control("lr", ["optimizer.lr", "clip"])
+    "there is no control 'lr'; there are: optimizer.lr, clip. Did you mean 'optimizer.lr'?"
+    """
+    if not names:
+        return f"there is no control {name!r:.120}; the job has none: expose an optimizer or Control."
+    ending = next((one for one in names if one.rpartition(".")[2] == name), "")
+    near = f" Did you mean {ending!r}?" if ending else did_you_mean(name, names)
+    return f"there is no control {name!r:.120}; there are: {', '.join(names)}.{near}"

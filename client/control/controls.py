@@ -13,8 +13,7 @@ import msgspec
 from looptap.client.rank_numbers import numbered
 from looptap.protocol.files import command_file
 from looptap.protocol.replies import CommandRecord, ControlInfo, ControlReport
-from looptap.streams.control import leap
-from looptap.streams.expressions import nearest
+from looptap.streams.control import leap, no_control
 
 __all__ = ["CHANGES", "CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of",
            "question_before"]  # fmt: skip
@@ -136,9 +135,7 @@ class Controls(Mapping[str, ControlInfo]):
     def __getitem__(self, name: str) -> ControlInfo:
         found = self.look(name)
         if name not in found:
-            raise KeyError(
-                f"there is no control {name!r}; there are: {', '.join(found) or 'none'}. {nearest(name, found)}".strip()
-            )
+            raise KeyError(no_control(name, found))
         return found[name]
 
     def __iter__(self) -> Iterator[str]:

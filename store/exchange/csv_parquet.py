@@ -28,8 +28,8 @@ def to_csv(stream: Stream, path: Path) -> int:
     """Write ``stream`` as CSV; return the count.
 
     The columns are number, event, rank, time, wall, and the fields (of dicts, the keys of all) or ``value``. Values
-    other than numbers, texts and times are written as JSON. Text that a spreadsheet would run as a formula is prefixed
-    with an apostrophe.
+    other than numbers, text, dates and times are JSON. Text that a spreadsheet would run as a formula is prefixed with
+    an apostrophe.
     """
     count, columns = 0, table_columns(stream.fields, (record.value for record in _values(stream)))
     with TextIOWrapper(open_for_writing(path), encoding="utf-8", errors="backslashreplace", newline="") as file:
@@ -45,7 +45,7 @@ def to_csv(stream: Stream, path: Path) -> int:
 def to_parquet(stream: Stream, path: Path) -> int:
     """Write a stream as Parquet with the columns of `to_arrow`; return the count.
 
-    Values other than numbers, texts and times are written as JSON. Raises StoreError if pyarrow is not installed.
+    Values other than numbers, text, dates and times are JSON. Raises StoreError if pyarrow is not installed.
     """
     try:
         table = stream.to_arrow()

@@ -14,7 +14,7 @@ from looptap.streams.stream.tables import Columns, columns_of
 def as_arrow(parts: Sequence[Batch], fields: Sequence[str] | None) -> Any:
     """Return a pyarrow.Table: number, event, rank, time, wall and the fields.
 
-    Numbers in columns share their memory with the stream. Values other than numbers, texts and times are JSON.
+    Numbers in columns share their memory with the stream. Values other than numbers, text, dates and times are JSON.
     Raises ImportError if pyarrow is not installed.
     """
     try:

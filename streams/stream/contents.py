@@ -207,8 +207,8 @@ class StreamContents:
     def to_arrow(self) -> Any:
         """Return a pyarrow.Table: number, event, rank, time, wall and fields.
 
-        ``time`` (the host's monotonic clock) and ``wall`` (since the epoch) are seconds. Numbers are not copied; what
-        is no number, text, date or time is JSON. Raises ImportError if pyarrow is not installed.
+        ``time`` (the host's monotonic clock) and ``wall`` (since the epoch) are seconds. Numbers are not copied;
+        values other than numbers, text, dates and times are JSON. Raises ImportError if pyarrow is not installed.
         """
         self.feed.attention.look()
         with self.feed.changed:

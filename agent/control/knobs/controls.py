@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from looptap.agent.control.knobs.optimizer_controls import controls_of_optimizer
 from looptap.protocol.replies import ControlInfo
-from looptap.streams.control import KINDS, Control
+from looptap.streams.control import KINDS, Control, no_control
 from looptap.streams.errors import ControlError
 from looptap.streams.events import Lazy
 from looptap.streams.expressions import nearest
@@ -168,10 +168,7 @@ class BoundControls:
             near = "" if "Did you mean" in str(error) else nearest(name, named)
             raise ControlError(f"{error}{' ' * bool(near)}{near}") from None
         if bound is None:
-            ending = [one for one in named if one.rpartition(".")[2] == name]
-            near = f"Did you mean {ending[0]!r}?" if ending else nearest(name, named)
-            there = f"there are: {', '.join(named)}" if named else "the job has none: expose an optimizer or Control"
-            raise ControlError(f"there is no control {name!r:.120}; {there}.{' ' * bool(near)}{near}")
+            raise ControlError(no_control(name, named))
         return bound
 
     def describe(self, path: str = "") -> tuple[ControlInfo, ...]:
