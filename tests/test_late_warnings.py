@@ -37,6 +37,20 @@ def test_a_panel_shows_what_became_of_its_own_change_until_the_next(run):
     assert "must be" in knob.remark
 
 
+def test_a_panel_compares_the_next_change_with_its_own_last_one(run):
+    controls = RunControls(run)
+    controls.refresh()
+    knob = controls.knobs[RATE]
+    controls.ask(knob, 0.05)
+    assert "0.001 → 0.05 is a change by a factor of 50" in knob.question
+    controls.answer(knob, yes=True)
+    soon(lambda: not knob.busy)
+    controls.ask(knob, 0.04)  # before the panel has read the controls again
+    assert not knob.question
+    soon(lambda: not knob.busy)
+    assert knob.outcome.startswith("set optimizer.lr")
+
+
 def test_a_notebooks_panel_shows_a_warning_in_place_of_the_new_value(run):
     pytest.importorskip("ipywidgets", reason="notebooks are not tested: pip install 'looptap[notebook]'")
     from looptap.visualizers.surfaces.notebook.overview import overview

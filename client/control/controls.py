@@ -16,7 +16,7 @@ from looptap.protocol.replies import CommandRecord, ControlInfo, ControlReport
 from looptap.streams.control import leap, no_control
 
 __all__ = ["CHANGES", "CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of",
-           "question_before"]  # fmt: skip
+           "question_before", "with_value"]  # fmt: skip
 
 
 CHANGES = ("set", "undo")
@@ -149,6 +149,11 @@ class Controls(Mapping[str, ControlInfo]):
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.look().values())) or "<no controls>"
+
+
+def with_value(info: ControlInfo, value: Any) -> ControlInfo:
+    """Return what is known of a control after it was set to ``value``."""
+    return msgspec.structs.replace(info, value=value)
 
 
 def question_before(info: ControlInfo | None, value: Any, of: str = "") -> str:

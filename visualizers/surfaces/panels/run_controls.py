@@ -14,7 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from looptap.client.control.controls import CHANGES, CommandRecord, ControlInfo, ControlReport, question_before
+from looptap.client.control.controls import (
+    CHANGES,
+    CommandRecord,
+    ControlInfo,
+    ControlReport,
+    Outcome,
+    question_before,
+    with_value,
+)
 from looptap.client.control.undoing import newest_of
 from looptap.client.run import Run
 from looptap.streams.control import leap
@@ -127,7 +135,8 @@ class RunControls:
         warnings = {one.name: one.warning for one in sorted(changes, key=lambda one: one.time)}
         for name, info in infos.items():
             knob = self.knobs.setdefault(name, Knob(name, lambda value, name=name: self._set(name, value)))  # type: ignore[misc]
-            knob.read, knob.info = begun, info
+            if begun >= knob.asked:  # else it may be the value before the last request
+                knob.read, knob.info = begun, info
             knob.doc = "; ".join(filter(None, [info.doc, info.driven and f"driven by {info.driven}"]))
             if knob.settled and knob.warning != (warning := warnings.get(name, "")):
                 knob.warning = warning
@@ -195,6 +204,8 @@ class RunControls:
                 knob.asked, knob.doubtful = time.monotonic(), True
                 self.say(knob, str(error), failed=True)
             else:
+                if knob.info is not None and isinstance(outcome, Outcome) and outcome.outcome == _DONE:
+                    knob.info = with_value(knob.info, outcome.new)  # what the next question compares with
                 knob.asked = time.monotonic()
                 self.say(knob, str(outcome))
 
