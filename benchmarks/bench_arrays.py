@@ -44,7 +44,7 @@ def rows() -> Iterator[Row]:
         rate(1 / seen.median("ours")),
         str(ratio),
         "≥ 0.5",
-        ratio.value >= 0.5,
+        ratio.at_least(0.5),
         figures=dict(seen.seconds),
     )
 

@@ -63,7 +63,7 @@ def compared(model: torch.nn.Module, what: str, promised: float) -> Iterator[Row
             in_units(seen.median(name)),
             str(seen.ratio(name, "by hand")),
             promise,
-            ratio.value <= promised if promise else None,
+            ratio.at_most(promised) if promise else None,
             figures={"seconds": seen.seconds[name]},
         )
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
 from pictures import pictures
 
+from looptap.visualizers.data.colors import DARK, LIGHT
 from looptap.visualizers.data.sample_buffer import thinned
 from looptap.visualizers.drawing.axis_limits import fit
 from looptap.visualizers.drawing.backends.quick_lines import QuickLine
@@ -161,6 +163,14 @@ def test_logarithms_and_dates():
     drawing.figure.canvas.draw()
     labels = [label.get_text() for label in drawing.views[0].axes.get_xticklabels()]
     assert any(label.startswith("Jun") or label == "2025-Jun-16" for label in labels), labels
+
+
+def test_seconds_are_written_as_times_of_day():
+    axes = draw(Picture((Line(1.75e9 + X / 5, X),), x=Axis(time=True)), new_figure()).views[0].axes
+    axes.figure.canvas.draw()
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d", label) for label in labels), labels
+    assert axes.xaxis.get_offset_text().get_text() == "2025-Jun-15"
 
 
 def test_texts_of_a_job_are_no_formulas_and_no_commands():
@@ -402,6 +412,24 @@ def test_names_and_words_of_commands_stand_over_the_plot_and_take_a_quarter_at_m
     for text in view.words:
         assert text.get_window_extent().y0 >= top
         assert text.get_window_extent().y1 <= legend.y0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
+def test_the_legend_counts_no_single_name(count):
+    lines = tuple(Line(X, X + i, name=f"a name that fills a row of the legend {i}") for i in range(count))
+    view = draw(Picture(lines), new_figure(3, 2)).views[0]
+    *_, last = [text.get_text() for text in view.legend.get_texts()]
+    assert last != "… 1 more"
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_the_rim_of_a_note_has_the_colour_of_the_ground(theme):
+    figure = new_figure()
+    figure.set_facecolor(theme.ground)
+    drawing = draw(Picture((Line(X, X, notes=((50, "epoch 3"),)),)), figure)
+    (note,) = drawing.views[0].marks[0].notes
+    (rim,) = note.get_path_effects()
+    assert to_hex(rim._gc["foreground"]) == theme.ground
 
 
 def test_the_axes_of_a_grid_align():

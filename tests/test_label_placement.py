@@ -32,3 +32,13 @@ def test_a_note_without_room_has_neither_place_nor_text():
     across, up, sides, texts = lifted(line, Axis(""), Axis(""), (300.0, 200.0))
     assert len(across) == len(up) == len(sides) == len(texts) < 100
     assert "epoch 99" in texts
+
+
+def test_notes_are_inside_the_plot_and_those_of_points_out_of_sight_are_left_out():
+    x, y = np.array([-5.0, 0.0, 2.0, 200.0, 399.0, 400.0]), np.array([50.0, 199.0, 1.0, 199.5, 0.0, 200.0])
+    first, *others = beside(x, y, list(range(6)), [WIDE] * 6, TALL, (0, 0, 400, 200))
+    assert first is None
+    for place, one in enumerate(others, 1):
+        left = x[place] + LEFT_SHARES[one.align] * WIDE + one.right
+        assert 0 <= left <= 400 - WIDE
+        assert 0 <= y[place] + one.up <= 200 - TALL

@@ -12,6 +12,7 @@ from looptap.streams.stream.stream import Stream, stream_of
 from looptap.visualizers.charts.chart import IncompatibleStreams
 from looptap.visualizers.charts.reading.scales import MAX_SCALE_RATIO
 from looptap.visualizers.charts.registry import KINDS
+from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.backends.with_matplotlib import draw, new_figure
 from looptap.visualizers.drawing.backends.with_plotly import figure_of
 from looptap.visualizers.drawing.backends.with_text import draw as text_of
@@ -164,6 +165,16 @@ def test_a_histogram_and_a_line_have_axes_of_their_own_on_both_sides():
     assert bars.opacity < 0.5
     titles = [axis.title for axis in (picture.x, picture.y, picture.top, picture.right)]
     assert titles == ["step (first)", "first", "second", "count (second)"]
+
+
+def test_a_histogram_behind_a_line_has_another_colour_and_the_line_is_solid():
+    for name in [f"one of {len(COLORS)} colours, {place}" for place in range(len(COLORS))]:
+        plot = Plot(stream_of([(n, float(n)) for n in range(9)], name=name, fields=("step", name)), chart="line")
+        plot.add(stream("histogram", "second"), to=0, chart="histogram")
+        plot.pull()
+        line, bars = plot.pictures()[0].marks
+        assert line.dash == "solid"
+        assert line.color != bars.color
 
 
 def test_the_line_is_below_whichever_comes_first():

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 import xml.etree.ElementTree as ElementTree
 
@@ -24,6 +25,17 @@ LOSS = 2.0 * np.exp(-STEPS / 40) + 1e-4
 NOISE = 1 + 0.2 * np.random.default_rng(0).normal(size=COUNT)
 BUSY = 120_000
 SVG = "{http://www.w3.org/2000/svg}"
+WORDS = """() => {
+  const { prototype } = CanvasRenderingContext2D, { fillText } = prototype, found = [], { view } = document.querySelector(".looptap");
+  prototype.fillText = function (text, x, y) {
+    const { width, actualBoundingBoxAscent: up } = this.measureText(text), left = this.textAlign === "center" ? x - width / 2 : x;
+    if (/^(epoch |norm|step)/.test(text)) found.push([left, y - up, left + width, y, this.canvas.width, this.canvas.height]);
+    fillText.call(this, text, x, y);
+  };
+  for (const panel of view.panels) panel.uplot ? panel.uplot.redraw() : view.draw();
+  return new Promise((resolve) => requestAnimationFrame(() => resolve(found)));
+}"""
+"""Draws a chart again; where its notes and titles are, and the size of its canvas."""
 
 
 @pytest.fixture
@@ -396,6 +408,23 @@ def test_notes_in_space_are_drawn(opened):
     ]
     page = opened(Plot(looptap.stream_of(values, name="turns")))
     assert inked(page, LIGHT.colors[0]) > 100
+
+
+def test_no_word_in_space_or_beside_a_line_leaves_the_picture_or_lies_on_another(opened):
+    rows = [(step, math.sin(step), float(step), f"epoch {step}") for step in range(0, 400, 9)]
+    fields = ("step", "loss", "norm(model[8].weight.grad)", "note")
+    space = Plot(looptap.stream_of(rows, name="turns", fields=fields))
+    flat = Plot(looptap.stream_of([(row[0], row[1], row[3]) for row in rows], fields=("step", "loss", "note")))
+    for plot in (space, flat):
+        boxes = opened(plot, width=420).evaluate(WORDS)
+        assert len(boxes) > 8
+        for left, top, right, bottom, width, height in boxes:
+            assert left >= -1
+            assert top >= -1
+            assert right <= width + 1
+            assert bottom <= height + 1
+        for one, other in itertools.combinations(boxes, 2):
+            assert one[2] <= other[0] + 1 or other[2] <= one[0] + 1 or one[3] <= other[1] + 1 or other[3] <= one[1] + 1
 
 
 def test_bars_behind_a_line_have_an_outline_in_their_colour(opened):

@@ -18,6 +18,7 @@ from looptap.visualizers.charts.legends import label_of_stream
 from looptap.visualizers.charts.reading.emptiness import ODD
 from looptap.visualizers.charts.reading.scales import far_from_first, on_a_log_axis, on_two_axes
 from looptap.visualizers.charts.series import Series
+from looptap.visualizers.data.colors import COLORS
 from looptap.visualizers.drawing.picture import Across, Axis, Band, Bars, Line, Mark, Points, Side
 
 Drawn: TypeAlias = list[tuple[Series, list[Mark]]]
@@ -96,9 +97,7 @@ class Overlay:
         self._part(drawn)
         marks = [_at(mark, one) for one, mine in drawn for mark in mine]
         if len({one.choice.family for one, _ in drawn}) > 1:
-            marks = [
-                replace(mark, opacity=_OVERLAID_OPACITY_SHARE) if isinstance(mark, Bars) else mark for mark in marks
-            ]
+            marks = _behind_lines(marks)
         streams = [one for one, _ in drawn]
         left = [one for one in streams if one.side == "left"] or streams
         right = [one for one in streams if one.side == "right"]
@@ -148,6 +147,18 @@ class Overlay:
         if len(up) == 1 and VALUE not in up and not any(one.placed for one, _ in drawn):
             for one in _far(drawn, "y"):
                 one.side = "right"
+
+
+def _behind_lines(marks: Sequence[Mark]) -> list[Mark]:
+    """Return the marks, with paler bars in a colour that none of the lines has."""
+    taken = {mark.color for mark in marks if isinstance(mark, Line | Band)}
+    free = next((color for color in COLORS if color not in taken), "")
+    return [
+        replace(mark, opacity=_OVERLAID_OPACITY_SHARE, color=free if free and mark.color in taken else mark.color)
+        if isinstance(mark, Bars)
+        else mark
+        for mark in marks
+    ]
 
 
 def axes_of(series: Sequence[Series]) -> tuple[Axis, Axis, Axis | None]:

@@ -17,7 +17,7 @@ _ALIGNED: tuple[tuple[Align, float, float], ...] = (
     ("left", 0.0, 0.0), ("right", -1.0, 0.0), ("center", -0.5, 0.0), ("left", 0.0, 1.0), ("right", -1.0, -1.0),
 )  # fmt: skip
 """The end of a text at its point, the share of the text left of it, and the direction of its shift."""
-_OUTSIDE_DISTANCE = 1e6  # more than any shift off the line
+_ON_LINE_DISTANCE = 1e6  # more than any shift off the line
 _LETTER_HEIGHT_PIXELS, _LETTER_WIDTH_PIXELS = 14.0, 6.0  # pixels of a letter on a page
 _MARGIN_SHARE = 0.05  # of a plot's size, around all of its lines
 
@@ -36,8 +36,9 @@ def beside(
     """Return the place of each text, in pixels with ``y`` upwards.
 
     ``box`` is left, bottom, right, top of what is seen. A text begins, ends or has its middle at its point, over or
-    under the whole line there, or is moved beside the point: where that is nearest and inside. The last text goes
-    first, and one without a place that is clear of those before it is left out (None).
+    under the whole line there, or is moved beside the point: where that is nearest. At an edge it is moved inside,
+    onto the line only if there is no other place. The last text goes first; one whose point is not seen, or without
+    a place that is clear of those before it, is left out (None).
 
     >>> rising = np.arange(100.0)
     >>> beside(rising, rising, [50], [40.0], 10.0, (0, 0, 100, 100))
@@ -57,21 +58,24 @@ def beside(
     for place, width in zip(reversed(places), reversed(wide), strict=True):
         best: Beside | None = None
         cost = np.inf
-        for align, share, moved in _ALIGNED:
-            aside = 2 * gap * moved
-            start = x[place] + share * width + aside
+        seen = left <= x[place] <= right and bottom <= y[place] <= top
+        for align, share, moved in _ALIGNED if seen else ():
+            wanted = x[place] + share * width
+            start = max(left, min(right - width, wanted + 2 * gap * moved))
+            aside = float(start - wanted)
             over = (x1 >= start) & (x0 <= start + width)
             first = (y0 + (np.maximum(start, x0) - x0) * steep)[over] - y[place]
             last = (y1 - (x1 - np.minimum(start + width, x1)) * steep)[over] - y[place]
             own = [] if moved else [0.0]
             above = max(np.r_[own, first, last].max(initial=-np.inf) + gap, -tall / 2)
             below = min(np.r_[own, first, last].min(initial=np.inf) - gap, tall / 2) - tall
-            for up, more in ((above, 0.0), (below, gap)):
-                out = not (left <= start <= right - width and bottom <= y[place] + up <= top - tall)
-                foot = y[place] + up
+            for off, more in ((above, 0.0), (below, gap)):
+                foot = max(bottom, min(top - tall, y[place] + off))
+                on_line = foot != y[place] + off
+                up = foot - y[place]
                 if any(a < start + width and start < c and b < foot + tall and foot < d for a, b, c, d in taken):
                     continue
-                price = abs(up + tall / 2) + abs(aside) + more + _OUTSIDE_DISTANCE * out
+                price = abs(up + tall / 2) + abs(aside) + more + _ON_LINE_DISTANCE * on_line
                 if price < cost:
                     best, cost = Beside(align, aside, float(up)), price
                     spot = start, foot, start + width, foot + tall

@@ -218,7 +218,8 @@ class LineChart(Chart):
         name = name if rank is None else f"{name} rank {rank}"
         known = series.lines.get((part, rank))
         if known is None or known[0] != name:
-            others = [look for one in self.series if one is not series for look in one.looks]
+            others = [look for one in self.series if one is not series and one.choice.family == series.choice.family
+                      for look in one.looks]  # fmt: skip
             mine = [(look[1], look[2]) for key, look in series.lines.items() if key != (part, rank)]
             color, dash = self.palette.look(name, [*others, *mine], "" if mine else series.color)
             series.lines[part, rank] = name, color, dash if series.dash == "solid" else series.dash

@@ -326,6 +326,14 @@ class Numbers(ticker.Formatter):
         return tick_labels([float(value) for value in values], self._log)
 
 
+_TIMES = {
+    "formats": ["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S.%f"],
+    "zero_formats": ["", "%Y", "%b", "%b-%d", "%H:%M", "%H:%M:%S.%f"],
+    "offset_formats": ["", "%Y", "%Y-%b", "%Y-%b-%d", "%Y-%b-%d", "%Y-%b-%d"],
+}
+"""Texts of times by their unit, years to seconds: a time of day is one without its neighbours."""
+
+
 def _scales(axes: Any, x: Axis, y: Axis) -> None:
     for axis, put, mine in ((x, axes.set_xscale, axes.xaxis), (y, axes.set_yscale, axes.yaxis)):
         if axis.log:
@@ -335,7 +343,7 @@ def _scales(axes: Any, x: Axis, y: Axis) -> None:
         elif axis.time:
             locator = dates.AutoDateLocator()
             mine.set_major_locator(locator)
-            mine.set_major_formatter(dates.ConciseDateFormatter(locator))
+            mine.set_major_formatter(dates.ConciseDateFormatter(locator, **_TIMES))
             mine.get_offset_text().set_fontsize(SMALL_FONT_POINTS)
         else:
             mine.set_major_formatter(Numbers())
@@ -361,11 +369,11 @@ def _legend(axes: Any, marks: Sequence[Any], wide: float, tall: float, rows_abov
     columns = max(1, int(wide / (_LETTER_INCHES * (longest + _HANDLE_CHARACTERS))))
     most = max(1, int(MAX_LEGEND_SHARE * tall / _ROW_INCHES) - rows_above)
     rows = min(most, -(-len(marks) // columns))
-    several = len(marks) > rows * columns
-    shown_marks = marks[: max(1, rows * columns - 1)] if several else marks
-    handles: list[Any] = [_handle(mark) for mark in shown_marks]
-    if several:
-        handles.append(Patch(alpha=0, label=f"… {len(marks) - len(shown_marks)} more"))
+    room = len(marks) if len(marks) <= rows * columns else max(1, rows * columns - 1)
+    left_out = len(marks) - room if len(marks) > room + 1 else 0  # a single one takes no more room than its number
+    handles: list[Any] = [_handle(mark) for mark in marks[: len(marks) - left_out]]
+    if left_out:
+        handles.append(Patch(alpha=0, label=f"… {left_out} more"))
     # matplotlib fills columns first: the names are to be read in rows
     ordered = [handles[i] for column in range(columns) for i in range(column, len(handles), columns)]
     legend = axes.legend(

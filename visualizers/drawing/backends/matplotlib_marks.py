@@ -145,8 +145,7 @@ class LineArtist:
 
 def _rim(axes: Any) -> Any:
     """Return what keeps a text apart from the lines below it."""
-    ground = axes.get_facecolor()
-    return withStroke(linewidth=2.0, foreground=ground if to_rgba(ground)[3] else theme_of(axes).ground)
+    return withStroke(linewidth=2.0, foreground=theme_of(axes).ground)
 
 
 class BandArtist:

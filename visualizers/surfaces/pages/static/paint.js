@@ -135,15 +135,16 @@ const written = (value) => {
 };
 
 // Where a text at a point begins, and its base line: over or under all of the line that is below or above it, or moved
-// beside the point, where that is nearest and inside; null where all places meet what is `taken`. The kernel does the
-// same for its pictures.
+// beside the point, where that is nearest. At an edge it is moved inside, onto the line only if there is no other place.
+// null where the point is not seen, or all places meet what is `taken`. The kernel does the same for its pictures.
 const BESIDE = [[0, 0], [1, 0], [0.5, 0], [0, 1], [1, -1]];
 const beside = (xs, ys, sorted, index, wide, tall, at, taken) => {
   const px = at.X(xs[index]), py = at.Y(ys[index]), gap = 0.4 * tall, end = at.X(at.x1), begin = at.X(at.x0);
   const value = (pixel) => at.x0 + ((at.x1 - at.x0) * (pixel - begin)) / (end - begin);
   let best = null, spot = null, cost = Infinity;
+  if (!(begin <= px && px <= end && at.top <= py && py <= at.bottom)) return null;
   for (const [share, moved] of BESIDE) {
-    const aside = 2 * gap * moved, from = px - share * wide + aside, to = from + wide;
+    const wanted = px - share * wide, from = Math.max(begin, Math.min(end - wide, wanted + 2 * gap * moved)), to = from + wide;
     let high = moved ? Infinity : py, low = moved ? -Infinity : py, before = null;
     const [first, last] = sorted && !at.logx ? span(xs, true, value(from), value(to)) : [0, xs.length];
     for (let i = first; i < last; i++) {
@@ -159,10 +160,10 @@ const beside = (xs, ys, sorted, index, wide, tall, at, taken) => {
       before = known ? [x, y] : null;
     }
     const above = Math.min(high - gap, py + tall / 2), below = Math.max(low + gap, py - tall / 2) + tall;
-    for (const [foot, more] of [[above, 0], [below, gap]]) {
-      const out = from < begin || to > end || foot - tall < at.top || foot > at.bottom;
+    for (const [off, more] of [[above, 0], [below, gap]]) {
+      const foot = Math.max(at.top + tall, Math.min(at.bottom, off));
       const meets = taken.some(([a, b, c, d]) => a < to && from < c && b < foot && foot - tall < d);
-      const price = Math.abs(foot - tall / 2 - py) + Math.abs(aside) + more + (out ? 1e6 : 0);
+      const price = Math.abs(foot - tall / 2 - py) + Math.abs(from - wanted) + more + (foot === off ? 0 : 1e6);
       if (meets || !(price < cost)) continue;
       cost = price;
       spot = [from, foot - tall, to, foot];

@@ -22,6 +22,7 @@ const sheet = (owner, width, height) => {
   return ctx;
 };
 
+const AXIS_LETTERS = 18; // of the title of an axis in space
 const CORNERS = [0, 1, 2, 3, 4, 5, 6, 7].map((i) => [i & 1 ? 1 : -1, i & 2 ? 1 : -1, i & 4 ? 1 : -1]);
 
 class Space extends Sheet {
@@ -68,16 +69,6 @@ class Space extends Sheet {
         ctx.stroke();
       }
     });
-    ctx.fillStyle = ink;
-    ctx.textAlign = "center";
-    const says = (text, ...where) => ctx.fillText(text, ...place(...where));
-    [layout.x, layout.y, layout.z].forEach((axis, k) => {
-      const where = (along) => [0, 1, 2].map((i) => (i === k ? along : i === 1 && !k ? 1.15 : -1.15));
-      says(axis?.title ?? "", ...where(0));
-      says(short(limits[k][0], 3), ...where(-0.78));
-      says(short(limits[k][1], 3), ...where(0.78));
-    });
-    ctx.textAlign = "left";
     for (const mark of marks) {
       const count = store.column(mark.x).length;
       ctx.globalAlpha = mark.opacity ?? 1;
@@ -106,23 +97,39 @@ class Space extends Sheet {
       ctx.stroke();
       ctx.setLineDash([]);
     }
-    // The notes, the newest first, each beside its point where no other lies; a rim keeps them apart from the line.
+    // The words lie over the lines, with a rim, and inside the canvas; none lies on one that was there before.
     const taken = [], tall = 13 * ratio, gap = 5 * ratio;
     ctx.globalAlpha = 1;
     ctx.fillStyle = ink;
     ctx.strokeStyle = view.theme.ground;
     ctx.lineWidth = 3 * ratio;
     ctx.lineJoin = "round";
+    const says = (text, spots) => {
+      const wide = ctx.measureText(text).width;
+      const boxes = spots.map(([middle, top, edge = 0]) => {
+        const left = Math.max(0, Math.min(ctx.canvas.width - wide, middle + (edge * wide) / 2 - wide / 2));
+        return [left, top, left + wide, top + tall];
+      });
+      const free = boxes.find(([l, t, r, b]) => !taken.some(([l2, t2, r2, b2]) => l < r2 && l2 < r && t < b2 && t2 < b));
+      if (!free) return;
+      taken.push(free);
+      ctx.strokeText(text, free[0], free[3] - 3 * ratio);
+      ctx.fillText(text, free[0], free[3] - 3 * ratio);
+    };
+    [layout.x, layout.y, layout.z].forEach((axis, k) => {
+      const spot = (along) => {
+        const [px, py] = place(...[0, 1, 2].map((i) => (i === k ? along : i === 1 && !k ? 1.15 : -1.15)));
+        return [[px, py - tall / 2], [px, py + tall / 2], [px, py - 1.5 * tall]];
+      };
+      says(fitted(axis?.title ?? "", AXIS_LETTERS), spot(0));
+      says(short(limits[k][0], 3), spot(-0.78));
+      says(short(limits[k][1], 3), spot(0.78));
+    });
+    // The newest notes go first.
     for (const mark of marks)
       for (const [index, text] of [...(mark.notes ?? [])].reverse()) {
-        const [px, py] = at(mark, index), wide = ctx.measureText(text).width;
-        const spots = [[gap, -tall / 2], [-wide / 2, -tall - gap], [-wide / 2, gap], [-wide - gap, -tall / 2]];
-        const boxes = spots.map(([right, down]) => [px + right, py + down, px + right + wide, py + down + tall]);
-        const free = boxes.find(([l, t, r, b]) => !taken.some(([l2, t2, r2, b2]) => l < r2 && l2 < r && t < b2 && t2 < b));
-        if (!free) continue;
-        taken.push(free);
-        ctx.strokeText(text, free[0], free[3] - 3 * ratio);
-        ctx.fillText(text, free[0], free[3] - 3 * ratio);
+        const [px, py] = at(mark, index);
+        says(text, [[px + gap, py - tall / 2, 1], [px, py - tall - gap], [px, py + gap], [px - gap, py - tall / 2, -1]]);
       }
   }
 }

@@ -4,6 +4,7 @@ const RAW_OPACITY_SHARE = 0.25; // of a line behind its moving average
 const RULE_WORDS_PIXELS = 14; // height of a row of words over the plot, for commands
 const CLIP_SECONDS = 0.25; // between two searches for outliers
 const CLIP_SAMPLE = 20000; // numbers of a line in which outliers are searched for
+const fitted = (title, most) => (title.length > most ? `${title.slice(0, most - 1)}…` : title);
 // A label of at most 20 letters: of a layer the end says which it is.
 const ended = (label) => (label.length > 20 ? `…${label.slice(-19)}` : label);
 const ACROSS_PIXELS = 30, DATES_PIXELS = 40; // of the ticks below or above a plot, without their title
@@ -81,7 +82,6 @@ class Plane {
       };
     const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
     const power = (value) => (Number.isInteger(exponent(value)) ? value : null); // no crowd of lines between
-    const fitted = (title, most) => (title.length > most ? `${title.slice(0, most - 1)}…` : title);
     const long = Math.floor(width / 9);
     const numbers = (axis) => (axis.time ? { values: DATE_FORMS } : { values: (_, at) => tickLabels(at, axis.log) });
     const axis = (about, more) => ({
@@ -133,7 +133,7 @@ class Plane {
     const options = {
       width,
       height: this.view.height,
-      padding: [this.rows ? 4 + RULE_WORDS_PIXELS * this.rows : 8, right ? 0 : 12, 0, 0],
+      padding: [this.rows ? 4 + RULE_WORDS_PIXELS * this.rows : 8, right ? 0 : x.time ? 30 : 12, 0, 0],
       legend: { show: false },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"), // the kernel has made it local time
       cursor: { y: false, drag: { x: true, y: true, uni: 24, setScale: false }, points: { show: false } },
