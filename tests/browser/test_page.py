@@ -26,12 +26,15 @@ NOISE = 1 + 0.2 * np.random.default_rng(0).normal(size=COUNT)
 BUSY = 120_000
 SVG = "{http://www.w3.org/2000/svg}"
 WORDS = """() => {
-  const { prototype } = CanvasRenderingContext2D, { fillText } = prototype, found = [], { view } = document.querySelector(".looptap");
+  const { prototype } = CanvasRenderingContext2D, { fillText } = prototype, found = [];
   prototype.fillText = function (text, x, y) {
-    const { width, actualBoundingBoxAscent: up } = this.measureText(text), left = this.textAlign === "center" ? x - width / 2 : x;
-    if (/^(epoch |norm|step)/.test(text)) found.push([left, y - up, left + width, y, this.canvas.width, this.canvas.height]);
+    const { width, actualBoundingBoxAscent: up } = this.measureText(text);
+    const left = this.textAlign === "center" ? x - width / 2 : x;
+    if (/^(epoch |norm|step)/.test(text))
+      found.push([left, y - up, left + width, y, this.canvas.width, this.canvas.height]);
     fillText.call(this, text, x, y);
   };
+  const { view } = document.querySelector(".looptap");
   for (const panel of view.panels) panel.uplot ? panel.uplot.redraw() : view.draw();
   return new Promise((resolve) => requestAnimationFrame(() => resolve(found)));
 }"""
