@@ -27,6 +27,8 @@ CHEAP_SECONDS = 20e-6
 """Seconds an event that are never limited."""
 GLARING_SECONDS = 200e-6
 """Seconds that, in three evaluations in a row, are no accident: to wait for the interpreter lock takes less."""
+SKIP_SECONDS = 1e-6
+"""Seconds that a limited query takes of an event at which it is not evaluated, with cold caches."""
 MIN_EVALUATIONS = 3
 """Evaluations before the first decision."""
 SPENDABLE_SHARE = 0.8
@@ -228,16 +230,17 @@ class CostMeter:
 
     def _limit(self, typical: float, now: float) -> None:
         """Limit the query to its share if it costs more, else keep watching it."""
-        demand = typical / self._step
-        every = max(1, math.ceil(demand / self.allowed()))
+        demand, allowed = typical / self._step, self.allowed()
+        every = 1
+        if demand > allowed:  # to pass over an event is part of what it costs
+            every = math.ceil(demand / max(allowed - SKIP_SECONDS / self._step, allowed / 2))
         if self.grant is None:
             self._budget.demand(self, demand)
         self.every, self.watched = every, every > 1 or (self.watched and now < self._until)
         self.skip = every - 1 or (MEASURE_NEXT if self.watched else 0)
         if every > 1:
             others = [other for meter, other in list(self._budget.demands.items()) if meter is not self]
-            allowed = self.allowed()
-            self.verdict = Verdict(typical, self._step, allowed, len(others), sum(others), self._budget.io)
+            self.verdict = Verdict(typical, self._step, self.allowed(), len(others), sum(others), self._budget.io)
 
     def note_cheap(self, now: float) -> None:
         """Record that a watched query is cheap; free it if it was watched long enough."""
