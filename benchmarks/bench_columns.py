@@ -1,10 +1,10 @@
-"""Deferred queries evaluated on columns of a batch, beside event by event.
+"""Deferred queries, evaluated on the columns of a batch and event by event.
 
-Two jobs with the same streams in one process: in one, the queries have lost their forms over columns. A block emits
-the events of one batch, which only keeps their numbers, and then has them evaluated: 256 of them, as in a loop that
-runs faster than its readers, or 20, as in a loop of 1,000 events a second. A figure is the time of the evaluation of
-one event; that of `emit` is left out, and what happens to the values afterwards, which columns also make cheaper.
-Both jobs yield the same values, to the last.
+Two jobs with the same streams run in one process; one of them cannot evaluate columns. A block emits the events of one
+batch, which only keeps their numbers, and then evaluates them: 256 events, as in a loop that runs faster than its
+readers, or 20, as in a loop of 1,000 events a second. A figure is the time to evaluate one event. It does not include
+`emit`, or what happens to the values afterwards, which columns also make cheaper. Both jobs yield exactly the same
+values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop's cost of a declared stream without a reader.
+"""What a declared stream without a reader costs the loop.
 
 The baseline is the same query, attached by a client that reads it. "In a row" means 50,000 events in a loop that does
 nothing else, in wall time; the client is another process, and all its values are delivered. "After a training step" is

@@ -1,8 +1,8 @@
 """Time from an event to the client's callback in another process.
 
 There are 200 events/s, in a loop that trains between them. Both processes read the same monotonic clock: the value of
-an event is its time, and the callback subtracts. The baseline is the linger of 30 ms (1 ms with low latency), in which
-values are collected before they are sent.
+an event is its time, which the callback subtracts from its own. The baseline is the time for which values are collected
+before they are sent (the linger): 30 ms, or 1 ms with low latency.
 """
 
 from __future__ import annotations

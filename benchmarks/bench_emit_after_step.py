@@ -1,12 +1,12 @@
-"""`emit` of a tensor after a training step, beside `loss.item()`.
+"""`emit` of a tensor after a training step, compared with `loss.item()`.
 
-The loop is that of `loops.Mlp`, a millisecond a step, which leaves the caches full of its own. In one block a step is
-followed by `emit(step=step, loss=loss)` with one to five streams attached, in the other by `loss.item()`, which most
-loops have anyway; a figure is the median of single calls without the cost of the clock, and each value arrives.
-Further rows, without a promise, show what the figure consists of: a call of an empty method with the same arguments,
-`emit` of a type without streams, `emit` of a float, and a second `emit` right after the first, which finds in the
-caches what that has left there. The number of streams matters little, and nor does the I/O thread.
-Left out: what the I/O thread does between the calls, which `small_loop` measures as a whole.
+The loop is `loops.Mlp`, a millisecond a step, which fills the caches with its own data. In one block a step is followed
+by `emit(step=step, loss=loss)` with one to five streams attached, in the other by `loss.item()`, which most loops have
+anyway. A figure is the median of single calls without the cost of the clock, and each value arrives. Further rows,
+without a promise, show what the figure consists of: a call of an empty method with the same arguments, `emit` of a type
+without streams, `emit` of a float, and a second `emit` right after the first, which still finds its code and data in
+the caches. Neither the number of streams nor the I/O thread matters much. Left out: the work of the I/O thread between
+the calls, which `small_loop` measures as a whole.
 """
 
 from __future__ import annotations

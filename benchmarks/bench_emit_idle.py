@@ -1,10 +1,10 @@
-"""`emit` without a query, against a call of an empty Python method.
+"""`emit` without a query, compared with a call of an empty Python method.
 
 Both get the same keyword arguments. The agent listens, and its I/O thread runs. There are three variants: without a
 client, with a client in another process that has a stream on another event type, and with a disabled agent.
 
-With and without the history of scalars: an agent at a time, half a second each, in turns, so that its looks (10 a
-second) are in the figure, which is CPU time of the loop's thread.
+With and without the history of scalars: the two agents run in turns, half a second each, so that the figure includes
+the samples (10 a second). It is CPU time of the loop's thread.
 """
 
 from __future__ import annotations

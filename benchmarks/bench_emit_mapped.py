@@ -1,4 +1,4 @@
-"""The training thread's cost of an event with one mapped query.
+"""What an event with one mapped query costs the training thread.
 
 Its value is delivered to a client. "In a row" means 50,000 events in a loop that does nothing else, while the I/O
 thread packs and sends and a client in another process reads. It is wall time, so it includes every wait for the

@@ -1,9 +1,9 @@
 """`emit` without a query, by the number of observables and the type of event.
 
 The baseline is an empty method of the same signature with the same keyword arguments. The agent listens, keeps the
-history of scalars, and has no client. An `epoch` event ends the open group of `batch` events, of which there are none:
-this is the cost of a loop that raises nothing else. Left out: what the I/O thread does meanwhile (its looks at the
-scalars are in the figure only as far as they hold up the loop), and colder caches than those of a loop of one line.
+history of scalars, and has no client. An `epoch` event ends the open group of `batch` events, which is empty here. Left
+out: the work of the I/O thread (its samples of the scalars count only as far as they delay the loop), and caches that
+are colder than in a loop of one line.
 """
 
 from __future__ import annotations

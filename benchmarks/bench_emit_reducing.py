@@ -1,4 +1,4 @@
-"""The training thread's cost of an event with one reducing query.
+"""What an event with one reducing query costs the training thread.
 
 Its value is delivered when the group ends. Measured in a row and after a training step, as in bench_emit_mapped.py.
 """

@@ -1,8 +1,8 @@
-"""Seconds from the command to the loss of a job that declares nothing.
+"""Seconds from the command to the loss curve of a job that declares nothing.
 
-The job has run for a while, and exposes nothing either; loop and screen are processes of one machine. Each round
-begins with a fresh interpreter, whose own start is included: for the terminal a program on a pseudoterminal, for the
-notebook a program that imports looptap, attaches, and makes an overview with its charts.
+The job has run for a while, and exposes nothing either; loop and screen are processes on one machine. Each round begins
+with a fresh interpreter, whose own start is included: for the terminal a program on a pseudoterminal, for the notebook
+a program that imports looptap, attaches, and creates an overview with its charts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How long looptap takes to start, against `import numpy, zmq`.
+"""How long looptap takes to start, compared with `import numpy, zmq`.
 
-Each runs in a fresh interpreter, whose own start is included. The names of looptap are lazy: the modules that a loop
-needs are loaded at `looptap.Agent`, all of them, so that nothing is loaded later while the job trains, forks, or is
-upgraded. Commands are measured by their processor time; there is one run to list.
+Each runs in a fresh interpreter, whose own start is included. The names of looptap are lazy: `looptap.Agent` loads all
+modules that a loop needs, so that nothing is loaded later, while the job trains, forks, or is upgraded. Commands are
+measured by their processor time; there is one run to list.
 """
 
 from __future__ import annotations

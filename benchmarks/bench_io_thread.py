@@ -1,10 +1,10 @@
 """The cost of the I/O thread: its share of a core and its longest hold.
 
-A loop of 1,000 events/s has five streams of a client in another process, on which nothing looks, a chart looks 20 times
-a second, or a callback waits. The share is the CPU time of that one thread, whose clock the loop reads; the baseline is
-the same thread and the same loop without a stream. Each mode has the whole agent in turn, in shuffled rounds of a few
-seconds; the seconds after a change are left out, until the client has said what it needs. Every value must arrive. The
-longest hold is that of docs/scaling.md. Left out: the threads of libzmq, which encrypt (see bench_shared.py).
+A loop of 1,000 events/s has five streams, opened by a client in another process. In turn, nothing reads the streams, a
+chart reads them 20 times a second, or callbacks wait for their values, in shuffled rounds of a few seconds; the seconds
+after each change are left out, until the client has said what it needs. The share is the CPU time of that one thread,
+whose clock the loop reads; the baseline is the same thread and the same loop without a stream. Every value must arrive.
+The longest hold is defined in docs/scaling.md. Left out: the threads of libzmq, which encrypt (see bench_shared.py).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Processor time of keeping values, from `emit` to the file, and reading them.
 
-Keeping: a job emits 200,000 events, 20,000 in a row and then none for 20 ms, and keeps `step, loss` of each; counted is
-the processor time of all threads from the first event until the file is closed, in which pauses do not count. The
-baseline is such a loop by hand: sqlite3 with a row for each value (number, event, monotonic and wall clock, step,
-loss), `executemany` in transactions of 1,000 rows, a write-ahead log and `synchronous = NORMAL`, as looptap has it.
+Keeping: a job emits 200,000 events, in bursts of 20,000 with pauses of 20 ms, and keeps `step, loss` of each. The
+figure is the processor time of all threads from the first event until the file is closed, without the pauses. The
+baseline is a loop written by hand: sqlite3 with a row for each value (number, event, monotonic and wall clock, step,
+loss), `executemany` in transactions of 1,000 rows, a write-ahead log and `synchronous = NORMAL`, like looptap.
 
-Reading: 1,000,000 values of the stored stream, against `pandas.read_parquet` (pyarrow) of a file with the same columns:
-all seven (`to_pandas`: number, event, rank, time, wall, step, loss), and only step and loss (`to_numpy`). Opening the
-file counts on both sides. All values are compared each time.
+Reading: 1,000,000 values of the stored stream, compared with `pandas.read_parquet` (pyarrow) of a file with the same
+columns: all seven (`to_pandas`: number, event, rank, time, wall, step, loss), and only step and loss (`to_numpy`).
+Opening the file counts on both sides. All values are compared each time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The helper `layer_norms` against a loop written by hand.
+"""The helper `layer_norms`, compared with a loop written by hand.
 
-The loop is `{n: p.grad.norm().item() ...}`, the models are 100 linear layers of 64 × 64 and four, one and a few other
-small ones, with gradients of ordinary size: those of a deep stack would be denormal, and nothing but their arithmetic
-would be measured. On a CPU there is no wait to be saved; torch's own fused pass over the gradients, without looking for
-them or naming them, is the floor. On a GPU, where there is one, each `.item()` waits for the device.
+The loop is `{n: p.grad.norm().item() ...}`; the models are 100 linear layers of 64 × 64, and three smaller ones. Their
+gradients have ordinary sizes: the gradients of a deep stack would be denormal, and only their slow arithmetic would be
+measured. On a CPU there is no wait to save; the floor is torch's own fused pass over the gradients, without finding or
+naming them. On a GPU, if there is one, each `.item()` waits for the device.
 """
 
 from __future__ import annotations

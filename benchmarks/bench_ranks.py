@@ -1,4 +1,4 @@
-"""One stream merged over 64 ranks of one machine, directly or by a relay.
+"""One stream merged over 64 ranks on one machine, directly or by a relay.
 
 The client attaches to all of them, or to a relay that merges their results. The 64 agents are in four processes that do
 nothing else. Each rank emits 20 events a second, and ten events are reduced to their mean and a quantile: two values a

@@ -1,8 +1,8 @@
 """Bare pyzmq with CURVE over ipc: the ceiling for the other figures.
 
-It does not use looptap. It sends (step, loss) pairs, packed by msgspec, in messages of the best of several sizes, and
-arrays of 1 MB without a copy. Sender and reader are two processes, and the time ends when the reader has decoded the
-last value.
+This benchmark does not use looptap. It sends (step, loss) pairs, packed by msgspec, in messages of the best of several
+sizes, and arrays of 1 MB without a copy. Sender and reader are two processes, and the time ends when the reader has
+decoded the last value.
 """
 
 from __future__ import annotations

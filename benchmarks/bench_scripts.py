@@ -1,10 +1,10 @@
-"""What `looptap run` costs a script that knows nothing of looptap.
+"""What `looptap run` costs a script that does not mention looptap.
 
 Three processes run the same script, an MLP, in shuffled blocks of steps, one at a time: plain Python, `looptap run`
-without a client, and `looptap run` with five streams of names that the script has. One of the scripts takes its
-batches from a DataLoader, whose waits `looptap run` measures. It is wall time, the agent's I/O thread included. The
-losses of all three are compared: they must be the same. The last row is what the file that pip puts beside looptap,
-`looptap_auto.pth`, adds to the start of an interpreter: two empty environments, one of which has it.
+without a client, and `looptap run` with five streams of names that the script has. One of the scripts takes its batches
+from a DataLoader, whose waits `looptap run` measures. Figures are wall time, the agent's I/O thread included. The
+losses of all three must be the same. The last row is what `looptap_auto.pth`, which pip installs with looptap, adds to
+the start of an interpreter: two empty environments, one of which has the file.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The cost of further clients that ask for what another one has.
+"""The cost of further clients that open the same stream.
 
-A loop emits at a steady pace and as fast as it can; one client, or many in a process of their own, ask for the same
-stream. The figure is the CPU time of the job, of all its threads, those of libzmq that encrypt included; the loop's own
-is measured with no client and taken off. Each value must arrive at each client. The baseline is the first client.
-Left out: the clients' side.
+A loop emits at a steady pace, or as fast as it can. One client, or many in a separate process, open the same stream.
+The figure is the CPU time of all threads of the job, including those of libzmq that encrypt, minus the time of the loop
+without a client. Each value must arrive at each client. The baseline is the first client. Left out: the clients' side.
 
-What cannot be shared is the encryption: each connection has a key of its own. Its row sends the same frames, of the
-same size and at the same pace, over bare CURVE.
+Encryption cannot be shared, because each connection has its own key. The figure for bare CURVE is the cost of sending
+the same frames, of the same size and at the same pace.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The cost of five streams to a loop of about a millisecond a step.
 
-It is wall time, including the I/O thread and switches of the GIL. There are three loops: an MLP (batch 64), a loop that
-briefly releases the GIL sixty times a step, and a loop of pure Python. Each runs without any event, with an agent
-without queries, and with five streams (a row, a reduction, a norm every tenth event, a sliding mean, a flight
+Figures are wall time, including the I/O thread and switches of the GIL. There are three loops: an MLP (batch 64), a
+loop that briefly releases the GIL sixty times a step, and a loop of pure Python. Each runs without any event, with an
+agent without queries, and with five streams (a row, a reduction, a norm every tenth event, a sliding mean, a flight
 recorder), in shuffled interleaved blocks. The reader is a separate process. The floor is the minimum that Python needs
-to keep two numbers of each event: a call, a lock, a clock, `.item()`, an append. After a training step its code and
-data are in no cache, so each line of Python takes ten times as long as in a row.
+to keep two numbers of each event: a call, a lock, a clock, `.item()`, an append. After a training step none of its code
+and data is in a cache, so each line of Python takes ten times as long as when events come in a row.
 
 The CPU time is that of the whole process, all threads, in the same blocks. Left out: the reader's process, which has
 the other core, and a loop of several threads.

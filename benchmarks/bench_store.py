@@ -1,4 +1,4 @@
-"""Values per second that a run keeps in its file, against bare sqlite3.
+"""Values per second that a run keeps in its file, compared with bare sqlite3.
 
 Both get the same rows: 200,000 of `step, loss` in batches of 512. The time runs from the first batch until the last is
 committed. The baseline is written by hand: packed with msgspec, `executemany` with a commit for each 1,000 rows, into

@@ -1,11 +1,16 @@
 """The cost of an event with the compiled tap and in pure Python.
 
-Two processes, one with each, run the same blocks in turns, so that a slow moment of the machine hits both; the baseline
-of each is measured in its own process. Idle: events without a query, `epoch` ends the open group of `batch`; the
-baseline is an empty method of the same arguments. In a row: 20,000 events with one mapped query, until the last value
-is in another process; the baseline is 20,000 calls of an empty method. After a training step of a millisecond with its
-loss, a tensor, and one or five streams: the median of single calls; the baseline is `loss.item()` there. Left out: what
-the I/O thread does between such calls, which `small_loop` measures as a whole.
+Two processes, one with each, run the same blocks in turns, so that a slow moment of the machine affects both. Each has
+its own baseline.
+
+- Idle: events without a query; `epoch` ends the open group of `batch`. The baseline is an empty method with the same
+  arguments.
+- In a row: 20,000 events with one mapped query, until another process has the last value. The baseline is 20,000 calls
+  of an empty method.
+- After a training step of a millisecond, with its loss, a tensor, and one or five streams: the median of single calls.
+  The baseline is `loss.item()` at the same place.
+
+Left out: the work of the I/O thread between such calls, which `small_loop` measures as a whole.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Values per second from one loop to one client, against bare CURVE.
+"""Values per second from one loop to one client, compared with bare CURVE.
 
-The client is another process, the values are encrypted, and none is lost: the compiled `emit` can be faster than any
+The client is another process, the values are encrypted, and none is lost. The compiled `emit` can be faster than any
 wire, so the loop waits now and then until the client has all but the newest 40,000 values. It emits 400,000 events with
-the query `step, loss`; a rate counts from the first event until the client has the last value. The baseline is pyzmq
-with CURVE over ipc at the best of its message sizes, tried before, with nothing around it: it has no numbers, times,
-queries or history of its values. Left out: what a reader does with the values.
+the query `step, loss`; the time runs from the first event until the client has the last value. The baseline is bare
+pyzmq with CURVE over ipc, at its best message size: without numbers, times, queries or a history of the values. Left
+out: what a reader does with the values.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """One scalar a step to a file, by other trackers and by looptap.
 
-They are TensorBoard, W&B, MLflow, Trackio, Aim, print and JSON lines. Each writes 1,000 values, half a millisecond
-apart, in a process of its own; the rounds are shuffled, and each way reads its values back and counts them. Given are
-the CPU time of the calling thread inside the call, and that of the process with its children from the first call to the
-end of the run, with the loop's sleep, which is the same for all. The packages are real and have an environment of their
-own, with nothing switched off but the network, the console and their samples of the machine: W&B offline, MLflow and
-Aim to a folder. looptap keeps a declared stream in its file. Left out: starting, importing, a server or a page that
-shows the values, and what W&B would upload. A package that could not be installed has no row. Aim's values are read
-before its end, which is in its figure.
+The trackers are TensorBoard, W&B, MLflow, Trackio and Aim; print and JSON lines are there for comparison. Each writes
+1,000 values, half a millisecond apart, in a separate process; the rounds are shuffled, and each program reads its
+values back and counts them. The figures are the CPU time of the calling thread inside the call, and of the process with
+its children from the first call to the end of the run, including the loop's sleep, which is the same for all.
+
+The packages are the real ones, in a separate environment; only the network, the console and their monitoring of the
+machine are switched off: W&B offline, MLflow and Aim to a folder. looptap keeps a declared stream in its file. Left
+out: starting, importing, a server or a page that shows the values, and what W&B would upload. A package that could not
+be installed has no row. Aim's values are read before its run ends, and this reading counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frames a second of a window with 100,000 points of a growing stream.
+"""Frames per second of a window with 100,000 points of a growing stream.
 
 The window is a Tk window (on Xvfb, without a GPU) with one line. looptap's frame is what the timer of `looptap plot`
 calls: read new values, decimate, set the data, draw the line over the rest, and redraw everything only when limits

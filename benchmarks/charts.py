@@ -123,7 +123,7 @@ def measure(lab):
     yield "first paint of a line", f"{first:.2f} s", "≤ 1.5 s"
     yield f"100,000 points/s into a line of {points:,}: frames/s", f"{frames:.0f}", "≥ 50"
     yield "— age of the newest point when it is drawn: median, p99", f"{median:.3f} s, {worst:.3f} s", "≤ 0.1 s"
-    yield "— kernel, the stream that is fed included", f"{share:.0%} of a core", ""
+    yield "— kernel, which also feeds the stream", f"{share:.0%} of a core", ""
 
     book = lab.open("figure.ipynb", FEED, FIGURE)
     book.run(0)
@@ -168,7 +168,7 @@ def moved(lab):
     enough(lab)
     book.close()
     median = f"{statistics.median(took):.2f} s"
-    yield f"a slider moved while a cell runs: until the job has executed it, median of {MOVES}", median, ""
+    yield f"a slider moved while a cell runs: time until the job executes it, median of {MOVES}", median, ""
     yield "— longest", f"{max(took):.2f} s", "≤ 1 s"
 
 

@@ -26,11 +26,13 @@ FIGURES = DOCS / "benchmarks.json"
 
 INTRODUCTION = """# Benchmarks
 
-`make bench` measures all of this on your machine, and writes this page. Competing variants run interleaved in
-shuffled blocks. A figure is a median. A ratio is the ratio of two medians, with its 95% interval from resampled
-rounds in parentheses. A promise whose bound lies within that interval is open. Every connection of looptap is
-encrypted. Reader and loop are separate processes on one machine. The load is that of the machine before a benchmark
-began; 0 means that it does nothing else.
+`make bench` measures everything here on your machine, and writes this page. If you only want to know what looptap
+costs, read [what it costs, and why](costs.md).
+
+Variants that are compared run in shuffled, interleaved blocks. A figure is a median. A ratio is the ratio of two
+medians; its 95% interval, from resampled rounds, is in parentheses. A promise is open if its bound lies within that
+interval. All connections of looptap are encrypted. Reader and loop are separate processes on one machine. "Load" is the
+load of the machine before the benchmark began; 0 means that it does nothing else.
 """
 
 
@@ -48,9 +50,9 @@ def measure(name: str, folder: Path) -> list[Row] | None:
 
 
 def seen_on() -> str:
-    """Return what the figures were measured on, in a sentence."""
+    """Return the machine of the measurement as a sentence."""
     seen = machine()
-    where = f"Seen on {seen.pop('cores')} cores of {seen.pop('processor')}, "
+    where = f"Measured on {seen.pop('cores')} cores of {seen.pop('processor')}, "
     return where + ", ".join(f"{name} {value}" for name, value in seen.items()) + "."
 
 
@@ -69,7 +71,7 @@ def page(found: dict[str, Measured]) -> str:
         verdict = {True: "yes", False: "**no**", "open": "open", None: ""}[row.holds]
         cells = (row.what, row.baseline, row.ours, row.ratio, row.promise, verdict)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines.append("\n## What is measured against what\n")
+    lines.append("\n## What each benchmark measures\n")
     for name, measured in found.items():
         text = ast.get_docstring(ast.parse((HERE / f"bench_{name}.py").read_text())) or ""
         load = "" if measured.load is None else f" Load {measured.load:.1f}."
@@ -118,7 +120,7 @@ def main() -> int:
                 (DOCS / "scaling.md").write_text(scaling.page(lines, seen_on()))
     print(f"Written: {DOCS.name}/benchmarks.md and {DOCS.name}/benchmarks.json")
     if failed:
-        print(f"Failed, and as they were before on the page: {', '.join(failed)}.", file=sys.stderr)
+        print(f"Failed, so the page keeps their earlier figures: {', '.join(failed)}.", file=sys.stderr)
     return bool(failed)
 
 

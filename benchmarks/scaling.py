@@ -18,11 +18,11 @@ ROUNDS, SECONDS = 3, 1.1
 
 HEAD = """# How costs grow
 
-`make bench BENCH=scaling` measures all of this on your machine, and writes this page. Each row is a growing
-number and its cost at each size. The exponent is that of the best-fitting power of the size: 1 is linear, 2 is
-quadratic, and below 1 much of the cost does not depend on the size. The longest hold is the longest time that the I/O
-thread keeps the interpreter lock from a thread that wants it every few tenths of a millisecond, with the usual switch
-after 5 ms turned off. It is the median of the longest holds of three rounds, each with a heartbeat.
+`make bench BENCH=scaling` measures all of this on your machine, and writes this page. Each row has a growing
+number and the cost at each size. The exponent is the best-fitting power of the size: 1 is linear, 2 is
+quadratic, and below 1 much of the cost does not depend on the size. The longest hold is the longest time for which
+the I/O thread keeps the interpreter lock from a thread that wants it every few tenths of a millisecond, with Python's
+forced switch after 5 ms turned off: the median over three rounds, each with a heartbeat.
 
 | what grows | what is measured | sizes | figures | exponent | longest hold |
 |---|---|---|---|---|---|

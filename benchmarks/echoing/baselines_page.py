@@ -10,12 +10,13 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-HEAD = """# Echoing beside its rivals
+HEAD = """# Echoing and its alternatives
 
-`make bench-echo PART=latency`, `PART=processor` and `PART=auto`, each run alone, write this page. The digits and the
-CNN are those of [echoing-benchmarks.md](echoing-benchmarks.md). All rows of a table have the same wall time, counted
-from the first batch, and take turns, seed by seed. Accuracy is that of the averaged weights of the last steps, on
-distorted digits that were not trained on. Figures are medians with the range over the seeds."""
+This page compares `Echo` with the other ways to feed a loop from slow data: more workers, and a cache. `make bench-echo
+PART=latency`, `PART=processor` and `PART=auto`, each run alone, write it. The digits and the CNN are the same as in
+[what echoing saves](echoing-benchmarks.md). All rows of a table have the same wall time, counted from the first batch,
+and take turns, seed by seed. Accuracy is measured with the averaged weights of the last steps, on distorted digits that
+were not trained on. Figures are medians with the range over the seeds."""
 TITLES = {
     "latency": "A reader that waits: files from a slow server",
     "processor": "A reader that computes: large JPEG files, in memory",
@@ -51,18 +52,17 @@ def _verdict(found: dict[str, Any]) -> list[str]:
         rows, seconds = found[part]["rows"], found[part]["seconds"]
         echo = last(rows["`auto`, 2 workers"])
         better = {name: last(runs) for name, runs in rows.items() if "auto" not in name and last(runs) > echo}
-        said = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in sorted(better.items(), key=lambda one: -one[1]))
+        by_accuracy = sorted(better.items(), key=lambda one: -one[1])
+        said = ", ".join(f"{name} ({accuracy:.1%})" for name, accuracy in by_accuracy)
         kind = "waits" if part == "latency" else "computes"
-        lines.append(
-            f"- Where the reader {kind}, after {seconds:g} s: `auto` with 2 workers {echo:.1%}; "
-            + (f"better without echoing: {said}." if said else "nothing without echoing is better.")
-        )
+        line = f"- If the reader {kind}, `auto` with 2 workers reaches {echo:.1%} after {seconds:g} s; "
+        line += f"better without echoing: {said}." if said else "nothing without echoing is better."
         for name, runs in rows.items():
             alone = name.removeprefix("`auto`, ").removesuffix(" (tuned)")
             if alone in rows and last(runs) < last(rows[alone]):
-                lines.append(
-                    f"  {name.removesuffix(' (tuned)')}: {last(runs):.1%}; without echoing {last(rows[alone]):.1%}."
-                )
+                named = name.removesuffix(" (tuned)")
+                line += f" {named} reaches {last(runs):.1%}, and {last(rows[alone]):.1%} without echoing."
+        lines.append(line)
     return lines
 
 
@@ -87,7 +87,7 @@ def _table(part: str, title: str, found: dict[str, Any]) -> list[str]:
     return [
         f"\n## {title}\n", f"{what} {found['seconds']:g} s per run, {len(next(iter(rows.values())))} seeds. Decoded "
         "data is cached as it is read, in memory that all workers share. Caching a quarter of it stands for a data set "
-        f"four times as large as the memory for it. Load of the machine at the end: {found['load']:.1f}.\n", *made,
+        f"four times as large as its cache. Load of the machine at the end: {found['load']:.1f}.\n", *made,
     ]  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def fed(fast: Fast) -> list[str]:
          spread([one[name][0] * 1e3 for one in fast], ".2f")] for name in ("bare", "1", "auto")
     ]  # fmt: skip
     return [
-        "\n## Where the data arrives in time\n",
+        "\n## If data arrives in time\n",
         f"The same files without the server, R = {median(one['1'][1] for one in fast):.2f}: echoing saves nothing.\n",
         *_table(["", "ms a step"], made),
     ]
@@ -90,7 +90,7 @@ def tables(found: Found) -> list[str]:
     poor = [row for part in every.values() for row in part if fewer(found, row)[0] < 1.15]
     if poor:
         said = "; ".join(f"{_called(row)} ({_gained(found, row)})" for row in poor)
-        lines.append(f"\n**Where echoing does not pay** (less than 1.15 times fewer fresh examples): {said}.")
+        lines.append(f"\n**Where echoing does not pay off** (less than 1.15 times fewer fresh examples): {said}.")
     return lines
 
 
@@ -124,8 +124,8 @@ def cost(costs: Costs) -> list[str]:
          f"{(ours - plain) / 64 * 1e6:.1f}"]
         for (mode, workers), (off, plain, ours) in costs.items()
     ]  # fmt: skip
-    return ["\n## What the stage costs at e = 1\n", "Steps of the small CNN, in turn with a bare loader and with "
-            "an echoed one, data in memory, medians: a few microseconds per example, however long a step takes.\n",
+    return ["\n## What the stage costs at e = 1\n", "Medians of steps of the small CNN, in turn with a bare loader and "
+            "with an echoed one, data in memory. The cost is a few microseconds per example, whatever a step takes.\n",
             *_table(["", "bare, ms a step", "echoed, ms", "", "µs an example"], made)]  # fmt: skip
 
 
@@ -167,10 +167,12 @@ def head(seeds: Sequence[int]) -> str:
     """Return how it was measured."""
     return f"""# What echoing saves
 
-`make bench-echo` writes this page. All figures come from one run, in which the factors take turns, seed by seed, on
-{len(seeds)} seeds ({min(FEW, len(seeds))} for the comparison with a bare loader, and where the last column of a table
-says so). Figures are medians with the range over the seeds. Ratios are ratios of medians; their range pairs the runs of
-each seed with and without echoing.
+`make bench-echo` writes this page. [Data echoing](echoing.md) explains the factor e, the insertion points and R.
+
+All figures come from one run, in which the factors take turns, seed by seed, on {len(seeds)} seeds
+({min(FEW, len(seeds))} for the comparison with a bare loader, and where the last column of a table says so). Figures
+are medians with the range over the seeds. Ratios are ratios of medians; their range pairs the runs of each seed with
+and without echoing.
 
 - **Digits**: 1,500 of scikit-learn's digits as PNG files of 24 × 24 pixels, distorted at random (rotated, sheared,
   scaled, shifted, a hole, noise), and a CNN with three convolutions; B = 64, SGD with momentum 0.9. The target is
@@ -179,13 +181,13 @@ each seed with and without echoing.
 - **Language**: sequences of 16 tokens of an artificial language, none seen twice, and a transformer with two layers and
   Adam. The target is a loss of {-LANGUAGE.target:g} on unseen sequences.
 
-The target is reached when two evaluations in a row reach it. There is one every {DIGITS.every} steps ({LANGUAGE.every}
-for the language), of the averaged weights of the last steps. Nothing is evaluated during timed runs: such a run takes
-as many steps as the same run took in memory (`auto` more than it can need), keeps its weights at each of these steps,
-and is evaluated when it has ended. The data is one long stream of shuffled epochs."""
+The target is reached when two evaluations in a row reach it. The averaged weights of the last steps are evaluated every
+{DIGITS.every} steps ({LANGUAGE.every} for the language), but not during timed runs. A timed run takes as many steps as the
+same run took in memory (`auto` more than it can need), keeps its weights at each evaluation, and is evaluated at the end.
+The data is one long stream of shuffled epochs."""
 
 
 _FRESH = """\
-Data in memory, nothing slowed down. Each example that is read counts once, also if it still waits in the buffer.
-"times fewer" compares with the same seeds without echoing. `batch` is batch echoing as in the paper: the copies of a
-batch follow one another."""
+The data is in memory, and nothing slows it down. Each example that is read counts once, even if it is still in the
+buffer. "Times fewer" compares with the same seeds without echoing. `batch` is batch echoing as in the paper: the copies
+of a batch follow one another."""

@@ -84,9 +84,9 @@ def _lines(rows: Sequence[HistoryRow]) -> list[str]:
         "Earlier runs make the estimate worse on: "
         f"{'; '.join(f'{kind} {ratios[kind]}' for kind in worse) or 'no kind'}.\n",
         f"These are the development runs, on which the method was chosen: {len({row.seed for row in rows})} seeds of "
-        f"{len(kinds)} kinds, each with three rules. The earlier runs are those of the three other seeds, each up to "
-        "where the same rule stops it; their data is also split differently. Only the prediction of the stop is "
-        f"judged, at {MOMENTS} validations of each run: the error is that of its median, in validations, as a share of "
+        f"{len(kinds)} kinds, each with three rules. The earlier runs have the three other seeds and another split of "
+        "the data, and end where the same rule stops them. Only the prediction of the stop is judged, at "
+        f"{MOMENTS} validations of each run: the error is the distance of its median, in validations, as a share of "
         "the run.\n",
         "| kind | runs | without | with | with / without | in the band, without | in the band, with |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",

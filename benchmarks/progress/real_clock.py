@@ -70,8 +70,8 @@ def jobs(short: bool = False) -> list[str]:
         cells = [_spread(stops, 0), _spread(seconds, 0), *(_spread(each, 2) for each in errors)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines.append(
-        "\n*ours, stop known* is our estimate given where the run stops. The rest of the error of *ours* comes from "
-        "predicting the stop, which is a single draw per run."
+        "\n*ours, stop known* is our estimate if it knew where the run stops. The rest of the error of *ours* comes "
+        "from predicting the stop."
     )
     return lines
 

@@ -134,8 +134,8 @@ def _part(title: str, found: Found) -> list[str]:
             f"{mean([v['ours, history'].covered for v in known]):.0%} of the time."
         )
     lines.append(
-        f"\nThe paper's method has an error {1 - paper / former:.0%} below that of the former one, ours "
-        f"{1 - ours / former:.0%}. Our 80% band held the truth {covered:.0%} of the time. Compared with the paper's "
+        f"\nCompared with the former method, the paper's has an error {1 - paper / former:.0%} lower, and ours "
+        f"{1 - ours / former:.0%} lower. Our 80% band held the truth {covered:.0%} of the time. Compared with the paper's "
         f"method, ours is worst in the group “{worst}”, with {_ratio(groups[worst]):.2f} times its error."
     )
     return lines + _combinations(found)
@@ -156,11 +156,11 @@ def _combinations(found: Found) -> list[str]:
     least, most = min(sizes), max(sizes)
     lines = [
         f"\nOf the {len(cells)} combinations of curve, schedule and load, of {least}{f' to {most}' * (most > least)} "
-        f"runs each, ours is more than 5% worse than the paper's in {len(worse)}; if all runs were alike, "
-        f"chance would make it {mean(chance):.1f}."
+        f"runs each, ours is more than 5% worse than the paper's in {len(worse)}; chance alone would give "
+        f"{mean(chance):.1f} if all runs were alike."
     ]
     if worse:
-        lines[0] += " Where the interval reaches below 1, it may well be chance."
+        lines[0] += " If the interval includes 1, this may well be chance."
         lines += ["", _row(["more than 5% worse", "runs", "ours / paper"]), _row(["---", "---:", "---:"])]
         lines += [_row([name, str(len(cells[name])), _within(cells[name])]) for name in sorted(worse)]
     return lines
@@ -208,28 +208,29 @@ The stopping rule is that of the paper, with patience 9 and min_delta 0.0082. In
 All choices, including the width of the band, were made on other seeds."""
 _HEAD = """# Progress: how good the estimates are
 
-`make bench-progress` writes this page. The average prediction error is the area between the predicted and the true
-remaining time over the whole run, divided by the area below the true one (Dong & Luo 2024, V.B): 0 is perfect, and a
-constant prediction of 0 has an error of 1.
+`make bench-progress` writes this page; [progress](progress.md) says how to use the estimates. The average prediction
+error is the area between the predicted and the true remaining time over the whole run, divided by the area below the
+true one (Dong & Luo 2024, V.B): 0 is perfect, and a constant prediction of 0 has an error of 1.
 
-- *linear*: what tqdm does, with the maximum number of epochs.
-- *former*, *paper*: the published methods, as reconstructed. *best of*: the best of these three for each run, which is
-  only known afterwards.
+- *linear*: tqdm's estimate for the maximum number of epochs.
+- *former*, *paper*: the published methods, reconstructed from the paper. *best of*: the best of these three for each
+  run, which is known only afterwards.
 - *ours*: looptap's estimate. *ours, rates*: the same, given the learning rates in advance.
-- *stop known*: given where the run stops, so that only the speed can be wrong.
+- *stop known*: looptap's estimate if it knew where the run stops, so that only the speed can be wrong.
 
 Runs of many kinds were recorded with small torch models, up to their last epoch and with the processor time of each
 step. They are played back to `Progress` with a clock that stretches the whole recording to half an hour. Each recording
-is judged with three rules of `Patience`: of 3 or 5, of 8, 10 or 15, and of 20, 30 or 40 validations, with and without a
-`min_delta`. No validations are inserted. All methods are read 150 times, at the same moments.
+is judged with three rules of `Patience`: one of 3 or 5 validations, one of 8, 10 or 15, and one of 20, 30 or 40, with
+and without a `min_delta`. No validations are inserted. All methods are read 150 times, at the same moments.
 
 - *ours / paper*: the ratio of the mean errors, with its 95% interval over resampled curves. The three runs of a curve
   stay together.
 - *in the band*: how often the truth lay within the 80% band. *below, above*: how often it lay below and above.
 - *jumps*: how often the predicted end moved by over 10% of the run from one reading to the next without a reason in
-  `progress.reason`: a new best, another learning rate, another speed, or that no improvement has become the likeliest
-  future, which moves the end to where the rule stops the run without one.
-- *back*: the share of runs in which `progress.fraction` went back by over 2%."""
+  `progress.reason`. Reasons are a new best, another learning rate, another speed, or that the run will now most likely
+  stop without a further improvement.
+- *back*: the share of runs in which `progress.fraction` went back by over 2%.
+- *beyond chance*: the whole interval lies beyond the bound."""
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def write(results: Results, into: Path) -> list[Promise]:
         *selection_page.paper(figures, every),
         *selection_page.decaying(figures, LESS),
     ]
-    lines += selection_page.tuned(figures, every)
+    lines += [*selection_page.tuned(figures, every), *selection_page.history()]
     selection_chart.over_instances(into / "selection-instances.png", figures, every)
     selection_chart.over_time(into / "selection-time.png", figures, every)
     (into / "selection-benchmarks.md").write_text("\n".join(lines) + "\n")
