@@ -28,42 +28,42 @@ DOCS = Path(__file__).parent
 WIRE = f"""\
 # The wire protocol
 
-This page is made from `looptap.protocol` by `make docs`. It is for programs that speak with an agent without this
-package, and for those who change it. Version {m.VERSION[0]}.{m.VERSION[1]}.
+This page is for programs that talk to an agent without looptap's client, and for changes to the protocol. You do not need
+it to use looptap. `make docs` makes it from `looptap.protocol`, version {m.VERSION[0]}.{m.VERSION[1]}.
 
 ## A connection
 
-1. **Find the run.** Its connection file is JSON, mode 0600, in the directory that `LOOPTAP_DIR` names, else in
-   `/tmp/looptap-<uid>`: `endpoints` of ZeroMQ, the public key of the server, and a key pair that opens the role of the
-   file ([security](security.md)).
-2. **Connect** a ZeroMQ DEALER with CURVE and these keys. A message is one frame of at most 64 KiB to the agent, and of
-   64 MiB from it: a msgpack map whose field `t` is its tag.
-3. **Say `hello`** with the version, and the run's id. The answer is `welcome` with the role, or `refused` with a
+1. **Find the run.** Its connection file is JSON, mode 0600, in `LOOPTAP_DIR` or, if that is not set, in
+   `/tmp/looptap-<uid>`. It has the ZeroMQ `endpoints`, the public key of the server, and the client's key pair, which
+   determines the role ([security](security.md)).
+2. **Connect** a ZeroMQ DEALER with CURVE and these keys. A message is one frame, of at most 64 KiB to the agent and at
+   most 64 MiB from it: a msgpack map whose field `t` is its tag.
+3. **Send `hello`** with the version and the run's id. The answer is `welcome` with the role, or `refused` with a
    reason.
-4. **Ask.** A request has a number, `request`, which rises by one each time and is not used again. It is answered
-   once: by `done` with the reply in `value`, or by `failed` with the class of an error and a sentence.
-5. **Read.** `values` and `status` of a stream come unasked. Say `got` with the bytes that came so far: an agent stops
-   sending beyond 16 MiB that were not acknowledged, and drops and counts what does not fit.
+4. **Send requests.** Each has a number, `request`, one higher than the last. It is answered once: by `done` with the
+   reply in `value`, or by `failed` with the class of an error and a sentence.
+5. **Read.** `values` and `status` of a stream come without a request. Acknowledge them with `got` and the number of bytes
+   received so far: the agent sends at most 16 MiB ahead, and drops and counts what does not fit.
 6. **Stay, or leave.** Both sides send a `beat` each second; 4 seconds of silence end a connection. `leave` ends it at
-   once. A client that connects again says `hello` with the same `token`, and its streams continue with their numbers.
+   once. A client that reconnects sends `hello` with the same `token`, and its streams continue with their numbers.
 
 ## Rules of evolution
 
-- **A version is (major, minor).** Peers of one major version understand each other. Peers of two refuse each other,
-  and each says both versions: in `refused`, and when a connection file is read.
-- **A minor version adds**: fields with a default, messages, values of a field that only a peer which asked for them
-  gets. Both sides ignore fields that they do not know. A field without a default is never added, none is removed, and
-  none changes its meaning: that takes a new major version.
-- **What an older peer could not read is not sent to it.** An agent knows the version of each client from its `hello`:
-  columns of values are for clients of {m.COLUMNS_SINCE[0]}.{m.COLUMNS_SINCE[1]} and later, and an older one gets rows.
-- **A message that does not decode is dropped and counted**, so a request that came with a later version is never
-  answered: a client looks at the version in `welcome` first. A request that is not allowed to the role fails.
-- **A value is data.** Buffers are little-endian; nothing is unpickled on the client's side, and on the agent's only
-  functions of an operator, whose role may run code anyway.
+- **A version is (major, minor).** Peers of the same major version understand each other. Peers of different major
+  versions refuse each other, and name both versions: in `refused`, and when a connection file is read.
+- **A minor version may add** fields with a default, messages, and values of a field that are sent only to peers that ask
+  for them. Both sides ignore unknown fields. A new field without a default, a removed field and a changed meaning need a
+  new major version.
+- **An older peer is sent only what it can read.** An agent knows the version of each client from its `hello`: clients of
+  {m.COLUMNS_SINCE[0]}.{m.COLUMNS_SINCE[1]} and later get columns of values, older ones get rows.
+- **A message that cannot be decoded is dropped and counted**, so an agent never answers a request of a later version.
+  A client must check the version in `welcome` first. A request that the role does not allow fails.
+- **Values are data.** Buffers are little-endian. The client unpickles nothing; the agent unpickles only functions of
+  operators, whose role may run code anyway.
 
 ## From a client
 
-A field with a question mark may be left out; its default stands behind it, where it is not empty.
+A field with a question mark may be left out; its default follows, unless it is empty.
 
 """
 AGENT = """
@@ -74,9 +74,9 @@ FORMS = """
 ## Parts of messages
 
 A *window* is a map with a tag: `{"type": "group"}` ends with the job's group, `count` and `sliding` have `size` events,
-`seconds` has `size` seconds. `Code` is a map with `text`, or with `pickled` and the `python` that pickled it. In
-`values`, `form` says how `values` are packed: 0 a list of scalars, 1 flat rows, 2 anything, with extension types for
-tuples, sets, arrays and tensors, 3 typed columns (`looptap.protocol.values`).
+`seconds` has `size` seconds. `Code` is a map with `text`, or with `pickled` and the version of Python that pickled it
+(`python`). In `values`, `form` says how `values` are packed: 0 is a list of scalars, 1 flat rows, 2 anything, with
+extension types for tuples, sets, arrays and tensors, and 3 typed columns (`looptap.protocol.values`).
 """
 
 
