@@ -49,11 +49,11 @@ logger = logging.getLogger("looptap")
 def runs(directory: str | os.PathLike[str] | None = None) -> list[RunListing]:
     """List the runs announced in ``directory``, newest first; by default here.
 
-    A job on several ranks is one run: ``members`` are its ranks, ``missing`` those without an agent. Runs whose process
-    is gone are listed too, with ``alive`` False, and so are files that cannot be used.
+    A job on several ranks is one run: ``members`` are its ranks, ``missing`` the ranks without an agent. The list also
+    has runs whose process is gone, with ``alive`` False, and files that cannot be used.
 
     Args:
-        directory: Where to look; by default in the directory that ``LOOPTAP_DIR`` names, or in the standard one.
+        directory: The directory to search; by default ``LOOPTAP_DIR``, or the standard one.
 
     Raises NoDirectory and UnsafeFile for a directory that is missing or that others can change.
     """

@@ -50,10 +50,10 @@ def stream(
 ) -> LiveStream:
     """Attach ``query`` to the events ``on`` and return the stream of its values.
 
-    A text that is the name of a declared stream of the run, without ``on`` or another argument of a query, reads that
-    one: its history, which is here when this returns (or comes after: it waits a second at most), then each new value.
-    A text that is the name of a number that events carry, or several with commas (`Run.scalars` lists them), begins
-    with the values kept since the first event: `LiveStream.history` says which these are.
+    If the text is the name of a declared stream, and ``on`` and other arguments of a query are not given, the result is
+    that stream: its history, for which this waits a second at most, then each new value. If the text is the name of a
+    number that events carry, or several with commas (`Run.scalars` lists them), the stream begins with the values kept
+    since the first event; `LiveStream.history` describes them.
 
     Args:
         query: A text of the query language (docs/queries.md), a function of one event, or one of ``events``.
@@ -64,25 +64,25 @@ def stream(
             `sliding`.
         every: It is evaluated at every n-th event; 1 or more.
         throttle: The minimum time between two values, in seconds.
-        when: A condition: values are held back, and come only around events at which it is true.
-        before: With ``when``, how many values before that event come.
-        after: With ``when``, how many values after that event come.
+        when: A condition: values are held back, and sent only around events at which it is true.
+        before: With ``when``, the number of values to send from before that event.
+        after: With ``when``, the number of values to send from after that event.
         max_bytes: The maximum size of a value in bytes; a larger one is an error.
         budget: The fraction of the loop's time that the query may take by itself, such as 0.2; `math.inf`: no limit.
             Without it, all queries share what the job allows.
         buffer: The maximum number of values to keep here; the oldest are forgotten.
-        buffer_bytes: The most bytes of values that are kept here.
-        latency: "normal" sends values within about 20 ms, "low" within about 1 ms.
-        name: What charts, tables and messages call it; by default the query.
+        buffer_bytes: The maximum size of the values that are kept here, in bytes.
+        latency: "normal" sends values within about 30 ms if something waits for them, "low" within about 1 ms.
+        name: The name in charts, tables and messages; by default the query.
         timeout: Seconds to wait for the answer of the job.
         ranks: Other ranks of the job than this run's: "all", a number or a list (docs/ranks.md). The stream has the
             values of each, in the order of the events; it is a `looptap.client.ranks.rank_stream.RankStream`.
         combine: One value for all ranks at each event or window: "mean", "sum", "max", "min", "median" or "list" of
             their values, a function of the list, or "merge", the result of the query over the events of all ranks.
-        patience: Seconds that a value waits for slower ranks; then it says which it lacks.
+        patience: Seconds that a value waits for slower ranks; after that it comes without them and names them.
         relay: With ``combine="merge"``: merge on each host first, by a `looptap relay` that is started there.
-        history: True begins with what is kept of the names, or of the stream ``of``, also with ``on`` or other
-            arguments; False has live values alone.
+        history: True begins with the kept history of the names, or of the stream ``of``, even with ``on`` or other
+            arguments; False gives live values only.
 
     Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
     """
@@ -131,15 +131,15 @@ def watch_function(
 ) -> LiveStream:
     """Attach ``query`` to the calls of a function of the job.
 
-    Each call gives a value as it ends: the same as ``stream(query, on="evaluate()")`` for a function ``evaluate``.
-    It is watched while a stream reads it, and needs Python 3.12 or newer in the job. There are ``arguments`` (as at
-    the call: small values, others as a short text), ``result``, ``seconds``, ``exception`` (a text, if it ended with
-    one), ``function`` (its full name), and all variables that the function has as it ends.
+    Each call gives a value as it ends: the same as ``stream(query, on="evaluate()")`` for a function ``evaluate``. The
+    function is watched while a stream reads it. The job needs Python 3.12 or newer. A query can read ``arguments``
+    (those of the call; large values as a short text), ``result``, ``seconds``, ``exception`` (as text, if the call
+    ended with one), ``function`` (its full name), and all variables that the function has at its end.
 
     Args:
-        function: Its name, with as much of its class and module before it as tells it from others.
-        query: What to ask, as of `stream`.
-        options: Those of `stream`, without ``on`` and ``of``.
+        function: Its name, preceded by its class and module as far as needed to distinguish it from others.
+        query: A query, as for `stream`.
+        options: The options of `stream`, except ``on`` and ``of``.
 
     Raises QueryError, also where the job runs an older Python, LimitReached and NoAnswer.
 

@@ -190,8 +190,8 @@ class Run:
 
         Args:
             timeout: Seconds to wait for the answer.
-            machine: True adds the newest readings of the job's host and devices; those of the host need two questions,
-                since its rates are those between them.
+            machine: True adds the newest readings of the job's host and devices. Rates of the host need two calls,
+                because they are computed between them.
         """
         what = "The question for the agent's counters"
         return self.session.inquire(lambda number: m.GetStats(number, machine), what, timeout)
@@ -204,12 +204,12 @@ class Run:
         The result is a dict. ``threads`` is a list of dicts with ``thread`` (a name), ``ident``, ``daemon`` and
         ``stack`` (text, like a traceback), the main thread first. ``events`` has for each type the ``count`` and the
         seconds since the last one (``idle``), by the agent's own clock; ``age`` is the age of the agent in seconds, and
-        ``inside`` lists the queries and commands that the loop has run for more than 5 s. ``paused`` is for how many
-        seconds the loop has waited because of `pause`, else 0.
+        ``inside`` lists the queries and commands that the loop has run for more than 5 s. ``paused`` is the number of
+        seconds that the loop has waited because of `pause`, else 0.
 
         Args:
             timeout: Seconds to wait for the answer.
-            ranks: "all" or a list: the result is a dict of such dicts by rank, with the error in the place of a rank
+            ranks: "all" or a list: the result is then a dict of such dicts by rank, with the error instead for a rank
                 that does not answer.
 
         Raises NoAnswer after ``timeout`` s: a call in C that keeps the interpreter lock, or a stopped process, cannot
@@ -231,8 +231,9 @@ class Run:
     def modules(self, pattern: str = "", timeout: float = REPLY_SECONDS) -> ModelModules:
         """Return the modules of the job's models by name, for `activations` and the like.
 
-        Each has the name of its class (``kind``), the numbers in its ``parameters`` with those of the modules inside,
-        the ``shapes`` of its own, and a ``problem`` if no query can watch it. Raises NoAnswer after ``timeout`` s.
+        Each has the name of its class (``kind``), the number of its ``parameters`` including those of the modules
+        inside, the ``shapes`` of its own parameters, and a ``problem`` if no query can watch it. Raises NoAnswer after
+        ``timeout`` s.
 
         Args:
             pattern: A part of the names, or with wildcards all of them.

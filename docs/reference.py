@@ -28,8 +28,8 @@ DOCS = Path(__file__).parent
 WIRE = f"""\
 # The wire protocol
 
-This page is for programs that talk to an agent without looptap's client, and for changes to the protocol. You do not need
-it to use looptap. `make docs` makes it from `looptap.protocol`, version {m.VERSION[0]}.{m.VERSION[1]}.
+This page is for programs that talk to an agent without looptap's client, and for changes to the protocol. You do not
+need it to use looptap. `make docs` makes it from `looptap.protocol`, version {m.VERSION[0]}.{m.VERSION[1]}.
 
 ## A connection
 
@@ -42,8 +42,8 @@ it to use looptap. `make docs` makes it from `looptap.protocol`, version {m.VERS
    reason.
 4. **Send requests.** Each has a number, `request`, one higher than the last. It is answered once: by `done` with the
    reply in `value`, or by `failed` with the class of an error and a sentence.
-5. **Read.** `values` and `status` of a stream come without a request. Acknowledge them with `got` and the number of bytes
-   received so far: the agent sends at most 16 MiB ahead, and drops and counts what does not fit.
+5. **Read.** `values` and `status` of a stream come without a request. Acknowledge them with `got` and the number of
+   bytes received so far: the agent sends at most 16 MiB ahead, and drops and counts what does not fit.
 6. **Stay, or leave.** Both sides send a `beat` each second; 4 seconds of silence end a connection. `leave` ends it at
    once. A client that reconnects sends `hello` with the same `token`, and its streams continue with their numbers.
 
@@ -51,11 +51,11 @@ it to use looptap. `make docs` makes it from `looptap.protocol`, version {m.VERS
 
 - **A version is (major, minor).** Peers of the same major version understand each other. Peers of different major
   versions refuse each other, and name both versions: in `refused`, and when a connection file is read.
-- **A minor version may add** fields with a default, messages, and values of a field that are sent only to peers that ask
-  for them. Both sides ignore unknown fields. A new field without a default, a removed field and a changed meaning need a
-  new major version.
-- **An older peer is sent only what it can read.** An agent knows the version of each client from its `hello`: clients of
-  {m.COLUMNS_SINCE[0]}.{m.COLUMNS_SINCE[1]} and later get columns of values, older ones get rows.
+- **A minor version may add** fields with a default, messages, and values of a field that are sent only to peers that
+  ask for them. Both sides ignore unknown fields. A new field without a default, a removed field and a changed meaning
+  need a new major version.
+- **An older peer is sent only what it can read.** An agent knows the version of each client from its `hello`: clients
+  of {m.COLUMNS_SINCE[0]}.{m.COLUMNS_SINCE[1]} and later get columns of values, older ones get rows.
 - **A message that cannot be decoded is dropped and counted**, so an agent never answers a request of a later version.
   A client must check the version in `welcome` first. A request that the role does not allow fails.
 - **Values are data.** Buffers are little-endian. The client unpickles nothing; the agent unpickles only functions of
@@ -126,9 +126,9 @@ def _type(hint: Any) -> str:
 TRAINING = """\
 # Observables and controls of the training systems
 
-This page is made from the classes by `make docs`. Expose an object, and queries read its observables by these names,
-for example `progress.remaining.median`; `looptap set RUN NAME.CONTROL VALUE` and `run.set` turn its controls, between
-two batches. Each system works without an agent, too.
+Expose an object to your agent. Queries then read its observables by these names, for example
+`progress.remaining.median`, and `looptap set RUN NAME.CONTROL VALUE` or `run.set` change its controls, between two
+batches. Each system also works without an agent. (`make docs` makes this page from the classes.)
 
 ```python
 agent = looptap.Agent("digits-cnn")
@@ -137,9 +137,9 @@ agent.expose(progress=progress)                 # echo=echo, selection=selection
 """
 SYSTEMS = {
     Progress: ("progress", "when training will be done", "progress.md"),
-    Echo: ("echo", "using examples several times while data is slow", "echoing.md"),
-    Selection: ("selection", "drawing less often what is learned", "selection.md"),
-    Prioritized: ("prioritized", "drawing more often what moves the loss", "prioritized.md"),
+    Echo: ("echo", "using examples several times if data is slow", "echoing.md"),
+    Selection: ("selection", "drawing learned examples less often", "selection.md"),
+    Prioritized: ("prioritized", "drawing examples that move the loss more often", "prioritized.md"),
 }
 _ASKED_WITH = {"speed_up": "factor", "kept_samples": "9", "skipped_samples": "9", "important_samples": "9",
                "unimportant_samples": "9"}  # fmt: skip

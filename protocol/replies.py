@@ -202,8 +202,8 @@ class ScalarReport(Reply, frozen=True, kw_only=True):
 class ControlInfo(Reply, frozen=True, kw_only=True):
     """A control: its value when read, its bounds and meaning, how often it changed.
 
-    ``name`` is what `Run.set` takes. ``value`` lies between ``minimum`` and ``maximum``, or is one of the ``choices``,
-    where there are any; ``unit`` and ``doc`` are for people.
+    ``name`` is the name for `Run.set`. ``value`` lies between ``minimum`` and ``maximum``, or is one of the
+    ``choices``, if there are any; ``unit`` and ``doc`` are for people.
     """
 
     name: str

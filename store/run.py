@@ -190,8 +190,8 @@ class StoredRun:
     def scalars(self) -> Scalars:
         """The numbers whose history is stored, as `Run.scalars` lists them.
 
-        `stream` reads them where no kept stream has that name, and `history` those of one type of events. They are
-        written at the end and every 30 s before: that is what a killed process loses.
+        `stream` reads them if no kept stream has that name, and `history` reads those of one event type. They are
+        written at least every 30 s and at the end, so a killed process loses at most its last 30 s.
         """
         tables = tables_of(self._select, self._rank) if self._has_scalars else []
         left_out = self.metadata.get("scalars_left_out")

@@ -20,7 +20,7 @@ KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True 
 class Control:
     """An attribute that clients may set: its type, default, bounds and meaning.
 
-    A wrong value raises `ControlError`, in the job too.
+    A wrong value raises `ControlError`, even in the job.
 
     Args:
         type: int, float, bool or str; by default that of the first choice or of the default, else float.

@@ -235,9 +235,9 @@ def compare(*sources: Any, x: str = "step", **how: Any) -> Plot: ...
 def compare(*sources: Any, x: str = "step", best: Mapping[str, str] | None = None, **how: Any) -> Plot | RunTable:
     """Return a table of runs, or draw their streams on shared axes over ``x``.
 
-    ``looptap.compare(runs)`` takes a list of runs, live or stored, of paths, folders and patterns of stored ones, or of
-    what `looptap.runs` lists, and returns a `RunTable`: settings, final and best numbers, duration, state; to sort, to
-    filter, to draw.
+    ``looptap.compare(runs)`` takes a list of live or stored runs, of paths, folders and patterns of stored runs, or of
+    the results of `looptap.runs`. It returns a `RunTable` with settings, final and best numbers, duration and state,
+    which you can sort, filter and draw.
 
     ``looptap.compare(old, run, "loss", "error")`` draws a chart for each name with a line for each run. Instead of runs
     and names you can pass streams, which then share one chart. `Plot.summary` is the table of final and best values. A
@@ -245,10 +245,10 @@ def compare(*sources: Any, x: str = "step", best: Mapping[str, str] | None = Non
 
     Args:
         sources: A list of runs, or runs and the names of their streams.
-        x: Of charts: "step", "epoch", "time" (seconds since the start of each run), "wall" or a field.
-        best: Of the table: which number is the best of a line, as in ``{"margin": "max"}``; by default its name decides
+        x: For charts, the x axis: "step", "epoch", "time" (seconds since the start of each run), "wall" or a field.
+        best: For the table, which value of a line is the best, as in ``{"margin": "max"}``; by default its name decides
             between the largest and the smallest.
-        how: What `plot` takes besides.
+        how: Other arguments of `plot`.
 
     >>> import looptap
     >>> one, two = (looptap.stream_of([0.5, rest], name="loss") for rest in (0.25, 0.125))

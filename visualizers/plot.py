@@ -37,20 +37,20 @@ class Plot:
         streams: Each gets a chart; those in a tuple or list share one.
         chart: The kind of all charts; by default the first values decide.
         rows: The number of rows; by default about as many as columns.
-        x: What is drawn over: "step", "epoch", "event", "time" (seconds since the start of the run), "wall", or a
-            field.
+        x: The x axis: "step", "epoch", "event", "time" (seconds since the start of the run), "wall", or a field.
         y: The field or fields that are drawn.
         color: A colour, or the field that colours points.
         title: The title of all charts.
         keep: The maximum number of frames to keep.
-        log: The logarithmic axes, as in "y"; by default y is if a positive series spans more than 3 decades.
+        log: The logarithmic axes, such as "y"; by default y is logarithmic if a positive series spans more than 3
+            decades.
         smooth: The weight of a moving average over the faint line, 0 to below 1, such as 0.9.
         clip: True leaves outliers out of the limits.
         xlim: The limits of x, (low, high); None is free.
         ylim: The limits of y, (low, high); None is free.
 
-    Raises TypeError for what is not a stream, ValueError for an unknown ``chart``, IncompatibleStreams for streams
-    that do not share axes.
+    Raises TypeError for anything that is not a stream, ValueError for an unknown ``chart``, and IncompatibleStreams for
+    streams that cannot share axes.
 
     >>> import looptap
     >>> plot = looptap.plot(looptap.stream_of([(1, 0.5), (2, 0.25)], name="loss", fields=("step", "loss")))

@@ -182,9 +182,9 @@ and without echoing.
   Adam. The target is a loss of {-LANGUAGE.target:g} on unseen sequences.
 
 The target is reached when two evaluations in a row reach it. The averaged weights of the last steps are evaluated every
-{DIGITS.every} steps ({LANGUAGE.every} for the language), but not during timed runs. A timed run takes as many steps as the
-same run took in memory (`auto` more than it can need), keeps its weights at each evaluation, and is evaluated at the end.
-The data is one long stream of shuffled epochs."""
+{DIGITS.every} steps ({LANGUAGE.every} for the language), but not during timed runs. A timed run takes as many steps as
+the same run took in memory (`auto` more than it can need), keeps its weights at each evaluation, and is evaluated at
+the end. The data is one long stream of shuffled epochs."""
 
 
 _FRESH = """\

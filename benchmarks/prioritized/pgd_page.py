@@ -101,10 +101,10 @@ def _head(results: PrioritizedResults, works: Sequence[Work]) -> list[str]:
 reaches an accuracy or a loss of uniform sampling. All gradients count, including those of initial passes; scoring from
 stored losses computes none.
 
-- Tasks, learning-rate grid and evaluation are the same as in [the selection benchmark](selection-benchmarks.md). Targets
-  are the accuracies and training losses that uniform sampling has after one third and two thirds of its budget. Rates
-  are tuned separately for each method, on separate seeds. The figures come from {len(seeds)} other seeds, paired with
-  uniform sampling (at least {fewest} of them in each row): the median, with the 95% interval of the mean in
+- Tasks, learning-rate grid and evaluation are the same as in [the selection benchmark](selection-benchmarks.md).
+  Targets are the accuracies and training losses that uniform sampling has after one third and two thirds of its budget.
+  Rates are tuned separately for each method, on separate seeds. The figures come from {len(seeds)} other seeds, paired
+  with uniform sampling (at least {fewest} of them in each row): the median, with the 95% interval of the mean in
   parentheses. Momentum is 0.9.
 - A rate "at an edge" is the best, but also the lowest or highest, of the rates that were tried.
 - A target that is not reached within the budget of uniform sampling counts as reached at its end. Such a figure is a

@@ -135,8 +135,8 @@ def _part(title: str, found: Found) -> list[str]:
         )
     lines.append(
         f"\nCompared with the former method, the paper's has an error {1 - paper / former:.0%} lower, and ours "
-        f"{1 - ours / former:.0%} lower. Our 80% band held the truth {covered:.0%} of the time. Compared with the paper's "
-        f"method, ours is worst in the group “{worst}”, with {_ratio(groups[worst]):.2f} times its error."
+        f"{1 - ours / former:.0%} lower. Our 80% band held the truth {covered:.0%} of the time. Compared with the "
+        f"paper's method, ours is worst in the group “{worst}”, with {_ratio(groups[worst]):.2f} times its error."
     )
     return lines + _combinations(found)
 

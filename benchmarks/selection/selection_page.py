@@ -56,9 +56,9 @@ reach the test accuracy of uniform sampling.
 - **References**: the oracle knows the current loss of each instance, refreshed ten times an epoch, at no cost. `rho`
   compares with a model trained on 1,000 of the instances for 8 epochs; that training, and its pass over all instances,
   counts.
-- **Accuracy** is measured with the averaged weights of the last steps (decay 0.95), as the mean of {SMOOTHED} consecutive
-  evaluations, and interpolated. There are {TASKS["easy-heavy"].evaluations} evaluations an epoch (fewer for some tasks).
-  The training loss is measured with the same weights on a uniform sample.
+- **Accuracy** is measured with the averaged weights of the last steps (decay 0.95), as the mean of {SMOOTHED}
+  consecutive evaluations, and interpolated. There are {TASKS["easy-heavy"].evaluations} evaluations an epoch (fewer for
+  some tasks). The training loss is measured with the same weights on a uniform sample.
 - The number of instances to equal accuracy does not depend on how busy the machine is. {_timing(figures)}
 - The learning rate is constant, B = 64, momentum 0.9, and no plan is given. Selection is always on; only in timed runs
   does the switch turn it on and off.
@@ -234,9 +234,9 @@ _HISTORY = """\
   4. While it is off, the scores of up to 16 steps are now computed together, so that most instances have a score at the
      end of the first epoch instead of one in ten. On seeds 100 to 103 the small CNN then needs 0.92 and 0.75 times the
      instances of uniform sampling (geometric means; 0.98 and 0.76 with the previous switch, measured in turn with it).
-- **AUC** compares scores of about the same age. It used to compare the scores of a whole epoch, as multiples of the mean
-  score. That mean falls while a score stored an epoch ago does not, so the AUC of the second epoch was up to 0.02 too
-  low. The columns of methods other than `norm`, and all of cnn, still have the old AUC.
+- **AUC** compares scores of about the same age. It used to compare the scores of a whole epoch, as multiples of the
+  mean score. That mean falls while a score stored an epoch ago does not, so the AUC of the second epoch was up to 0.02
+  too low. The columns of methods other than `norm`, and all of cnn, still have the old AUC.
 - **Tried, not adopted**: an assistant inside `norm` that scores instances not seen yet, once its AUC on uniformly drawn
   instances is 0.7. On seeds 100 to 102, with pixels and the class as features, its AUC in the first epoch was 0.53 to
   0.61 on easy-heavy, noisy and balanced images with the authors' rate, and 0.57 to 0.69 with ten times that rate, so it
@@ -244,8 +244,8 @@ _HISTORY = """\
   times those without it; with ten times the rate 0.82 to 0.86, and 0.97 and 1.04 times. On noisy data, the moving
   average of an instance's scores (half of it the newest) instead of the newest score took 1.02 and 1.00 times the
   instances, on seeds 100 to 105.
-- **Two samplers**: with the current sampler, a seed draws other batches than with the previous one. `norm`, `infobatch`,
-  `loss` and the oracle were counted with the current sampler, and so were all runs with a decaying rate; for `norm` on
-  easy-heavy, imbalanced and noisy data, the rates were tuned with it too. `autoassist`, `spl`, `screener`,
-  `selective-backprop` and `rho` were counted with the previous sampler. On balanced images and the CNN only uniform
-  sampling and `norm` were judged; on characters no method was counted."""
+- **Two samplers**: with the current sampler, a seed draws other batches than with the previous one. `norm`,
+  `infobatch`, `loss` and the oracle were counted with the current sampler, and so were all runs with a decaying rate;
+  for `norm` on easy-heavy, imbalanced and noisy data, the rates were tuned with it too. `autoassist`, `spl`,
+  `screener`, `selective-backprop` and `rho` were counted with the previous sampler. On balanced images and the CNN only
+  uniform sampling and `norm` were judged; on characters no method was counted."""

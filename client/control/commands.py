@@ -128,19 +128,19 @@ class ControlClient:
     ) -> Outcome:  # fmt: skip
         """Take back the newest change of a control, by any client.
 
-        The control gets its former value, at an event, on the ranks where it was changed: on all of them or on none. A
-        schedule that was scaled is scaled back, a frozen one continues. This is a change of its own, so a second `undo`
-        reverts the first.
+        The control gets its previous value, at an event, on all ranks where it was changed, or on none. A scaled
+        schedule is scaled back, and a frozen one continues. An undo is itself a change, so a second `undo` reverts the
+        first.
 
         Args:
-            name: Take back the newest change of this control.
+            name: Revert the newest change of this control only.
             on: The event type.
-            expected: The id of the change that you mean; by default that of the newest.
+            expected: The id of the change that you mean; by default the newest.
             timeout: Seconds to wait for the outcome.
             id: The id of an earlier attempt.
 
-        Raises ControlError where no command has changed a control, or the job has changed that control since;
-        ControlConflict if another client has; and what `set` raises.
+        Raises ControlError if no command has changed a control, or the job has changed it since; ControlConflict if
+        another client has; and the errors of `set`.
 
         >>> from looptap.testing import pair
         >>> agent, run = pair("doctest")
@@ -200,8 +200,8 @@ class ControlClient:
     ) -> Outcome:  # fmt: skip
         """Ask the job to stop at its next event; a pause ends.
 
-        From then on `Agent.stop_requested` is true; if the host wants it, `emit` raises ``on_stop``. A loop that checks
-        neither continues; `note` of the outcome says so where it has never checked.
+        From then on `Agent.stop_requested` is true, and `emit` raises ``on_stop`` if the job has set it. A loop that
+        uses neither continues, and `note` of the outcome says so.
 
         Args:
             on: The event type; by default any.
@@ -222,13 +222,12 @@ class ControlClient:
         Returns once the loop pauses. Commands wait, too; streams and heartbeats continue.
 
         Args:
-            seconds: By default the longest pause that the host allows.
+            seconds: The length of the pause; by default the longest that the job allows.
             on: The event type; by default any.
             timeout: Seconds to wait for the pause to begin.
             id: The id of an earlier attempt.
 
-        Raises ControlError where the host allows none, or a shorter one only; CommandPending
-        after ``timeout`` seconds.
+        Raises ControlError if the job allows no pause, or only a shorter one; CommandPending after ``timeout`` seconds.
         """
         return self.command("pause", value=seconds, on=on, timeout=timeout, id=id)
 
@@ -291,9 +290,9 @@ class ControlClient:
     def cancel(self, id: str, *, timeout: float = REPLY_SECONDS) -> Outcome:
         """Cancel a command that still waits for its event, on all ranks.
 
-        ``outcome`` of the result is "cancelled"; or, if it is too late, the command's own: "done", or "failed",
-        "refused" and the like, with the ``error``. A client that waits for the command gets CommandCancelled; it stays
-        on record, with the client that cancelled it.
+        ``outcome`` of the result is "cancelled" or, if it is too late, the command's own outcome: "done", or "failed",
+        "refused" and the like, with the ``error``. A client that waits for the command gets CommandCancelled. The
+        command stays on record, with the client that cancelled it.
 
         Args:
             id: The id of the command.

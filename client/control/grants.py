@@ -49,7 +49,7 @@ class Share:
 
     @property
     def reach(self) -> str:
-        """A sentence on where the file gives access from."""
+        """A sentence that says from where the file gives access."""
         return self.reach_by("share(endpoint='tcp://{host}:*')")
 
     def reach_by(self, wider: str) -> str:
@@ -96,16 +96,17 @@ class SharingClient:
     ) -> StreamInfo:  # fmt: skip
         """Show a stream to viewers, or hide it (``exported=False``); describe it.
 
-        The query of a live stream then belongs to the job, with a history that begins now, or with that of the numbers
-        it consists of if it began with that itself (``history=False``: not). It continues when you leave, as long as it
-        is exported, kept or read, within the budget that it had.
+        The query of a live stream then belongs to the job and has a history, which begins now. If the stream itself
+        began with the history of the numbers that it reads, that history is included. The query continues after you
+        leave, within its budget, as long as it is exported, kept or read.
 
         Args:
             stream: The name of a declared stream or of a number that events carry, or a live stream of this run.
             exported: False hides it.
-            name: What the job calls it from then on; by default its own name.
-            share: A share that was made with streams of its own: it is shown or hidden there alone. Without, it is
-                shown to the viewers of all shares that were made without, or to no viewer any more.
+            name: Its name in the job from then on; by default the stream's name.
+            share: A share that was created with its own streams: the stream is shown or hidden only there. Without it,
+                the stream is shown to the viewers of all shares that were created without streams, or hidden from all
+                viewers.
             timeout: Seconds to wait for the answer.
 
         Raises QueryError for a flight recorder or a name that is taken, LimitReached, NoAnswer.
@@ -127,13 +128,13 @@ class SharingClient:
     ) -> StreamInfo:
         """Record a stream in the file of the run, or stop with ``kept=False``.
 
-        See docs/store.md. The history of a declared stream is kept too; a live stream of your own becomes one, as for
-        `export`.
+        See docs/store.md. The history of a declared stream is kept, too. A live stream of yours becomes a declared
+        stream, as with `export`.
 
         Args:
             stream: The name of a declared stream, or a live stream of this run.
-            kept: False stops; what is stored stays.
-            name: What the file calls it; by default its own name.
+            kept: False stops; stored values stay.
+            name: Its name in the file; by default the stream's name.
             timeout: Seconds to wait for the answer.
 
         Raises what `export` raises.
@@ -153,10 +154,10 @@ class SharingClient:
         """Write a viewer's file, with which `looptap.attach` reads streams only.
 
         Args:
-            streams: What it shows, and no other share: live streams of this run, or names of declared ones. None shows
-                whatever `export` has let viewers see, now or later.
-            config: True shows the settings of the run, its commit and versions (`Run.config`), and neither command line
-                nor changes of the code.
+            streams: The streams that this share shows, and no other share: live streams of this run, or names of
+                declared streams. None shows all streams that are exported to everyone (`export`), now or later.
+            config: True shows the settings of the run, its commit and versions (`Run.config`), but neither the command
+                line nor changes of the code.
             expires: Seconds for which it is valid, unless `Share.revoke` ends it before.
             endpoint: Where viewers connect: None is a private socket, for processes of your user on the machine of the
                 job; ``"tcp"`` is loopback there, for its other users and through ssh; ``"tcp://host:*"`` is the

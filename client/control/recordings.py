@@ -37,12 +37,12 @@ class Recordings:
     ) -> MemoryReport:
         """Return which lines and tensors hold memory. Raises ControlError.
 
-        The job traces ``steps`` steps, on CUDA by torch's memory history, else by tracemalloc, after as many that it
-        only times: the report says what both take. Results of the job stay the same.
+        The job traces ``steps`` steps, with torch's memory history on CUDA, else with tracemalloc. Before that it times
+        as many steps without tracing; the report has both times. Results of the job stay the same.
 
         Args:
-            path: A new file on the job's machine that ends in .pickle, for the snapshot: torch's, for
-                https://pytorch.org/memory_viz, or tracemalloc's.
+            path: A new file on the job's machine that ends in .pickle, for the snapshot of torch (for
+                https://pytorch.org/memory_viz) or of tracemalloc.
             steps: Their number, 1 to 100.
             on: The type of events that are steps; by default that of the job's first group.
             timeout: Seconds to wait for the report.

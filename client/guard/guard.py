@@ -51,8 +51,8 @@ class WatchedRun(NamedTuple):
 class Guard:
     """A watch over the runs that match ``pattern``; made by `looptap.guard`.
 
-    It ends with `close`. `firings` is what happened so far, and `watched` how many values were judged and are missing,
-    by run and rule.
+    It ends with `close`. `firings` lists what has happened so far, and `watched` counts judged and missing values, by
+    run and rule.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Guard:
         """Wait until all matching runs and actions are over; False after ``timeout`` s.
 
         Args:
-            timeout: Seconds to wait; None waits for as long as it takes.
+            timeout: Seconds to wait; None: no limit.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         scans = self._scans
@@ -298,11 +298,11 @@ def guard(
     second, and watches rank 0 of each.
 
     Args:
-        pattern: A name, an id, or one like ``"digits-*"``.
+        pattern: A name, an id, or a pattern such as ``"digits-*"``.
         rules: The rules; each is judged for every run that matches.
         dry_run: True runs no action; `Guard.firings` lists those that would have run.
         record: A file to which each firing is added, as JSON on a line.
-        directory: Where runs announce themselves, if neither the default nor what ``LOOPTAP_DIR`` names.
+        directory: The directory in which runs announce themselves; by default ``LOOPTAP_DIR``, or the standard one.
 
     Raises QueryError, NoDirectory, UnsafeFile and OSError.
     """

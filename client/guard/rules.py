@@ -22,8 +22,8 @@ PREFIXES = ("http://", "https://", "shell:", "call:")
 class Firing(NamedTuple):
     """One action of a rule in one run, or a ``gap`` or ``problem`` in judging it.
 
-    ``time`` is in seconds since the epoch, ``run`` an id, ``rule`` a name, ``event`` the number of the event (None:
-    there was none), ``value`` what made the rule true, ``action`` that of the rule and ``outcome`` its result, as a
+    ``time`` is in seconds since the epoch, ``run`` is an id, ``rule`` a name, ``event`` the number of the event (None
+    without one), ``value`` the value that made the rule true, ``action`` the action and ``outcome`` its result, as
     text.
     """
 
@@ -53,11 +53,11 @@ class Rule:
     """A condition over a run's events, and the actions when it becomes true.
 
     Args:
-        query: A text of the query language. Without a bound it is a condition; with ``above`` or ``below`` it is true
-            while the value is beyond.
+        query: A text of the query language. Without a bound it is a condition; with ``above`` or ``below`` the rule is
+            true while the value is beyond that bound.
         on: The event type at which it is evaluated.
-        lasting: How many times in a row it must be true. A missing event, or one at which the query fails, ends the
-            series.
+        lasting: The number of times in a row that it must be true. A missing event, or one at which the query fails,
+            ends the series.
         window: The window that a reduction aggregates over, as in `Run.stream`.
         every: Evaluate at every n-th event only.
         above: It is true while the value is greater.
@@ -68,9 +68,9 @@ class Rule:
             "checkpoint", "stop" (a request, at the next event), "call: …" (code that runs once in the loop), or a
             function of a `Firing`.
         again: Seconds after which the actions run again if the condition is still true.
-        kill: Seconds after a firing with "stop" at which a process on this machine that has not ended gets SIGTERM. A
-            loop that hangs never reads the request to stop.
-        budget: The share of the loop's time that the query may take, as in `Run.stream`. One that exceeds it is
+        kill: Seconds after a firing with "stop", at which the process gets SIGTERM if it has not ended and is on this
+            machine. A loop that hangs never reads the request to stop.
+        budget: The share of the loop's time that the query may take, as in `Run.stream`. A query that exceeds it is
             evaluated less often, which is reported as a gap.
         name: The name in firings; by default the query.
         quiet: Seconds without an event, for a rule made by `stalled`.
@@ -114,7 +114,7 @@ class Rule:
         "stop" and "checkpoint" run; "stop" with ``kill=30`` ends it after 30 s, on the machine where it runs.
 
         Args:
-            minutes: How long, above 0.
+            minutes: The time without an event, above 0.
             actions: As in `Rule`.
             again: As in `Rule`, in seconds.
             kill: As in `Rule`, in seconds.
@@ -146,8 +146,8 @@ class Rule:
             step: The observable by which runs are compared.
             on: The event type.
             by: The factor, 1 or more.
-            at_least: How many siblings must have been at that step, 1 or more.
-            lasting: How many times in a row.
+            at_least: The number of siblings that must have reached that step, 1 or more.
+            lasting: The number of times in a row.
             higher_is_better: True if worse means lower, as for an accuracy.
             actions: As in `Rule`.
             again: As in `Rule`, in seconds.

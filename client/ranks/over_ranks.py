@@ -122,9 +122,9 @@ def skew(
 ) -> RankStream:
     """Return the stream of the time between the first and last rank at each event.
 
-    Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and
-    ``uncertainty`` in seconds: 0 where all ranks are on one machine, whose clock is the same for all; of different
-    hosts, as far as clocks can be compared by the time that answers take.
+    Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and ``uncertainty``
+    in seconds. The uncertainty is 0 if all ranks are on one machine, which has one clock; clocks of different hosts are
+    compared by round trips.
 
     Args:
         on: The event type.

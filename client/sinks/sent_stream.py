@@ -66,7 +66,7 @@ class SentStream:
     def to_prometheus(self, address: str | int = 9464) -> Sending:
         """Serve the newest numbers for Prometheus to fetch, as gauges ``looptap_value``.
 
-        Streams of this process at one address are served together; anyone who reaches it can read them.
+        Streams of this process at the same address are served together. Anyone who can reach the address can read them.
 
         Args:
             address: A port, or "host:port"; the host is 127.0.0.1 unless it is named. Port 0 is a free one, which
@@ -80,7 +80,7 @@ class SentStream:
         """Send the newest numbers to an OpenTelemetry collector, every 5 s.
 
         Args:
-            endpoint: Its address, for OTLP over HTTP; by default what ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
+            endpoint: Its address, for OTLP over HTTP; by default ``OTEL_EXPORTER_OTLP_ENDPOINT``.
 
         Raises ValueError without the packages of OpenTelemetry.
         """

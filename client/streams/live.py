@@ -63,12 +63,12 @@ class LiveStream(SentStream, Stream):
 
     Callbacks run on the thread "looptap-callbacks"; a stream with callbacks lives until it is closed.
 
-    When a lost link is back within the agent's limit (4 s), the query has continued, and what was lost on the way is a
-    gap of exact size. After that it is attached again: what the query had yielded and is lost is a gap of exact size;
-    what it would have yielded since is one too where each event yields a value, else a further gap of unknown size
-    (``missing`` is None). A run that ends without a goodbye, such as a killed one, leaves one, too. A run that was
-    attached with ``follow=True`` continues with the next of its name: so do the numbers, and `seams` says where. With
-    ``discreet`` its texts say no more than a viewer may know: nothing of the rest of the run.
+    If a lost link is restored within the agent's limit (4 s), the query has continued, and values lost on the way are a
+    gap of exact size. After that limit the query is attached again. Values that it had yielded and that are lost are a
+    gap of exact size. Values that it would have yielded since are another gap: of exact size if each event yields a
+    value, else of unknown size (``missing`` is None). A run that ends without a goodbye, such as a killed one, also
+    leaves a gap of unknown size. With ``follow=True``, the stream and its numbers continue with the next run of the
+    name, and `seams` says where. With ``discreet`` its texts say no more than a viewer may know.
     """
 
     feed_type: type[LiveFeed] = LiveFeed
@@ -151,7 +151,7 @@ class LiveStream(SentStream, Stream):
         """Grant the query a fraction of the loop's time.
 
         Args:
-            budget: Such as 0.2; `math.inf` lifts the limit, None restores it.
+            budget: A fraction such as 0.2; `math.inf` lifts the limit, None restores it.
             timeout: Seconds to wait for the answer.
 
         Raises QueryError, and NoAnswer after ``timeout`` seconds.
@@ -161,8 +161,8 @@ class LiveStream(SentStream, Stream):
     def panel(self) -> Sequence[tuple[Stream, str]]:
         """Return the streams drawn in place of this one with their kinds of charts.
 
-        There are some where the query is the name of an exposed object whose class declares a panel. They are attached
-        at the first call. Raises LimitReached, and NoAnswer after 5 s.
+        There are such streams if the query is the name of an exposed object whose class declares a panel. They are
+        attached at the first call. Raises LimitReached, and NoAnswer after 5 s.
         """
         if not self._panel and self.state == LIVE:
             ask = functools.partial(self.run.stream, budget=_PANEL_BUDGET_SHARE)

@@ -23,8 +23,9 @@ def auto(name: str | None = None, **options: Any) -> None:
     Raises TypeError and ValueError for wrong arguments; later nothing raises into the job, except for `looptap stop`.
 
     Args:
-        name: What clients ask for, by default the script's name.
-        options: Those of `Agent`, with ``on_stop=KeyboardInterrupt``: `looptap stop` ends the job as Ctrl-C does.
+        name: The name for clients; by default the script's name.
+        options: The options of `Agent`. By default ``on_stop=KeyboardInterrupt``, so `looptap stop` ends the job as
+            Ctrl-C does.
 
     >>> import looptap
     >>> looptap.auto("digits-cnn", budget=0.05)

@@ -24,8 +24,8 @@ from looptap.streams.preserving.torch_state import TorchStateGuard, run_eagerly
 def probe(model: Any, /, *inputs: Any, gradient: bool = False, hooks: bool = False, **named: Any) -> Any:
     """Return the model's output for the inputs, without effects on model or loop.
 
-    The model runs in evaluation mode, without gradients, on copies of the inputs and of its buffers. The module inside
-    `torch.compile` or `DistributedDataParallel` runs itself: nothing is compiled, no rank waits.
+    The model runs in evaluation mode, without gradients, on copies of the inputs and of its buffers. Inside
+    `torch.compile` or `DistributedDataParallel`, the wrapped module runs directly: nothing is compiled, no rank waits.
 
     Args:
         model: A module.
@@ -117,7 +117,7 @@ class untouched:  # noqa: N801  # a context is named like a function, as torch.n
 class probing(untouched):  # noqa: N801  # as above
     """A context in which a model can be probed several times; see `probe`.
 
-    Its value is called like the model. Its ``model`` is the module inside all wrappers, in evaluation mode.
+    Call its value like the model. Its ``model`` is the module inside all wrappers, in evaluation mode.
 
     Args:
         model: A module.

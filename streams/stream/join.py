@@ -49,19 +49,19 @@ def join(
 ) -> JoinedStream:
     """Join the values of several streams that belong together.
 
-    A row is the key and the streams' other fields; a field that an earlier stream has is named ``loss_2``. It comes
-    once all of its values have arrived, or once it is certain that one will not: its stream is past the key, or has
-    ended. A key that falls, as at the beginning of an epoch, begins a new round in its stream, and rounds are joined in
-    their order. Of more than 10,000 waiting rows the oldest is given up. The columns are fixed at the first row: a key
-    of a dict that comes later is left out, and named in `notes`.
+    A row has the key and the streams' other fields; a field that an earlier stream has, too, is named ``loss_2``. A row
+    is yielded once all its values have arrived, or once it is certain that one will not arrive because its stream is
+    past the key or has ended. If a key decreases, as at the beginning of an epoch, a new round begins in that stream;
+    rounds are joined in order. If more than 10,000 rows wait, the oldest is given up. The first row fixes the columns:
+    a key of a dict that appears later is left out, and named in `notes`.
 
     Args:
         streams: Two or more, live, stored or derived, of one run or of several.
         on: A field that the values of each stream have, such as ``"step"``; ``"event"`` for the number of their event,
             or ``"time"`` for the wall clock.
-        how: ``"inner"`` yields the rows that all streams have a value for, ``"outer"`` all rows, with None where a
-            stream has no value.
-        within: How far apart the keys of two values may be that belong together; by default 1 s for ``"time"``, else 0.
+        how: ``"inner"`` yields rows for which all streams have a value, ``"outer"`` all rows, with None for missing
+            values.
+        within: The maximum distance of two keys that belong together; by default 1 s for ``"time"``, else 0.
         buffer: The maximum number of rows to keep.
         name: The name in charts and messages.
 

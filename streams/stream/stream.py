@@ -95,7 +95,8 @@ class Stream(StreamContents):
         """Wait until ``n`` values have arrived since the start, and return `values`.
 
         Args:
-            n: How many, counting those that had arrived before; ``stream.arrived + 20`` waits for twenty more.
+            n: The number of values, including those that had arrived before; ``stream.arrived + 20`` waits for twenty
+                more.
             timeout: Seconds to wait; None: no limit.
 
         Raises StreamTimeout after ``timeout`` seconds, and StreamEnded if the stream ends with fewer.

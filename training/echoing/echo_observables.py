@@ -43,11 +43,11 @@ class EchoObservables(Noted):
 
     @property
     def down(self) -> float:
-        """Seconds the loop takes for a batch, assembly included; NaN if unknown."""
+        """Seconds the loop takes for a batch, including assembly; NaN if unknown."""
         return self._meter.down
 
     def speed_up(self, factor: float) -> float:
-        """Return the expected speed-up by this factor over 1; NaN while unknown.
+        """Return the expected speed-up of this factor over 1; NaN while unknown.
 
         With workers it is the factor, at most R.
         """

@@ -63,7 +63,7 @@ class Flow(EchoObservables):
 
     @property
     def expected_length(self) -> float | None:
-        """Expected batches of this epoch, or between epochs of the next; None if unknown."""
+        """Expected batches in this epoch, or between epochs in the next, or None."""
         whole, factor, fresh = self._whole, self._factor_now, expected_length(self.loader)
         if fresh is None:
             return None
@@ -79,7 +79,7 @@ class Flow(EchoObservables):
 
     @property
     def next_length(self) -> float | None:
-        """Expected batches of each later epoch; None if unknown."""
+        """Expected number of batches in each later epoch; None if unknown."""
         whole, fresh = self.mode in (BATCH, SHUFFLED), next_length(self.loader)
         return None if fresh is None else self._batches(self._items(fresh, whole) * self.factor, whole)
 

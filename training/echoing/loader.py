@@ -61,9 +61,9 @@ class Echo(Flow):
     )
 
     factor = Factor(float, default=1.0, minimum=1.0, maximum=MAX_FACTOR, doc="how often each item is used")
-    auto = Automatic(bool, default=False, doc="keep the factor where the loop just never waits")
+    auto = Automatic(bool, default=False, doc="keep the factor just high enough that the loop never waits")
     mode = Mode(choices=MODES, default=BATCH, doc="what is echoed, and where, from the next epoch on")
-    buffer = Control(int, minimum=1, default=1000, unit="examples", doc="how many items are shuffled after the echo")
+    buffer = Control(int, minimum=1, default=1000, unit="examples", doc="number of items in the shuffle buffer")
 
     def __init__(
         self,

@@ -208,14 +208,14 @@ class Prioritized(PrioritizedObservables):
 
     @property
     def sharding(self) -> str:
-        """Why no rank has whole gradients, as under FSDP; "": each has."""
+        """Why no rank has whole gradients, as under FSDP; "" if each has them."""
         return "" if self.model is None else why_sharded(self.model)
 
     # ------------------------------------------------------------ as a batch sampler
 
     @property
     def drawn_size(self) -> int:
-        """The examples of a batch: with "published" and "repaired" (r + k) N."""
+        """The number of examples in a batch: (r + k) N with "published" and "repaired"."""
         method = self._method
         return method.batch_count if isinstance(method, Published) and self._selecting else super().drawn_size
 

@@ -52,7 +52,7 @@ class PrioritizedObservables(Selection):
 
     @property
     def why(self) -> str:
-        """Why it prioritizes or does not."""
+        """Why it prioritizes, or why not."""
         method = self._method
         if not isinstance(method, Published):
             return super().why
@@ -66,7 +66,7 @@ class PrioritizedObservables(Selection):
 
     @property
     def priorities(self) -> Numbers:
-        """What the examples of this rank are drawn by, as known now, where it is known.
+        """The known priorities of this rank's examples, by which they are drawn.
 
         Of "published" and "repaired" the estimated priorities, of the others the newest scores or losses. Of more than
         100,000 examples, those of every n-th.
@@ -76,7 +76,7 @@ class PrioritizedObservables(Selection):
 
     @property
     def concentration(self) -> dict[str, float | None]:
-        """The share of all positive priority in the top 1, 5 and 10%; None: unknown."""
+        """The share of all positive priority in the top 1, 5 and 10%; None if unknown."""
         found = -np.sort(-np.maximum(self.priorities, 0).astype(np.float64))
         total = float(found.sum())
         return {
@@ -86,32 +86,32 @@ class PrioritizedObservables(Selection):
 
     @property
     def share_negative(self) -> float:
-        """The share of the known priorities below 0; NaN: none is known."""
+        """The share of known priorities below 0; NaN if none is known."""
         found = self.priorities
         return float((found < 0).mean()) if len(found) else math.nan
 
     @property
     def staleness(self) -> float:
-        """The median of the steps since an example was computed; NaN: none was."""
+        """The median number of steps since an example was computed, or NaN."""
         ages = self.ages
         return float(np.median(ages)) if len(ages) else math.nan
 
     def important_samples(self, count: int = 9) -> list[dict[str, Any]]:
-        """Return the examples of highest priority, at most 64, as rows.
+        """Return the examples with the highest priority, at most 64, as rows.
 
         Like `skipped_samples`, with the ``priority``; those without one come last.
         """
         return self._ranked_samples(count, -1)
 
     def unimportant_samples(self, count: int = 9) -> list[dict[str, Any]]:
-        """Return the examples of lowest priority, as `important_samples` does."""
+        """Return the examples with the lowest priority, like `important_samples`."""
         return self._ranked_samples(count, 1)
 
     # ------------------------------------------------------------ what it is worth
 
     @property
     def rank_correlation(self) -> float:
-        """Spearman's, of estimated priorities and those measured after; NaN: unknown.
+        """Spearman's correlation of estimated and later measured priorities, or NaN.
 
         On the newest of the examples that were computed whatever their priority.
         """
@@ -128,13 +128,13 @@ class PrioritizedObservables(Selection):
 
     @property
     def estimation(self) -> dict[str, float | None]:
-        """The rank correlation and the lift, for a chart; None where unknown."""
+        """The rank correlation and the lift, for a chart; None if unknown."""
         found = {"rank correlation": self.rank_correlation, "lift": self.lift}
         return {name: None if math.isnan(value) else value for name, value in found.items()}
 
     @property
     def work_saved(self) -> float:
-        """The share of the gradients of as many plain epochs that were left out.
+        """The share of gradients saved compared with as many plain epochs.
 
         NaN before the first step.
         """
@@ -142,7 +142,7 @@ class PrioritizedObservables(Selection):
 
     @property
     def work(self) -> dict[str, int]:
-        """Gradients computed and left out, for a chart."""
+        """The numbers of gradients computed and left out, for a chart."""
         return {"computed": self.gradient_work, "left out": self.skipped}
 
     # ------------------------------------------------------------ inside

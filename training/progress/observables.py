@@ -119,7 +119,7 @@ class ProgressObservables(Noted, LoopObserver):
 
     @property
     def earlier_runs(self) -> int:
-        """How many earlier runs of this job the forecast knows."""
+        """The number of earlier runs of this job that the forecast uses."""
         return len(self.estimator.stopping.earlier)
 
     def _left(self) -> float | None:
@@ -216,7 +216,7 @@ class ProgressObservables(Noted, LoopObserver):
 
     @property
     def unless_better(self) -> int | None:
-        """In how many validations the rule stops training if none improves, or None."""
+        """The validations until the rule stops training if none improves, or None."""
         found = self._latest().estimate
         return None if found is None else found.unless_better
 

@@ -60,8 +60,8 @@ class Progress(ProgressObservables):
     1.0
     """
 
-    epochs = Setting(int, minimum=1, default=1, doc="after how many epochs training ends")
-    patience = Setting(int, minimum=0, default=0, doc="how many validations without improvement stop the run")
+    epochs = Setting(int, minimum=1, default=1, doc="number of epochs after which training ends")
+    patience = Setting(int, minimum=0, default=0, doc="validations without improvement that stop the run")
 
     def __init__(
         self,

@@ -123,7 +123,7 @@ class Selection(SelectionLoss):
 
     @property
     def expected_length(self) -> float:
-        """The batches of this epoch, as far as they can be foreseen.
+        """The expected number of batches in this epoch.
 
         Before an epoch they are those of the next. An epoch ends with the step on its last batch, which workers may
         have read long before.
@@ -138,12 +138,12 @@ class Selection(SelectionLoss):
 
     @property
     def next_length(self) -> float:
-        """The batches of each later epoch, at the present rate."""
+        """The expected number of batches in each later epoch, at the current rate."""
         return len(self.shard) * self.kept / self.drawn_size
 
     @property
     def drawn_size(self) -> int:
-        """The instances of a batch as it is drawn; "rho" trains on a part."""
+        """The number of instances drawn for a batch; "rho" trains on a part of them."""
         return min(self.batch_size * self._method.oversampling, len(self.shard))
 
     # ------------------------------------------------------------ in the step

@@ -90,12 +90,12 @@ class SelectionObservables(Noted):
 
     @property
     def selecting(self) -> bool:
-        """Whether instances are selected now; else all are drawn alike."""
+        """True if instances are selected now; otherwise all are drawn alike."""
         return self._selecting
 
     @property
     def why(self) -> str:
-        """Why it selects or does not."""
+        """Why it selects, or why not."""
         if self._method.switched:
             return self._gate.why
         if self._method.draws:
@@ -104,18 +104,18 @@ class SelectionObservables(Noted):
 
     @property
     def elapsed(self) -> float | None:
-        """The share of the plan that was offered, 0 to 1; None without a plan."""
+        """The share of the plan that is done, 0 to 1; None without a plan."""
         return None if self.epochs is None else min(1.0, self.walk.walked / (self.epochs * len(self.shard)))
 
     @property
     def kept(self) -> float:
-        """The share of the newly offered instances that is trained on; 1: all."""
+        """The share of newly offered instances that is trained on; 1 means all."""
         kept = self._learning.gain.kept
         return 1.0 if math.isnan(kept) or not self._selecting else kept
 
     @property
     def skipped(self) -> int:
-        """Instances that were offered and not drawn, in all."""
+        """The total number of instances that were offered and not drawn."""
         return self.walk.walked - self.taken
 
     @property
@@ -137,7 +137,7 @@ class SelectionObservables(Noted):
 
     @property
     def gain(self) -> float:
-        """G: how much more a selected instance teaches than one at random.
+        """G: how much more a selected instance teaches than a random one.
 
         As measured on those drawn lately; NaN while unknown.
         """
@@ -145,7 +145,7 @@ class SelectionObservables(Noted):
 
     @property
     def net_gain(self) -> float:
-        """The gain left after the cost of selection, at the last test of the switch.
+        """The gain after the cost of selection, at the last test of the switch.
 
         NaN before the first test, and while it is turned on or off by hand.
         """
@@ -153,12 +153,12 @@ class SelectionObservables(Noted):
 
     @property
     def worth(self) -> dict[str, float | None]:
-        """The gain with and without the cost, for a chart; None where unknown."""
+        """The gain with and without the cost, for a chart; None if unknown."""
         return {"gain G": _known(self.gain), "net of cost": _known(self.net_gain)}
 
     @property
     def threshold(self) -> float:
-        """T: an instance whose loss is above it counts as important."""
+        """T: an instance with a loss above it counts as important."""
         return self._method.threshold
 
     @property
@@ -171,18 +171,18 @@ class SelectionObservables(Noted):
 
     @property
     def quality(self) -> RatingQuality:
-        """How well instances are rated, on the newest 4,096 that were drawn uniformly."""
+        """How well instances are rated, over the newest 4,096 uniformly drawn ones."""
         return self._once("quality", lambda: self._learning.audit.quality())
 
     @property
     def rating(self) -> dict[str, float | None]:
-        """Accuracy, majority rate and AUC side by side, for a chart; None where unknown."""
+        """Accuracy, majority rate and AUC, for one chart; None if unknown."""
         found = self.quality
         return {name: _known(getattr(found, name)) for name in ("accuracy", "majority", "auc")}
 
     @property
     def accuracy(self) -> float:
-        """The share of uniformly drawn instances that were judged right.
+        """The share of uniformly drawn instances that were rated correctly.
 
         NaN before the first. Losses are heavy-tailed, so most instances are trivial: compare `majority`, or read `auc`.
         """
@@ -190,7 +190,7 @@ class SelectionObservables(Noted):
 
     @property
     def majority(self) -> float:
-        """The accuracy of always giving the more frequent answer; NaN before the first."""
+        """The accuracy of a constant answer, the more frequent one; NaN if unknown."""
         return self.quality.majority
 
     @property
@@ -200,7 +200,7 @@ class SelectionObservables(Noted):
 
     @property
     def auc(self) -> float:
-        """The chance that the important one of two instances is rated higher, or NaN."""
+        """The probability that an important instance is rated above a trivial one, or NaN."""
         return self.quality.auc
 
     @property
@@ -210,7 +210,7 @@ class SelectionObservables(Noted):
 
     @property
     def calibration(self) -> Floats:
-        """For each tenth of the ratings their mean, and the share that was important.
+        """For each tenth of the ratings, their mean and the share that was important.
 
         An array of shape (10, 2), of as many rows as there are instances if these are fewer.
         """
@@ -220,7 +220,7 @@ class SelectionObservables(Noted):
 
     @property
     def scores(self) -> Floats:
-        """The newest scores of this rank's instances; losses where there are no scores.
+        """The newest scores of this rank's instances, or losses if there are no scores.
 
         Of more than 100,000 instances, those of every n-th.
         """
@@ -229,7 +229,7 @@ class SelectionObservables(Noted):
 
     @property
     def ages(self) -> Ints:
-        """How many steps ago each instance of this rank that was seen was trained on.
+        """For each seen instance of this rank, the steps since it was trained on.
 
         Of more than 100,000 instances, those of every n-th.
         """
@@ -251,7 +251,7 @@ class SelectionObservables(Noted):
         return self.shard[np.argsort(-known, kind="stable")[:count]]
 
     def skipped_samples(self, count: int = 9) -> list[dict[str, Any]]:
-        """Return the instances that were drawn least often, at most 64, as rows.
+        """Return the instances drawn least often, at most 64, as rows.
 
         A row has ``image``, a thumbnail of the first part of the item that is one, its other parts, ``index``, the
         newest ``loss``, and ``drawn``, how often it was trained on. Of those drawn equally often the one that is least
@@ -261,7 +261,7 @@ class SelectionObservables(Noted):
         return self._samples(count, 1)
 
     def kept_samples(self, count: int = 9) -> list[dict[str, Any]]:
-        """Return the instances that were drawn most often, as `skipped_samples` does."""
+        """Return the instances drawn most often, in the form of `skipped_samples`."""
         return self._samples(count, -1)
 
     def _count_saved(self) -> None:

@@ -181,9 +181,9 @@ def _widget(info: ControlInfo) -> Any:
 def panel(run: Run) -> ControlPanel:
     """Return the controls of a run as a widget for a notebook.
 
-    Make it the last expression of a cell. Sliders, switches and choices keep to the bounds that the job has declared;
-    buttons send its triggers, a checkpoint, a pause, a stop. The outcome is shown beside each, and changes by
-    other clients appear within about a second. For a viewer all are disabled.
+    Make it the last expression of a cell. Sliders, switches and choices respect the bounds that the job has declared;
+    buttons send its triggers, a checkpoint, a pause or a stop. The outcome appears beside each, and changes by other
+    clients appear within about a second. For a viewer everything is disabled.
 
     Args:
         run: A live run.
