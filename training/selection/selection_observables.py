@@ -200,7 +200,7 @@ class SelectionObservables(Noted):
 
     @property
     def auc(self) -> float:
-        """The probability that an important instance is rated above a trivial one, or NaN."""
+        """The chance that an important instance is rated above a trivial one, or NaN."""
         return self.quality.auc
 
     @property
