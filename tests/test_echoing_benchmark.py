@@ -121,7 +121,7 @@ def test_the_page_of_the_rivals_says_first_where_echoing_loses(tmp_path):
     text = (tmp_path / "echoing-baselines.md").read_text()
     first = text[text.index("## ") :]
     assert first.startswith("## Where echoing loses")
-    assert "better without echoing: 2 workers, decoded data cached 85.0%" in first
+    assert "better without echoing: 2 workers, decoded data cached (85.0%)" in first
     assert "| `auto`, 2 workers | 60.0% (60.0%–60.0%) | 100 | 6,400 | 6 |" in text
     assert "| three times as slow | 6.00 | 0 batches |" in text
     assert {path.name for path in tmp_path.glob("*.png")} == {"echoing-baselines.png", "echoing-auto.png"}
