@@ -99,7 +99,7 @@ def _head(results: PrioritizedResults, works: Sequence[Work]) -> list[str]:
 
 `make bench-prioritized` writes this page. It counts how many gradients of single examples each method computes until it
 reaches an accuracy or a loss of uniform sampling. All gradients count, including those of initial passes; scoring from
-stored losses computes none.
+stored losses computes none. [Prioritized gradient descent](prioritized.md) (PGD) explains the methods.
 
 - Tasks, learning-rate grid and evaluation are the same as in [the selection benchmark](selection-benchmarks.md).
   Targets are the accuracies and training losses that uniform sampling has after one third and two thirds of its budget.

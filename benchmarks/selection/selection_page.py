@@ -41,7 +41,7 @@ def head(figures: Figures) -> list[str]:
     return [f"""# What selection saves
 
 `make bench-assistant` writes this page. It measures how many instances, and how many seconds, each method needs to
-reach the test accuracy of uniform sampling.
+reach the test accuracy of uniform sampling. [Selection](selection.md) explains the methods.
 
 - **Targets** were fixed beforehand: the accuracies that uniform sampling reaches after one third and two thirds of its
   budget, on seeds {first} to {last}.
