@@ -29,11 +29,11 @@ from looptap.integrations.training_run import TrainingRun, harmless, turned_load
 class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not seen by the type checker
     """Raises the events of a loop that uses `accelerate.Accelerator`.
 
-    ``name`` is what clients ask for, by default that of the project. ``options`` are those of `looptap.Agent`;
-    ``agent`` is one of your own in its place, which stays open, and which `tracker` returns.
+    ``name`` is the name of the run, by default the project's. ``options`` are those of `looptap.Agent`; ``agent`` is
+    your own agent instead, which stays open, and which `tracker` returns.
 
     Clients can set the learning rate. ``looptap stop`` ends the job as Ctrl-C does, unless ``on_stop`` says otherwise.
-    Raises TypeError and ValueError for wrong arguments; later nothing raises into the loop but ``on_stop``.
+    Raises TypeError and ValueError for wrong arguments; later nothing raises into the loop except ``on_stop``.
     """
 
     name = "looptap"

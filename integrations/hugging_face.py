@@ -35,12 +35,12 @@ STATE = "looptap"
 class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not seen by the type checker
     """Raises the events of a `transformers.Trainer`, and offers its controls.
 
-    ``name`` is what clients ask for, by default the trainer's ``run_name``, else the last part of its ``output_dir``.
-    ``options`` are those of `looptap.Agent`; ``agent`` is one of your own in its place, which stays open.
+    ``name`` is the name of the run, by default the trainer's ``run_name``, else the last part of its ``output_dir``.
+    ``options`` are those of `looptap.Agent`; ``agent`` is your own agent instead, which stays open.
 
-    Clients can stop the training where it would stop early itself, save a checkpoint like the trainer's own, and set
-    the learning rate, and the factor of an `Echo` that feeds the trainer. Raises TypeError and ValueError for wrong
-    arguments; later nothing raises into the training but ``on_stop``.
+    Clients can stop the training as an early stop does, save a checkpoint like the trainer's own, and set the learning
+    rate and the factor of an `Echo` that feeds the trainer. Raises TypeError and ValueError for wrong arguments; later
+    nothing raises into the training except ``on_stop``.
     """
 
     def __init__(self, name: str | None = None, *, agent: Agent | None = None, **options: Any) -> None:

@@ -31,13 +31,13 @@ from looptap.streams.errors import ControlError
 class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is not seen by the type checker
     """Raises the events of `keras.Model.fit`, and offers its controls.
 
-    ``name`` is what clients ask for, by default the name of the model. ``options`` are those of `looptap.Agent`;
-    ``agent`` is one of your own in its place, which stays open. ``checkpoints`` is a folder for checkpoints that
-    clients ask for; without it there are none.
+    ``name`` is the name of the run, by default the model's. ``options`` are those of `looptap.Agent`; ``agent`` is your
+    own agent instead, which stays open. ``checkpoints`` is a folder for checkpoints that clients ask for; without it
+    there are none.
 
-    Clients can stop the training as ``model.stop_training`` does, save a checkpoint, and set the learning rate. Raises
-    RuntimeError on another backend than torch, TypeError and ValueError for wrong arguments; later nothing raises into
-    the training but ``on_stop``.
+    Clients can stop the training like ``model.stop_training``, save a checkpoint, and set the learning rate. Raises
+    RuntimeError on a backend other than torch, TypeError and ValueError for wrong arguments; later nothing raises into
+    the training except ``on_stop``.
     """
 
     def __init__(

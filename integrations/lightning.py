@@ -39,13 +39,13 @@ def _callbacks() -> tuple[type, ...]:
 class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two packages is loaded is known at run time
     """Raises the events of a Lightning `Trainer`, and offers its controls.
 
-    ``name`` is what clients ask for, by default the class of the module. ``options`` are those of `looptap.Agent`;
-    ``agent`` is one of your own in its place, which stays open. ``dirpath`` is where checkpoints go that clients ask
-    for: by default where those of the trainer go.
+    ``name`` is the name of the run, by default the class of the module. ``options`` are those of `looptap.Agent`;
+    ``agent`` is your own agent instead, which stays open. ``dirpath`` is the folder for checkpoints that clients ask
+    for, by default the trainer's.
 
-    Clients can stop the training as ``trainer.should_stop`` does, save a checkpoint, and set the learning rate, and the
+    Clients can stop the training like ``trainer.should_stop``, save a checkpoint, and set the learning rate and the
     factor of an `Echo` that feeds the trainer. Raises TypeError and ValueError for wrong arguments; later nothing
-    raises into the training but ``on_stop``.
+    raises into the training except ``on_stop``.
     """
 
     def __init__(

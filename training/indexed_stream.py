@@ -12,10 +12,10 @@ from looptap.training.instances import IndexedItem
 def indexed_stream(stream: Iterable[Any], index: Callable[[Any], Any]) -> Any:
     """Return a stream whose items come with their index: ``(index, item)``.
 
-    A ``stream`` cannot be asked for an item by its number, so ``index`` says which instance an item is: a function of
-    the item that returns a whole number from 0, the same in each epoch, such as the number in a key. Of a stream of
-    batches it returns those of all items of the batch. Everything else (``set_epoch``, ``state_dict``, ...) is that of
-    ``stream``, workers and shards, too. Needs torch.
+    A ``stream`` has no item numbers, so ``index`` says which instance an item is: a function of the item that returns a
+    whole number from 0, the same in each epoch, such as the number in a key. For a stream of batches it returns the
+    indices of all items of the batch. Everything else (``set_epoch``, ``state_dict``, workers, shards, ...) works as in
+    ``stream``. Needs torch.
 
     Raises TypeError for a stream that cannot be iterated, or an ``index`` that cannot be called.
 

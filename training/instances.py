@@ -46,7 +46,7 @@ class WithIndex:
 
     The index of an instance is its position in ``dataset``, a whole number from 0, regardless of the order in which
     items are drawn and the process that reads them. A loader collates the indices to one tensor, so that a loop gets
-    them with its batch. Everything else (``set_epoch``, ``targets``, ...) is that of ``dataset``.
+    them with its batch. Other attributes (``set_epoch``, ``targets``, ...) are those of ``dataset``.
 
     Raises TypeError for a data set without a length or without indices.
 
@@ -107,9 +107,9 @@ class WithIndex:
 def merge_copies(indices: Any, values: Any, keep: str = "mean") -> tuple[Indices, NDArray[Any]]:
     """Return each index once, ascending, with the mean (or last) of its values.
 
-    An echoed batch may hold several copies of an instance, and each has a loss of its own. ``values`` has one value,
-    or one row, for each index; ``keep`` is "mean" or "last". Tensors may be on any device. A value that is NaN makes
-    the mean of its instance NaN, and of no other.
+    An echoed batch may hold several copies of an instance, each with its own loss. ``values`` has one value, or one
+    row, for each index; ``keep`` is "mean" or "last". Tensors may be on any device. A value that is NaN makes the mean
+    of its instance NaN, and of no other.
 
     Raises ValueError for values that do not belong to the indices, TypeError for indices that are not whole numbers.
 
@@ -155,7 +155,7 @@ def index_array(indices: Any) -> Indices:
 
 
 def expected_length(loader: Any) -> float | None:
-    """Return the expected number of batches of the present epoch; None if unknown.
+    """Return the expected number of batches in the current epoch; None if unknown.
 
     That is ``loader.expected_length``, else the ``expected_length`` of its ``batch_sampler``, else its ``len()``. It
     may be a fraction, and change with each batch: a loader that repeats or skips instances states the batches so far
@@ -175,7 +175,7 @@ def expected_length(loader: Any) -> float | None:
 
 
 def next_length(loader: Any) -> float | None:
-    """Return the expected number of batches of later epochs; None if unknown.
+    """Return the expected number of batches in later epochs; None if unknown.
 
     That is the ``next_length`` of the loader or of its batch sampler, else its `expected_length`. The two differ
     within an epoch in which the repetition or skipping was changed. Does not raise.

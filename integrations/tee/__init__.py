@@ -1,4 +1,4 @@
-"""What trackers and progress bars are given, as events and streams of an agent.
+"""Turns calls of trackers and progress bars into events and streams of an agent.
 
 >>> import looptap
 >>> from looptap.integrations import tee

@@ -29,7 +29,7 @@ _wrapped: dict[tuple[type, str], tuple[Callable[..., Any], Callable[..., Any]]] 
 
 
 class Tee:
-    """What one agent sees of trackers; stops with the agent, or by `stop`."""
+    """Passes calls of trackers to one agent; ends with the agent, or by `stop`."""
 
     def __init__(self, agent: Agent, sources: frozenset[str]) -> None:
         self._agent, self.sources = weakref.ref(agent), sources
@@ -65,13 +65,13 @@ class Tee:
 
 
 def start(agent: Agent, sources: Collection[str] = SOURCES) -> Tee:
-    """Let ``agent`` see what the job says to trackers, from now on.
+    """Pass the job's calls of trackers to ``agent``, from now on.
 
     Each call of a tracker is an event ``log`` with the values by their tags, ``step`` and ``source``; each number is
     also a row of ``step`` and ``value`` in the declared stream of its tag, with history. Dicts in dicts give tags with
     slashes. ``sources`` are some of `SOURCES`: tensorboard, wandb, mlflow, trackio, lightning (``self.log``), tqdm (the
     postfix). Packages that the job does not import are never imported. A second call for an agent replaces the first.
-    Raises ValueError for an unknown source; later nothing raises into the job but ``on_stop``.
+    Raises ValueError for an unknown source; later nothing raises into the job except ``on_stop``.
 
     >>> import looptap
     >>> agent = looptap.Agent("doctest", enabled=False)

@@ -81,10 +81,10 @@ def diagnose(
 ) -> Diagnosis:
     """Measure the loader with other numbers of workers, and with decoded data.
 
-    Takes about ``seconds``, before the training. ``step`` is a function of a batch, which is called with some, or the
-    seconds it takes: with it the table has R for each row. Samplers and the job's random numbers stay as they are; the
-    data set is read in a random order, as by its workers. A loader that makes its batches by itself is measured as it
-    is. ``show`` gets the table as text; None shows nothing.
+    Takes about ``seconds``. Call it before the training. ``step`` is a function of a batch, which is called several
+    times, or the seconds of a step; with it the table has R for each row. Samplers and the job's random numbers do not
+    change; the data set is read in a random order, as by its workers. A loader that makes its own batches is measured
+    as a whole. ``show`` is called with the table as text; None shows nothing.
 
     >>> diagnose([[1, 2], [3, 4]] * 50, 0.01, seconds=0.1, show=None).rows[0].name
     'as it is'

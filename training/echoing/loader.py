@@ -35,16 +35,16 @@ class Echo(Flow):
     """The batches of ``loader`` with each item repeated ``factor`` times.
 
     A factor of 2.5 is 2 or 3 times, at random. ``loader`` is a DataLoader, of indices or of a stream, which stays
-    unchanged; if batches are echoed, any iterable. ``factor`` is a number from 1 to 64, a function of the step, or
-    "auto": as large as just keeps the loop fed, up to ``bound``. ``mode`` is the insertion point:
+    unchanged, or any iterable if batches are echoed. ``factor`` is a number from 1 to 64, a function of the step, or
+    "auto": just high enough that the loop never waits, up to ``bound``. ``mode`` is the insertion point:
     "example_before_augment" (each copy is augmented separately, by ``augment(example)`` in the loader's workers, or by
     ``augment_batch(batch)`` here), "example_after_augment", "batch" (one after the other), or "batch_shuffled".
-    ``buffer`` is how many examples are shuffled after the echo, by default a tenth of the data; it never keeps more
-    than ``max_bytes`` and one batch alive. ``end`` says what happens to them when the data ends: "drain" or "drop".
+    ``buffer`` is the number of examples in the shuffle buffer, by default a tenth of the data; it never keeps more than
+    ``max_bytes`` and one batch alive. ``end`` says what happens to them when the data ends: "drain" or "drop".
     ``transfer(batch)`` copies to a device, once for an echoed batch. ``guard="clone"`` gives each echo of a batch its
-    own memory; "version" detects in-place changes and skips the echoes of a changed batch. On several ranks
-    ``broadcast(value)`` returns the value of rank 0 on all of them: changes are then made every ``agree_every``
-    batches, at the same one on all ranks.
+    own memory; "version" detects in-place changes and skips the echoes of a changed batch. On several ranks,
+    ``broadcast(value)`` returns the value of rank 0 on all of them; changes are then made every ``agree_every``
+    batches, at the same batch on all ranks.
 
     Raises ValueError, TypeError and ControlError for invalid arguments. Only the loader draws from the global random
     numbers.

@@ -62,12 +62,11 @@ class VariantControl(Control):
 
 @facade
 class Prioritized(PrioritizedObservables):
-    """Draws batches, more often of the examples that move the loss.
+    """Draws examples that move the loss more often.
 
-    ``data`` is a map-style data set, or its length; ``model`` the module, or None for methods without
-    priorities. Give this to a DataLoader as its ``batch_sampler``, around ``WithIndex(dataset)``; in a step,
-    call `backward` with the losses of single examples in place of ``loss.backward()``, and after it `observe`.
-    ``method``:
+    ``data`` is a map-style data set, or its length; ``model`` the module, or None for methods without priorities. Pass
+    this to a DataLoader of ``WithIndex(dataset)`` as its ``batch_sampler``. In a step, call `backward` with the losses
+    of single examples instead of ``loss.backward()``, and then `observe`. ``method``:
 
     - ``"norm"``, the default: by the gradient norm at the model's output, as `Selection`, and only while it pays.
     - ``"loss"``: in proportion to the newest loss, weighted so that gradients stay unbiased.
@@ -77,9 +76,9 @@ class Prioritized(PrioritizedObservables):
     - ``"repaired"``: the same with a gbar that forgets fast, and is not fed by the examples of high priority.
     - ``"uniform"``: all alike.
 
-    ``exact`` is the way to priorities, one of those of `ExactPriorities`. For all but hooks of the layers, which "auto"
-    takes where it can, `backward` needs ``inputs`` and ``targets``. The other arguments are those of
-    `Selection`, and so is what is said there of ranks, random numbers and errors.
+    ``exact`` is the method of `ExactPriorities` for the priorities. All methods except hooks of the layers, which
+    "auto" prefers, need ``inputs`` and ``targets`` in `backward`. The other arguments are those of `Selection`; ranks,
+    random numbers and errors are treated in the same way.
 
     >>> prioritized = Prioritized(8, None, batch_size=4)
     >>> sorted(index for batch in prioritized for index in batch)

@@ -32,9 +32,9 @@ class Inserting:
 
     ``evaluate(loader)`` validates ``model`` on a loader of the subset and returns the metric, or the metric and the
     standard deviation of one instance's. ``accumulate`` is the number of batches of an optimizer step, ``processors``
-    how many CPUs and GPUs the job uses. With ``speed_batches`` (the paper: 5) so many batches are validated before
-    the first step, the first of them not counted, so that the speed of validation is known from the start. Raises
-    TypeError for data that cannot be indexed, and TypeError or ValueError for other invalid arguments.
+    the number of CPUs and GPUs that the job uses. With ``speed_batches`` (5 in the paper), that many batches are
+    validated before the first step, so that the speed of validation is known from the start; the first of them does not
+    count. Raises TypeError for data that cannot be indexed, and TypeError or ValueError for other invalid arguments.
     """
 
     def __init__(

@@ -9,15 +9,15 @@ from looptap.streams.preserving.random_state import RandomState
 
 
 def recalibrate(model: Any, batches: Iterable[Any]) -> int:
-    """Estimate the statistics of BatchNorm layers on batches drawn alike.
+    """Estimate the statistics of BatchNorm layers on uniformly drawn batches.
 
-    While instances were selected, running means and variances were those of the selected ones. Call this at the end of
-    a training, before the model is evaluated or saved: ``recalibrate(model, (x for x, _ in loader))``, with some ten
-    batches or more of a loader that selects nothing. Of a batch that is a tuple the first element is the input, as in
+    While instances are selected, running means and variances are those of the selected ones. Call this at the end of
+    the training, before the model is evaluated or saved: ``recalibrate(model, (x for x, _ in loader))``, with at least
+    ten batches of a loader that does not select. If a batch is a tuple, its first element is the input, as in
     ``torch.optim.swa_utils.update_bn``; unlike there, all other layers are in evaluation mode.
 
     Layers that are frozen (in evaluation mode in a model that trains) keep their statistics. Modes, random numbers and
-    gradients are as before, and so are the statistics if a batch raises. Return the number of layers.
+    gradients do not change, nor do the statistics if a batch raises. Return the number of layers.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.BatchNorm1d(1))

@@ -30,21 +30,21 @@ _QUIETLY = np.errstate(all="ignore")  # warnings of numbers that are not finite:
 
 @facade
 class Selection(SelectionLoss):
-    """Draws batches, more often of what the model still learns from.
+    """Draws instances that the model still learns from more often.
 
-    ``data`` is a map-style data set, or its length. Give this to a DataLoader as its ``batch_sampler``, around
-    ``WithIndex(dataset)``; compute the loss of a step with `loss`, and after the step say with `observe` what it was.
-    ``method`` is one of `METHODS`; with the default, ``switch="auto"`` selects only while that pays. ``epochs`` is
-    the plan: how often the data is walked. ``loss`` is "cross_entropy", "bce", "mse", a loss of torch.nn, or a function
-    that returns `PerExample`, or losses alone, for outputs and targets. "autoassist" and "screener" need ``features``,
-    an array (n, d), a function of indices that returns one, or one of `looptap.training.selection.features`; "rho"
-    needs ``reference``, the losses of a model that was trained on other data. ``asynchronous`` "thread" or "process"
-    lets the assistant of "autoassist" make batches and learn beside the loop, which never waits for it. On several
-    ranks each has a shard, and all make the same number of steps: ``agree(number)`` returns the mean over the ranks.
+    ``data`` is a map-style data set, or its length. Pass this to a DataLoader of ``WithIndex(dataset)`` as its
+    ``batch_sampler``; compute the loss of a step with `loss`, and report it after the step with `observe`. ``method``
+    is one of `METHODS`; with the default, ``switch="auto"`` selects only while this pays off. ``epochs`` is the planned
+    number of epochs. ``loss`` is "cross_entropy", "bce", "mse", a loss of torch.nn, or a function that returns
+    `PerExample`, or losses alone, for outputs and targets. "autoassist" and "screener" need ``features``, an array (n,
+    d), a function of indices that returns one, or one of `looptap.training.selection.features`; "rho" needs
+    ``reference``, the losses of a model that was trained on other data. ``asynchronous`` "thread" or "process" lets the
+    assistant of "autoassist" make batches and learn beside the loop, which never waits for it. On several ranks, each
+    rank has a shard, and all make the same number of steps: ``agree(number)`` returns the mean over the ranks.
 
     All batches are full: an epoch ends with the batch in which the last instance was offered. Nothing here draws from
-    the global random numbers. What is wrong at construction raises ValueError, TypeError or ControlError; what is
-    wrong later stands in `note`, and sampling is plain until the next test of the switch.
+    the global random numbers. Wrong arguments raise ValueError, TypeError or ControlError at construction. Later
+    problems are reported in `note`, and sampling is uniform until the next test of the switch.
 
     >>> selection = Selection(8, batch_size=4)
     >>> sorted(index for batch in selection for index in batch)

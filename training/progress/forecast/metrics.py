@@ -20,7 +20,7 @@ _MAX_LEAD = 2.0  # times the range of all other values, by which the worst of th
 class Metric:
     """The interpretation of the numbers that a validation returns.
 
-    ``kind`` is "error" (a share of mistakes, 0 to 1), "accuracy" (a share of what is right, or per cent: accuracy, AUC,
+    ``kind`` is "error" (a share of mistakes, 0 to 1), "accuracy" (a share or percentage that is right: accuracy, AUC,
     F1), "loss" (smaller is better), "log" (the same over orders of magnitude: a mean squared error, a perplexity) or
     "max" (larger is better, without a bound).
     """

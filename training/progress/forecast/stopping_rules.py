@@ -258,7 +258,7 @@ class Never(StopRule):
 class Function(StopRule):
     """The rule to stop when ``function(history)`` is true for all errors so far.
 
-    It is called for a few of the paths only, since it is slow.
+    It is called only for some of the predicted paths, since it is slow.
     """
 
     function: Callable[[list[float]], object]
