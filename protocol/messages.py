@@ -115,7 +115,7 @@ class CloseWindow(Request[None], tag="close", frozen=True):
 
 
 class Grant(Request[None], tag="grant", frozen=True):
-    """Request to let a stream use the fraction ``budget`` of time; None: its share."""
+    """Request to let a stream use the fraction ``budget`` of time; None: the default."""
 
     stream: int
     budget: float | None = None
@@ -166,7 +166,7 @@ class Agree(Request[r.CommandReply], tag="agree", frozen=True):
 
 
 class GetStats(Request[statistics.AgentStats], tag="get stats", frozen=True):
-    """Request for the counters of the agent, with ``machine`` also those beside it."""
+    """Request for the agent's counters, with ``machine`` also for the host's readings."""
 
     machine: bool = False
 
@@ -186,7 +186,7 @@ class GetCommands(Request[r.Listed[r.CommandRecord]], tag="get commands", frozen
 
 
 class GetConfig(Request[run_config.RunConfig], tag="get config", frozen=True):
-    """Request for what the run was started with; a viewer needs a share."""
+    """Request for the settings of the run; a viewer needs a share that shows them."""
 
 
 class GetShares(Request[r.Listed[r.ShareInfo]], tag="get shares", frozen=True):

@@ -201,10 +201,11 @@ def _figure_5(paper: Paper) -> list[str]:
                      _gradients(median(needed_by_seed)), f"{reached} of {len(needed_by_seed)}"])  # fmt: skip
     return ["\n### Fig. 5: against SGD\n",
             f"Logistic regression on the paper's synthetic data, {POINTS:,} points in {DIMENSIONS:,} dimensions, "
-            f"{BUDGET} gradients per point, batches of 200, k = r = 1%, no momentum. The columns are the gradients "
-            f"per point to a loss of {loose:.3f}, halfway to the loss of SGD with its best rate after a third of the "
-            "budget, and how much faster PGD-A is than SGD with that rate: with all gradients counted; without the two "
-            "initial passes; and without them, with the doubled step of the authors' code.\n",
+            f"{BUDGET} gradients per point, batches of 200, k = r = 1%, no momentum. The first columns are the "
+            f"gradients per point to a loss of {loose:.3f}, which is halfway to the loss of SGD with its best rate after a third "
+            "of the budget. The last columns say how much faster PGD-A is than SGD with the same rate: with all "
+            "gradients counted, without the two initial passes, and without them but with the doubled step of the "
+            "authors' code.\n",
             *_table(["rate", "SGD", "PGD-A", "PGD-S", "PGD-A faster", "uncounted", "uncounted, doubled"], made),
             f"\nEach method with its best rate, on {len(paper.final_seeds)} other seeds; gradients per point to a loss "
             f"of {target:.3f}:\n",

@@ -219,11 +219,11 @@ def _split(one: dict[str, Any]) -> str:
     """Return the parts of a step of two ranks as text."""
     own, seen = one["model"]["1"]["step"], one["checks"]["2"]
     parts = [
-        f"half of the step of one rank is {500 * one['one_step']:.1f} ms",
-        f"a step with half of the examples takes {1e3 * own:.1f} ms",
-        f"beside a busy second rank {1e3 * seen['computing']:.1f} ms",
-        f"with the waits for the slower rank and the reduction {1e3 * seen['step']:.1f} ms",
-        f"measured are {1e3 * seen['measured']:.1f} ms",
+        f"half of a step of one rank takes {500 * one['one_step']:.1f} ms",
+        f"a step with half of the examples {1e3 * own:.1f} ms",
+        f"the same beside a busy second rank {1e3 * seen['computing']:.1f} ms",
+        f"and with waiting for the slower rank and the reduction {1e3 * seen['step']:.1f} ms",
+        f"measured: {1e3 * seen['measured']:.1f} ms",
     ]
     return ", ".join(parts)
 
