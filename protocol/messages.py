@@ -166,7 +166,7 @@ class Agree(Request[r.CommandReply], tag="agree", frozen=True):
 
 
 class GetStats(Request[statistics.AgentStats], tag="get stats", frozen=True):
-    """Request for the agent's counters, with ``machine`` also for the host's readings."""
+    """Request for the agent's counters, with ``machine`` also for host readings."""
 
     machine: bool = False
 
