@@ -203,9 +203,9 @@ def _figure_5(paper: Paper) -> list[str]:
             f"Logistic regression on the paper's synthetic data, {POINTS:,} points in {DIMENSIONS:,} dimensions, "
             f"{BUDGET} gradients per point, batches of 200, k = r = 1%, no momentum. The first columns are the "
             f"gradients per point to a loss of {loose:.3f}, which is halfway to the loss of SGD with its best rate "
-            "after a third of the budget. The last columns say how much faster PGD-A is than SGD with the same rate: with all "
-            "gradients counted, without the two initial passes, and without them but with the doubled step of the "
-            "authors' code.\n",
+            "after a third of the budget. The last columns say how much faster PGD-A is than SGD with the same rate: "
+            "with all gradients counted, without the two initial passes, and without them but with the doubled step of "
+            "the authors' code.\n",
             *_table(["rate", "SGD", "PGD-A", "PGD-S", "PGD-A faster", "uncounted", "uncounted, doubled"], made),
             f"\nEach method with its best rate, on {len(paper.final_seeds)} other seeds; gradients per point to a loss "
             f"of {target:.3f}:\n",
