@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
@@ -10,7 +12,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
-from looptap.cli.output import version_line
+from looptap.cli.output import DONE, version_line
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {"run": "runs"},
@@ -56,6 +58,16 @@ class CommandWithUsage(TyperCommand):
         """Return the parts of the usage line, without braces around what is required."""
         pieces = [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
         return [piece.replace("......", "...") for piece in pieces]  # a metavar that has them gets three more
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; it ends well if the reader of its pipe leaves, as in ``looptap ls --json | head -3``."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would fail again
+            return DONE
 
 
 def command_line(words: Sequence[str] = ()) -> typer.Typer:

@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> int:
     except usage_error as error:
         given = [one for one in arguments[:1] if not one.startswith("-")]  # an option without its value has no context
         command = error.ctx.command_path if error.ctx else " ".join(["looptap", *given])
-        said = error.format_message()
+        said = error.format_message().removeprefix("Invalid value: ")  # of what no single option is to blame for
         said = said if said.endswith((".", "?", "!")) else f"{said}."
         if re.fullmatch(r"-\.?\d", getattr(error, "option_name", "")):  # -0.5 is read as an option -0
             said += " A value that begins with a minus goes after two more: -- -0.5."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,8 @@ from typer import Argument, BadParameter, Option
 from looptap.cli import completion
 from looptap.streams.durations import duration
 from looptap.streams.errors import QueryError
-from looptap.streams.operators.windows import Window, as_window, seconds, sliding
+from looptap.streams.operators.windows import MAX_WINDOW_EVENTS, Window, as_window, seconds, sliding
+from looptap.streams.text import did_you_mean
 
 RUN_HELP = (
     "The run: its name, its id, the beginning of either, a pattern such as 'digits-*', or the path of a connection "
@@ -50,6 +52,54 @@ def time_of(text: str | float) -> float:
     if match is None:
         raise BadParameter(f"{text!r} is no time. Write 30 or 30s for seconds, 5m, 8h or 2d.")
     return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
+    """Return a parser of whole numbers from ``least`` to ``most``, which raises BadParameter."""
+    span = f", {least:,} or more" if most is None else f" from {least:,} to {most:,}"
+
+    def number(text: Any) -> int:
+        if not isinstance(text, str):  # a default
+            return int(text)
+        found = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text.strip()) else None
+        if found is None or found < least or (most is not None and found > most):
+            raise BadParameter(f"{text!r} must be a whole number{span}.")
+        return found
+
+    return number
+
+
+def choice(*names: str) -> Callable[[Any], str]:
+    """Return a parser that takes one of ``names``, and raises BadParameter for another."""
+
+    def name(text: Any) -> str:
+        if text and text not in names:  # the default is empty
+            raise BadParameter(f"{text!r} must be one of {', '.join(names)}.{did_you_mean(text, names)}")
+        return str(text)
+
+    return name
+
+
+def budget_of(text: Any) -> float:
+    """Return the share of the time of a loop in ``0.05``, ``5%`` or ``inf``.
+
+    Raises BadParameter.
+
+    >>> [budget_of(text) for text in ("0.05", "5%", "inf")]
+    [0.05, 0.05, inf]
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+|inf)(%?)", str(text).strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not share:
+        raise BadParameter(f"{text!r} must be a share of the loop's time above 0: 0.05 or 5%. inf lifts the limit.")
+    return share
+
+
+def only_with(other: str, there: bool, **given: Any) -> None:
+    """Raise BadParameter for the first option in ``given`` that was given without ``other``."""
+    for name, value in given.items():
+        if value and not there:
+            raise BadParameter(f"--{name.replace('_', '-')} has an effect only with {other}.")
 
 
 RunName = Annotated[
@@ -98,13 +148,15 @@ WindowSize = Annotated[
         "last 100). Without it: a group of the job, such as the batches of an epoch.",
     ),
 ]  # fmt: skip
-Every = Annotated[int, Option("--every", metavar="N", help="Evaluate at every N-th event only.")]
+Every = Annotated[
+    int, Option("--every", metavar="N", parser=whole(1), help="Evaluate at every N-th event only.")
+]
 StreamName = Annotated[str, Option("--name", metavar="NAME", help="What the stream is called.", show_default=False)]
 Budget = Annotated[
     float | None,
     Option(
-        "--budget", metavar="SHARE", show_default=False,
-        help="The share of the loop's time that each query may take: 0.2 is a fifth, inf lifts the limit. Without it "
+        "--budget", metavar="SHARE", parser=budget_of, show_default=False,
+        help="The share of the loop's time that each query may take: 0.2 or 20%, and inf lifts the limit. Without it "
         "all queries together keep to what the job allows, 3% by default.",
     ),
 ]  # fmt: skip
@@ -119,6 +171,7 @@ Combine = Annotated[
     str | None,
     Option(
         "--combine", metavar="HOW", show_default=False,
+        parser=choice("mean", "sum", "max", "min", "median", "list", "merge"),
         help="One value for all ranks: mean, sum, max, min, median or list of their values, or merge, which evaluates "
         "the query over the events of all ranks.",
     ),
@@ -126,14 +179,21 @@ Combine = Annotated[
 
 Rank = Annotated[
     int | None,
-    Option("--rank", metavar="N", help="Which rank of the job; by default 0, or the lowest.", show_default=False),
+    Option(
+        "--rank", metavar="N", parser=whole(0), show_default=False,
+        help="Which rank of the job; by default 0, or the lowest.",
+    ),
 ]
 
 # ---------------------------------------------------------------- of charts, files and servers
 
 Place = Annotated[
-    str, Option("--in", metavar="PLACE", help="tk, qt, browser or terminal; by default the first that works.")
-]
+    str,
+    Option(
+        "--in", metavar="PLACE", parser=choice("tk", "qt", "browser", "terminal"),
+        help="tk, qt, browser or terminal; by default the first that works.",
+    ),
+]  # fmt: skip
 Config = Annotated[bool, Option("--config", help="Show the settings of the run, its commit and versions, too.")]
 ScriptName = Annotated[
     str | None, Option("--name", metavar="NAME", help="What the run is called.", show_default="the script's name")
@@ -156,7 +216,9 @@ OnRanks = Annotated[
     str,
     Option("--ranks", metavar="RANKS", help="Only on these ranks of the job: 0,3 or 0-3. All of them do it, or none."),
 ]
-TracedSteps = Annotated[int, Option("--steps", metavar="N", min=1, max=100, help="How many steps are traced.")]
+TracedSteps = Annotated[
+    int, Option("--steps", metavar="N", parser=whole(1, 100), help="How many steps are traced: 1 to 100.")
+]
 JobFile = Annotated[
     Path | None,
     Option("--output", "-o", metavar="PATH", help="A new file, on the machine of the job.", show_default=False),
@@ -176,7 +238,7 @@ def query_arguments(
     combine: str | None = None,
     of: str | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of `Run.stream` for these options. Raises QueryError."""
+    """Return the arguments of `Run.stream` for these options. Raises BadParameter."""
     found: dict[str, Any] = {"on": on, "window": window_of(window), "every": every, "budget": budget}
     if of is not None:
         found["of"] = of
@@ -186,27 +248,30 @@ def query_arguments(
 
 
 def window_of(text: str | None) -> Window | None:
-    """Return the window for ``100``, ``5m`` or ``sliding:100``. Raises QueryError.
+    """Return the window for ``100``, ``5m`` or ``sliding:100``. Raises BadParameter.
 
     >>> window_of("30s"), window_of("sliding:100")
     (Seconds(size=30.0), Sliding(size=100))
     """
     if text is None:
         return None
-    if re.fullmatch(r"0*[1-9]\d*", text):
-        return as_window(int(text))
-    if re.fullmatch(r"[\d.]+\s*(s|m|min|h|d)", text):
-        return seconds(time_of(text))
-    if match := re.fullmatch(r"sliding:(\d+)", text):
-        return sliding(int(match[1]))
-    raise QueryError(
+    try:
+        if re.fullmatch(r"\d+", text):
+            return as_window(int(text))
+        if re.fullmatch(r"[\d.]+\s*(s|m|min|h|d)", text):
+            return seconds(time_of(text))
+        if match := re.fullmatch(r"sliding:(\d+)", text):
+            return sliding(int(match[1]))
+    except QueryError:  # its words are Python's
+        pass
+    raise BadParameter(
         f"{text!r}: a window is a number of events (100), a time (30s, 5m), or sliding:100 for a value "
-        "at each event over the last 100."
+        f"at each event over the last 100; at most {MAX_WINDOW_EVENTS:,} events."
     )
 
 
 def ranks_of(text: str | None) -> str | list[int] | None:
-    """Return the ranks for ``all``, ``0,3`` or ``0-3``. Raises QueryError.
+    """Return the ranks for ``all``, ``0,3`` or ``0-3``. Raises BadParameter.
 
     >>> ranks_of("0-2,5")
     [0, 1, 2, 5]
@@ -218,7 +283,7 @@ def ranks_of(text: str | None) -> str | list[int] | None:
         first, _, last = part.strip().partition("-")
         last = last or first
         if not (first.isdecimal() and last.isdecimal()) or int(last) - int(first) not in range(10_000):
-            raise QueryError(f"--ranks {text}: ranks are all, a list such as 0,3 or a range such as 0-3.")
+            raise BadParameter(f"--ranks {text}: ranks are all, a list such as 0,3 or a range such as 0-3.")
         ranks += range(int(first), int(last) + 1)
     return ranks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -41,13 +41,13 @@ class Kept(Stream):
     run: Any = None
     """The stored run that it is of."""
 
-    def to_csv(self, path: str | Path) -> int:
+    def to_csv(self, path: str | Path | IO[bytes]) -> int:
         """Write the values as CSV with numbers, times and fields; return the count.
 
         Args:
-            path: The file.
+            path: The file, or an open one, which is then closed.
         """
-        return csv_parquet.to_csv(self, Path(path))
+        return csv_parquet.to_csv(self, Path(path) if isinstance(path, str) else path)
 
     def to_parquet(self, path: str | Path) -> int:
         """Write a Parquet file; return the count. Raises StoreError without pyarrow.

@@ -16,13 +16,16 @@ MAX_SERIES_COUNT = 10_000
 class PrometheusSink:
     """Serves the newest numbers at an address, for Prometheus to fetch.
 
-    ``address`` is a port, or host and port; the host is 127.0.0.1 unless it is named. Raises OSError if it is taken.
+    ``address`` is a port, or host and port; the host is 127.0.0.1 unless it is named. Raises ValueError for
+    another text, and OSError if the port is taken.
     """
 
     def __init__(self, address: str = "9464") -> None:
         import prometheus_client as prometheus
 
         host, _, port = address.rpartition(":")
+        if not port.isdecimal() or int(port) > 65_535:
+            raise ValueError(f"{address!r} is not an address for prometheus: a port such as 9464, or host:port.")
         registry = prometheus.CollectorRegistry()
         self._values = prometheus.Gauge("looptap_value", "the newest value of a stream", LABELS, registry=registry)
         self._steps = prometheus.Gauge("looptap_step", "the step of the newest value", LABELS[:-1], registry=registry)

@@ -19,6 +19,7 @@ REPLAYED = ("set", "undo", "trigger", "checkpoint", "stop", "call")
 """Commands that a replay repeats. A pause changes only the timing."""
 _FIELDS = ("event", "number", "what", "name", "value", "schedule", "checkpoint", "old", "new", "outcome", "client",
            "time", "error")  # fmt: skip
+_PLACE = {"event", "number", "what"}
 _VALUES = ("value", "old", "new")  # kept even if 0, False or ""
 _HEAD = "# Commands of {run}: looptap replay FILE COMMAND..., or looptap.Agent(..., replay=FILE)\n"
 
@@ -73,8 +74,8 @@ def checked(entries: Iterable[Any], where: Callable[[int], str]) -> list[dict[st
 def _checked(entry: Any, where: str) -> dict[str, Any]:
     kinds = {"event": str, "number": int, "what": str, "name": str, "schedule": str, "checkpoint": bool}
     done = isinstance(entry, dict) and entry.get("outcome", "done") == "done"
-    needed = {"event", "number", "what"} if done else {"what"}
-    if not isinstance(entry, dict) or not needed <= entry.keys():
+    repeated = done and entry.get("what", "set") in REPLAYED  # a resume, for one, is not given at an event
+    if not isinstance(entry, dict) or not (_PLACE if repeated else {"what"}) <= entry.keys():
         raise ControlError(f"{where}: a command has an event, a number and what was done, not {entry!r:.80}.")
     for name, kind in kinds.items():
         if name in entry and type(entry[name]) is not kind:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from looptap.protocol.files.regular_files import open_for_writing
 from looptap.store.errors import StoreError
@@ -24,15 +24,16 @@ _ROWS_PER_SLICE = 4096
 _count = itertools.count()
 
 
-def to_csv(stream: Stream, path: Path) -> int:
-    """Write ``stream`` as CSV; return the count.
+def to_csv(stream: Stream, place: Path | IO[bytes]) -> int:
+    """Write ``stream`` as CSV to a path, or to a file that this closes; return the count.
 
     The columns are number, event, rank, time, wall, and the fields (of dicts, the keys of all) or ``value``. Values
     other than numbers, text, dates and times are JSON. Text that a spreadsheet would run as a formula is prefixed with
     an apostrophe.
     """
     count, columns = 0, table_columns(stream.fields, (record.value for record in _values(stream)))
-    with TextIOWrapper(open_for_writing(path), encoding="utf-8", errors="backslashreplace", newline="") as file:
+    opened = open_for_writing(place) if isinstance(place, Path) else place
+    with TextIOWrapper(opened, encoding="utf-8", errors="backslashreplace", newline="") as file:
         table = csv.writer(file)
         table.writerow(map(_cell, [*about_names(columns), *columns]))
         for record in _values(stream):

@@ -17,6 +17,7 @@ from looptap.cli.options import (
     RunName,
     Timeout,
     TimeSpan,
+    choice,
     value_of,
     which_of,
 )
@@ -41,6 +42,7 @@ def main(
         str,
         Option(
             metavar="scale|freeze",
+            parser=choice("scale", "freeze"),
             help="For a learning rate that a schedule drives: scale continues the schedule from the new value; freeze "
             "keeps the new value.",
             show_default=False,

@@ -9,7 +9,7 @@ from typer import Option
 
 from looptap.cli.commands.control.give_command import for_run, interrupted
 from looptap.cli.formats import json_of, printable, several, size
-from looptap.cli.options import At, JobFile, Rank, RunName, Timeout, TimeSpan, TracedSteps
+from looptap.cli.options import At, JobFile, Rank, RunName, Timeout, TimeSpan, TracedSteps, whole
 from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
@@ -27,7 +27,7 @@ def main(
     run: RunName,
     steps: TracedSteps = 5,
     out: JobFile = None,
-    rows: Annotated[int, Option(metavar="N", min=1, max=100, help="The most lines, and the most tensors.")] = 15,
+    rows: Annotated[int, Option(metavar="N", parser=whole(1, 100), help="The most lines, and the most tensors.")] = 15,
     on: At = "",
     rank: Rank = None,
     timeout: Timeout = TimeSpan(300),

@@ -8,7 +8,7 @@ import msgspec
 from typer import Option
 
 from looptap.cli.formats import json_of, printable
-from looptap.cli.options import Ranks, RunName, Timeout, TimeSpan, ranks_of
+from looptap.cli.options import Ranks, RunName, Timeout, TimeSpan, only_with, ranks_of
 from looptap.cli.output import DONE, complain
 from looptap.client.attach import attach
 from looptap.client.rank_numbers import numbered
@@ -44,6 +44,7 @@ def main(
     The answer comes from a thread of its own inside the job. A call in C that keeps Python's lock, or a stopped
     process, cannot answer. Threads of looptap itself are left out; --json has them.
     """
+    only_with("--ranks", ranks is not None, short=short)
     which = ranks_of(ranks)
     with attach(run) as job:
         if which is None:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
+from looptap.cli.options import whole
 from looptap.cli.output import DONE, complain
 
 NEEDS = {"torch": "torch", "scikit-learn": "sklearn"}
@@ -21,7 +22,7 @@ DEFAULT_WIDTH_COLUMNS = 100
 
 
 def main(
-    epochs: Annotated[int, Option(metavar="N", min=2, help="Epochs that the first job trains.")] = 60,
+    epochs: Annotated[int, Option(metavar="N", parser=whole(2), help="Epochs that the first job trains.")] = 60,
 ) -> int:
     """Start a small training job, attach to it, and query it.
 

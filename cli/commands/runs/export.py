@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from looptap.cli.commands.runs.live_export import send_live
 from looptap.cli.commands.runs.open import failures
 from looptap.cli.formats import several
-from looptap.cli.options import STORED_HELP, Every, On, WindowSize, window_of
-from looptap.cli.output import DONE, MISTYPED, complain
+from looptap.cli.options import STORED_HELP, Every, On, WindowSize, only_with, window_of
+from looptap.cli.output import DONE, complain
+from looptap.client.sinks.opening import SINKS
 from looptap.store.reader import open as open_stored
+from looptap.streams.text import did_you_mean
 
 FORMATS = ("csv", "parquet", "tensorboard")
 """The formats of an exported stream."""
@@ -24,13 +27,18 @@ def main(
     file: Annotated[str, Argument(metavar="FILE", help=STORED_HELP, show_default=False)],
     stream: Annotated[str, Argument(metavar="STREAM", help="The stream, as `looptap open` calls it.")],
     to: Annotated[
-        str, Option("--to", metavar="FORMAT", help="csv, parquet or tensorboard; with --live also an engine.")
-    ] = "csv",
+        str,
+        Option(
+            "--to", metavar="FORMAT", show_default="by the ending of -o, else csv",
+            help="csv, parquet or tensorboard; with --live prometheus, otel, wandb, mlflow, trackio or tensorboard.",
+        ),
+    ] = "",
     output: Annotated[
         str | None,
         Option(
             "--output", "-o", metavar="PATH", show_default=False,
-            help="The file to write (tensorboard: the directory). By default a new one here, called after the stream. "
+            help="The file to write (tensorboard: the directory), and - for CSV to stdout. By default a new one here, "
+            "called after the stream. "
             "With --live: the port, endpoint, project or directory.",
         ),
     ] = None,
@@ -65,15 +73,24 @@ def main(
         how = {"on": on, "window": window_of(window), "every": every}
         given = {name: value for name, value in how.items() if value not in (None, 1)}
         return send_live(file, stream, given, to, output)
+    only_with("--live", live, on=on, window=window, every=every != 1)
+    to = to or ("parquet" if str(output).endswith((".parquet", ".pq")) else "csv")
+    if to in SINKS and to not in FORMATS:
+        raise BadParameter(f"--to {to} sends the values of a live run: add --live.")
     if to not in FORMATS:
-        complain(f"--to {to!r} is no format; there are {', '.join(FORMATS)}.")
-        return MISTYPED
+        raise BadParameter(f"--to {to}: there are {', '.join(FORMATS)}.{did_you_mean(to, FORMATS)}")
+    if output == "-" and to != "csv":
+        raise BadParameter(f"--output - is for CSV; {to} needs a file.")
     with open_stored(file) as run:
         stored = run.stream(stream)
         suffix = "" if to == "tensorboard" else f".{to}"
         place = Path(output) if output else Path(re.sub(r"[^\w.+-]+", "_", f"{run.name}-{stored.name}") + suffix)
         if output is None and suffix and os.path.lexists(place):
             return complain(f"{place} exists already; name another file with --output, or this one to replace it.")
+        if output == "-":
+            sys.stdout.flush()
+            stored.to_csv(os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
+            return DONE
         write = {"csv": stored.to_csv, "parquet": stored.to_parquet, "tensorboard": stored.to_tensorboard}[to]
         count = write(place)
         if failed := failures(stored):

@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
+from typer import BadParameter
+
 from looptap.cli.formats import several
-from looptap.cli.output import DONE, MISTYPED, complain
+from looptap.cli.output import DONE, FAILED, MISTYPED, complain
+from looptap.cli.shell_names import in_shell
 from looptap.cli.sources import attached
 from looptap.cli.tail import POLL_INTERVAL_SECONDS, Tail
 from looptap.client.attach import runs
 from looptap.client.run import Run
+from looptap.client.sinks.opening import SINKS, open_sink
 from looptap.streams.errors import LooptapError
+from looptap.streams.text import did_you_mean
 
 LOOK_INTERVAL_SECONDS = 2.0
 """Seconds between two looks for further runs of a pattern."""
@@ -24,34 +29,43 @@ GLOB = frozenset("*?[")
 
 def send_live(name: str, query: str, how: dict[str, Any], to: str, place: str | None) -> int:
     """Send a stream of a run, or of all runs of a pattern, until they end or Ctrl-C."""
-    from looptap.client.sinks.opening import open_sink
-
+    if to not in SINKS:
+        what = f"--to {to} is of a stored run; --live sends to" if to else "--live needs --to, which is"
+        raise BadParameter(f"{what} one of {', '.join(SINKS)}.{did_you_mean(to, SINKS)}")
     try:
         sink = open_sink(to, place)
     except (ValueError, OSError) as error:
         complain(str(error))
         return MISTYPED
-    sent, followed, ended = 0, dict[str, _Followed](), set[str]()
+    sent, code, followed, ended = 0, DONE, dict[str, _Followed](), set[str]()
     look, pattern = 0.0, not GLOB.isdisjoint(name) and "://" not in name
     try:
         while True:
             if time.monotonic() >= look:
                 look = time.monotonic() + LOOK_INTERVAL_SECONDS
                 for run in _further(name, pattern, {*followed, *ended}):
-                    with contextlib.suppress(LooptapError):
+                    try:
                         followed[run.id] = _Followed(run, query, how)
+                    except LooptapError as error:
+                        run.close()
+                        if not pattern:
+                            raise
+                        ended.add(run.id)
+                        complain(f"{run.id}: {in_shell(error)}")
+                    else:
                         complain(f"{run.id}: {query} is sent to {to}")
             for id, one in [*followed.items()]:
                 for origin, step, numbers in one.news():
                     sink.put(origin, step, numbers)
                     sent += 1
                 if one.over:
+                    code = FAILED if one.failed and not pattern else code
                     complain(f"{id}: {one.outcome}")
                     followed.pop(id).run.close()
                     ended.add(id)
                     sink.end(id)
             if not (pattern or followed):
-                return DONE
+                return code
             time.sleep(POLL_INTERVAL_SECONDS)
     except KeyboardInterrupt:
         return DONE
@@ -59,7 +73,8 @@ def send_live(name: str, query: str, how: dict[str, Any], to: str, place: str | 
         for one in followed.values():
             one.run.close()
         sink.close()
-        complain(f"{several(sent, 'value')} sent to {to}")
+        if sent or followed:
+            complain(f"{several(sent, 'value')} sent to {to}")
 
 
 class _Followed:
@@ -73,6 +88,11 @@ class _Followed:
     def over(self) -> bool:
         """True if nothing more will come."""
         return self._tail.over
+
+    @property
+    def failed(self) -> bool:
+        """True if the query failed, or the run was lost."""
+        return self._tail.stream.state == "failed"
 
     @property
     def outcome(self) -> str:

@@ -23,8 +23,11 @@ from looptap.cli.options import (
     Ranks,
     Wait,
     WindowSize,
+    choice,
+    only_with,
     query_arguments,
     time_of,
+    whole,
 )
 from looptap.cli.output import DONE, MISTYPED, complain
 from looptap.cli.sources import compared_streams, is_stored_path, source, streams_of
@@ -37,6 +40,16 @@ from looptap.visualizers.plot import Plot
 POLL_INTERVAL_SECONDS = 0.05
 """Seconds between two checks while waiting for values."""
 _COLLECT_SECONDS = 5.0  # unless an option says how long
+
+
+def _weight(text: Any) -> float:
+    """Return the weight of a moving average. Raises BadParameter."""
+    try:
+        if 0 <= (found := float(text)) < 1:
+            return found
+    except ValueError:
+        pass
+    raise BadParameter(f"{text!r} must be at least 0 and less than 1, such as 0.9.")
 
 
 def main(
@@ -76,19 +89,30 @@ def main(
         Option(
             "--log",
             metavar="AXES",
+            parser=choice("x", "y", "xy", "none"),
             show_default=False,
             help="Logarithmic axes: x, y, xy or none; by default by the values.",
         ),
     ] = "",
     smooth: Annotated[
-        float, Option("--smooth", metavar="WEIGHT", show_default=False, help="Draw a moving average, as in 0.9.")
+        float,
+        Option(
+            "--smooth", metavar="WEIGHT", parser=_weight, show_default=False,
+            help="Draw a moving average, as in 0.9.",
+        ),
     ] = 0.0,
     clip: Annotated[bool, Option("--clip", help="Leave outliers out of the limits.")] = False,
-    rows: Annotated[int, Option(metavar="N", help="The number of rows of charts.", show_default=False)] = 0,
+    rows: Annotated[
+        int, Option(metavar="N", parser=whole(1), help="The number of rows of charts.", show_default=False)
+    ] = 0,
     together: Annotated[bool, Option("--together", help="Draw all on one chart.")] = False,
     place: Place = "",
     save: Annotated[
-        str, Option(metavar="FILE", help="Open nothing; write the charts to FILE: .png, .svg, .pdf or .html.")
+        str,
+        Option(
+            metavar="FILE",
+            help="Open nothing; write the charts to FILE: .png, .svg, .pdf, .html, .csv, .txt or .gif.",
+        ),
     ] = "",
     after: Annotated[
         float | None,
@@ -100,7 +124,8 @@ def main(
     count: Annotated[
         int | None,
         Option(
-            metavar="N", min=1, show_default=False, help="With --save: end as soon as each stream has N values."
+            metavar="N", parser=whole(1), show_default=False,
+            help="With --save: end as soon as each stream has N values.",
         ),
     ] = None,
     follow: Follow = False,
@@ -133,8 +158,7 @@ def main(
 
     how = query_arguments(on, window, every, budget, ranks, combine, of)
     look: dict[str, Any] = {"chart": chart, "x": x, "rows": rows, "smooth": smooth, "clip": clip}
-    if count is not None and not save:
-        raise BadParameter("--count is for --save; a live chart takes values until you close it.")
+    only_with("--save", bool(save), count=count, after=after)  # a live chart takes values until you close it
     look["log"] = {"": None, "none": ""}.get(log, log)
     names, files = queries or [], [run] * is_stored_path(run)
     while files and names and is_stored_path(names[0]):
@@ -174,7 +198,11 @@ def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | Non
     def over() -> bool:
         return not charts.live or (count is not None and all(stream.arrived >= count for stream in streams))
 
-    in_time = poll_until(over, POLL_INTERVAL_SECONDS, limit)
+    try:
+        in_time = poll_until(over, POLL_INTERVAL_SECONDS, limit)
+    except KeyboardInterrupt:
+        complain("Interrupted, and nothing was saved.")
+        raise
     charts.pull()
     if not any(stream.arrived for stream in streams):
         why = "came" if in_time else f"came within {limit:g} s"

@@ -15,7 +15,7 @@ from typer import Option
 from looptap.cli.commands.watching.bar_guess import bar_reports
 from looptap.cli.commands.watching.guess import Guess, GuessedReports, counted
 from looptap.cli.formats import json_of, printable, several
-from looptap.cli.options import RunName, TimeSpan, Wait, time_of
+from looptap.cli.options import RunName, TimeSpan, Wait, time_of, whole
 from looptap.cli.output import DONE, complain
 from looptap.cli.sources import attached
 from looptap.client.estimates import banded, is_report, reports, said
@@ -47,7 +47,7 @@ def main(
         float,
         Option("--throttle", metavar="TIME", parser=time_of, help="Show at most one report in that time, such as 30s."),
     ] = TimeSpan(1),
-    count: Annotated[int | None, Option("--count", metavar="N", min=1, help="End after N reports.")] = None,
+    count: Annotated[int | None, Option("--count", metavar="N", parser=whole(1), help="End after N reports.")] = None,
     timeout: Annotated[
         float | None,
         Option(
@@ -82,9 +82,6 @@ def main(
             wrong = _follow(job, stream, name, count, as_json, every, deadline)
             return complain(wrong) if wrong else DONE  # printed below the final bar
         except KeyboardInterrupt:
-            return DONE
-        except BrokenPipeError:  # the reader of the pipe has ended
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return DONE
 
 

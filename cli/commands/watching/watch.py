@@ -25,8 +25,10 @@ from looptap.cli.options import (
     RunOrFile,
     Wait,
     WindowSize,
+    only_with,
     query_arguments,
     time_of,
+    whole,
 )
 from looptap.cli.output import DONE, complain
 from looptap.cli.sources import source, streams_of
@@ -52,19 +54,27 @@ def main(
     window: WindowSize = None,
     every: Every = 1,
     throttle: Annotated[
-        float, Option(metavar="TIME", parser=time_of, help="Send at most one value in that time, such as 0.5s.")
+        float,
+        Option(
+            metavar="TIME", parser=time_of, show_default=False,
+            help="Send at most one value in that time, such as 0.5s.",
+        ),
     ] = 0.0,
     when: Annotated[
         str | None,
         Option(metavar="COND", help="Hold values back, and send them only around events where COND comes true."),
     ] = None,
-    before: Annotated[int, Option(metavar="N", help="With --when: this many values before that event.")] = 0,
-    after: Annotated[int, Option(metavar="N", help="With --when: this many values after that event.")] = 0,
+    before: Annotated[
+        int, Option(metavar="N", parser=whole(0), help="With --when: this many values before that event.")
+    ] = 0,
+    after: Annotated[
+        int, Option(metavar="N", parser=whole(0), help="With --when: this many values after that event.")
+    ] = 0,
     ranks: Ranks = None,
     combine: Combine = None,
     budget: Budget = None,
     count: Annotated[
-        int | None, Option(metavar="N", min=1, help="End after N values of each query.", show_default=False)
+        int | None, Option(metavar="N", parser=whole(1), help="End after N values of each query.", show_default=False)
     ] = None,
     timeout: Annotated[
         float | None,
@@ -124,13 +134,10 @@ def main(
     The exit code is 0 when the run ends or the reader of a pipe leaves, and 1 if a query fails, the run is lost, or
     the time is over without values.
     """
+    only_with("--when", bool(when), before=before, after=after)
     how = query_arguments(on, window, every, budget, ranks, combine, of)
     how |= {"throttle": throttle, "when": when, "before": before, "after": after}
-    try:
-        return _watch(run, queries, how, count, timeout, as_json, follow, wait)
-    except BrokenPipeError:  # the reader has closed the pipe, as in `looptap watch … | head -3`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would fail again
-        return DONE
+    return _watch(run, queries, how, count, timeout, as_json, follow, wait)
 
 
 def _watch(

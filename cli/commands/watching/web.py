@@ -15,7 +15,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from looptap.cli.formats import several
-from looptap.cli.options import RUN_HELP, Config
+from looptap.cli.options import RUN_HELP, Config, whole
 from looptap.cli.output import DONE, complain
 
 DEFAULT_PORT_NUMBER = 8765
@@ -38,7 +38,7 @@ def main(
     config: Config = False,
     port: Annotated[
         int | None,
-        Option(metavar="N", min=0, max=65_535, show_default=str(DEFAULT_PORT_NUMBER), help="The port; 0: any."),
+        Option(metavar="N", parser=whole(0, 65_535), show_default=str(DEFAULT_PORT_NUMBER), help="The port; 0: any."),
     ] = None,
     host: Annotated[
         str,
