@@ -18,6 +18,7 @@ from looptap.agent.loop.event_sources import EventSource, EventSources
 from looptap.agent.loop.tap.choice import compiled, forget_agents
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.wiring import Components, build, enabled_here
+from looptap.protocol.errors import RUN_ENDED
 from looptap.protocol.limits import Limits
 from looptap.streams.forwarding import forwarded
 
@@ -195,7 +196,7 @@ class Agent:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close("the run ended" if kind is None else f"the run ended with {kind.__name__}")
+        self.close(RUN_ENDED if kind is None else f"the run ended with {kind.__name__}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _inert, (self.name, self.groups)

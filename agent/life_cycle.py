@@ -17,6 +17,7 @@ from looptap.agent.run.advertisement import note_end
 from looptap.agent.run.signal_free_thread import run_uninterrupted
 from looptap.agent.run.termination import OnSigterm
 from looptap.agent.wiring import Components, warn_inert
+from looptap.protocol.errors import RUN_ENDED
 from looptap.protocol.files.connection import remove
 from looptap.streams.preserving.interrupts import complete
 
@@ -86,7 +87,7 @@ class LifeCycle:
 
     # ------------------------------------------------------------ the end
 
-    def close(self, reason: str = "the run ended") -> None:
+    def close(self, reason: str = RUN_ENDED) -> None:
         """End the run: close windows, send pending values, notify clients.
 
         Blocks up to 2 s. Raises nothing but KeyboardInterrupt, and that only once everything is done.

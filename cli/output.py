@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DONE, FAILED, MISTYPED, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -23,3 +27,14 @@ def complain(text: str) -> int:
     sys.stdout.flush()
     print("looptap:", printable(text, keep="\n\t"), file=sys.stderr, flush=True)
     return FAILED
+
+
+def console() -> Console:
+    """Return a console for lines, of any width."""
+    from rich.console import Console
+
+    class Lines(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # instead of an exit with 1: see CommandWithUsage.invoke
+
+    return Lines(highlight=False, soft_wrap=True)

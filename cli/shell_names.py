@@ -23,8 +23,9 @@ SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bshare\(endpoint='tcp'\)", "looptap share --tcp 127.0.0.1"),
     (r"looptap\.attach\('(.+?)'\)", r"looptap watch \1"),
     (r"\bbudget=math\.inf", "--budget inf"),
+    (r"; history=True begins with the values in its history, .* so far$", "; its history is not read"),
     (r"\branks=\[([\d, ]+)\]", lambda found: f"--ranks {found[1].replace(' ', '')}"),
-    (r"\b(on|of|when|window|every|before|after|budget|throttle|combine|ranks|schedule|timeout)=(?:'([^']*)'|([\w.:-]*\w))?",
+    (r"\b(on|of|when|window|every|before|after|budget|throttle|combine|ranks|schedule|timeout|expires)=(?:'([^']*)'|([\w.:-]*\w))?",
      lambda found: _option(found)),
 )  # fmt: skip
 """Patterns of hints for Python, and their replacements for the shell."""
@@ -33,8 +34,8 @@ SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 def in_shell(error: LooptapError) -> str:
     """Return an error's text with hints for the shell; a job's words are unchanged.
 
-    >>> in_shell(LooptapError("The loop pauses; run.resume() ends that."))
-    'The loop pauses; looptap resume ends that.'
+    >>> in_shell(LooptapError("The loop is paused; run.resume() ends that."))
+    'The loop is paused; looptap resume ends that.'
     >>> in_shell(LooptapError("schedule='freeze' keeps the new value."))
     '--schedule freeze keeps the new value.'
     >>> print(in_shell(QueryError("there is no 'error'.", "error", None, "'epoch' events have it: on='epoch'.")))

@@ -25,6 +25,9 @@ from __future__ import annotations
 
 from looptap.streams.errors import LooptapError
 
+RUN_ENDED = "the run ended"
+"""The reason of the end of a run that gave none."""
+
 
 class LinkError(LooptapError):
     """Any error between an agent and a client."""

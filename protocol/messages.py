@@ -13,6 +13,7 @@ import msgspec
 
 from looptap.protocol import replies as r
 from looptap.protocol import run_config, statistics
+from looptap.protocol.errors import RUN_ENDED
 from looptap.streams.operators.windows import Group, Window
 
 VERSION, COLUMNS_SINCE = (2, 1), (2, 1)
@@ -380,7 +381,7 @@ class Beat(Message, tag="beat", frozen=True):
 class Goodbye(Message, tag="goodbye", frozen=True):
     """Goodbye of a run, or with ``dismissed`` the end of this client's access only."""
 
-    reason: str = "the run ended"
+    reason: str = RUN_ENDED
     dismissed: bool = False
 
 

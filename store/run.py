@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from looptap.protocol.errors import RUN_ENDED
 from looptap.protocol.process_identity import Process
 from looptap.protocol.replies import MAX_VALUE_NUMBER, ScalarReport
 from looptap.protocol.run_config import BEING_READ, RunConfig
@@ -314,7 +315,7 @@ class StoredRun:
             if isinstance(stream, StoredStream):
                 self._pass_on_errors(stream)
         if self.ended is not None:
-            self._finish(str(self.metadata.get("farewell", "the run ended")))
+            self._finish(str(self.metadata.get("farewell", RUN_ENDED)))
         return True
 
     def _check_writer(self) -> None:

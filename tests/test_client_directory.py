@@ -48,7 +48,7 @@ def test_a_stored_run_in_place_of_a_live_one_is_reported_as_stored(directory, mo
             with pytest.raises(NoSuchRun, match=r"x\.looptap is a stored run.*looptap open, watch, plot, commands"):
                 attach(name)
     day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
-    ran = rf"The run {agent.run.id} ran from {day} to {day} and has ended: the run ended\."
+    ran = rf"The run {agent.run.id} ran from {day} to {day} and has ended\."
     with pytest.raises(RunEnded, match=rf"{ran}$"):
         attach("fl")
     (directory / "x.looptap").rename(path)
@@ -371,7 +371,7 @@ def test_a_job_that_ends_while_it_is_waited_for_is_reported_as_ended(directory, 
         attach("short", wait=0.05)
     job = threading.Timer(0.1, live)
     job.start()
-    with pytest.raises(RunEnded, match=r"The run short-.* ran from .* to .* and has ended: the run ended\."):
+    with pytest.raises(RunEnded, match=r"The run short-.* ran from .* to .* and has ended\."):
         attach("short", wait=math.inf)
     job.join()
 

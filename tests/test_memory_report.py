@@ -89,7 +89,7 @@ def test_the_snapshot_is_a_file_that_is_not_overwritten(directory, tmp_path):
     assert (report.path, report.file_bytes) == (str(path), path.stat().st_size)
     assert path.stat().st_mode & 0o777 == 0o600
     assert isinstance(tracemalloc.Snapshot.load(str(path)), tracemalloc.Snapshot)
-    assert "nothing is overwritten" in str(again)
+    assert "File exists; nothing was written" in str(again)
 
 
 def test_a_tracer_of_the_jobs_own_is_left_running(directory):

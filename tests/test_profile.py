@@ -29,7 +29,7 @@ def test_a_trace_has_the_steps_asked_for_and_the_loop_computes_the_same(director
     assert trace(file).count("Optimizer.step#Adam.step") == 3
     assert file.stat().st_mode & 0o777 == 0o600
     assert str(file) in str(done.result)
-    assert "nothing is overwritten" in str(again)
+    assert "File exists; nothing was written" in str(again)
     assert list(tmp_path.rglob("*.json*.part")) == []
     bare = Job()
     for _ in job.losses:

@@ -197,7 +197,7 @@ def here(tmp_path, monkeypatch, here):
 def test_open_shows_streams_facts_and_commands(file, here):
     code, out, _ = here("open", file)
     assert code == 0
-    assert "digits  ended: the run ended" in out
+    assert "digits  ended" in out
     assert "loss = step, loss, phase on batch: 50 values, the last step=49  loss=0.02  phase='train'" in out
     assert "mean on epoch: 3 values, the last 3, 1 error" in out
     assert "set lr from 0.1 to 0.2, by me at batch 3: done" in out

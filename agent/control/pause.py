@@ -7,6 +7,7 @@ import time
 from queue import Empty, SimpleQueue
 
 from looptap.agent.control.process_group import ProcessGroup
+from looptap.streams.durations import duration
 from looptap.streams.errors import ControlError
 from looptap.streams.waiting import INTERRUPT_CHECK_SECONDS
 
@@ -70,7 +71,9 @@ class Pause:
                 if most == self.bound
                 else f"a {MAX_SHARE_OF_COLLECTIVE_TIMEOUT}th of the process group's timeout"
             )
-            raise ControlError(f"a pause of {seconds!r:.80} s: this job allows up to {most:g} s ({why}).")
+            asked = duration(seconds) if type(seconds) in (int, float) and seconds > 0 else f"{seconds!r:.80} s"
+            most_text = f"more than 0 s, and up to {duration(most)}"
+            raise ControlError(f"a pause of {asked}: this job allows {most_text} ({why}).")
         return float(seconds)
 
     def resume(self) -> float:

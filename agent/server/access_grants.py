@@ -79,7 +79,8 @@ class AccessGrants:
             raise LimitReached(f"{len(self.shares)} shares are open, the bound (Limits.shares); revoke one.")
         if not 0 < ask.expires <= MAX_GRANT_SECONDS:
             raise QueryError(
-                f"expires={ask.expires!r}: a share lasts for a number of seconds, at most {MAX_GRANT_SECONDS:.0f}."
+                f"expires={ask.expires!r}: a share lasts for more than 0 seconds, and at most "
+                f"{MAX_GRANT_SECONDS:.0f} ({MAX_GRANT_SECONDS / 86_400:.0f} days)."
             )
         socket = next((s.socket for s in self.shares.values() if s.wanted == ask.endpoint), None)
         if socket is None:

@@ -38,7 +38,7 @@ from looptap.agent.server.subscription import RETRY_DELAY_SECONDS, ClientSession
 from looptap.agent.server.subscription_manager import SubscriptionManager
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_client, encode, version_of
-from looptap.protocol.errors import LimitReached, MessageError
+from looptap.protocol.errors import RUN_ENDED, LimitReached, MessageError
 from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send, refusal
 from looptap.protocol.values.packing import pack
@@ -74,7 +74,7 @@ class RequestDispatcher:
         self.send = send
         self.sessions = SessionTable(limits)
         self.clients = self.sessions.clients
-        self.end_reason = "the run ended"
+        self.end_reason = RUN_ENDED
         self.history = RunHistory()
         self.exporter = ValueExporter(self.queries, queues, self.sessions, limits, self._send, run.rank, self.history)
         self.pacing = Pacing(queues, self.exporter, recorder)

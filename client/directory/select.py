@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered
-from looptap.protocol.errors import LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
+from looptap.protocol.errors import RUN_ENDED, LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import OPERATOR
 from looptap.store.layout.run_path import kept
@@ -156,7 +156,7 @@ def _fits(run: Ended, name: str | None) -> bool:
 
 
 def _ran(run: Ended) -> str:
-    reason = f": {run.reason.rstrip('.')}" if run.reason else ""
+    reason = f": {run.reason.rstrip('.')}" if run.reason not in ("", RUN_ENDED) else ""
     return f"The run {run.id} ran from {_day(run.started)} to {_day(run.ended)} and has ended{reason}."
 
 

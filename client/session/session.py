@@ -28,6 +28,7 @@ from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode, version_of
 from looptap.protocol.errors import (
+    RUN_ENDED,
     LimitReached,
     LinkError,
     MessageError,
@@ -323,7 +324,7 @@ class Session:
 
     def _on_goodbye(self, goodbye: m.Goodbye) -> None:
         if goodbye.dismissed or not self.follow:  # else the transport sees the end, and looks for the next run
-            self._end(ENDED, RunEnded(goodbye.reason[:1000] or "the run ended"), whole=goodbye.dismissed)
+            self._end(ENDED, RunEnded(goodbye.reason[:1000] or RUN_ENDED), whole=goodbye.dismissed)
 
     def _end(self, state: str, error: LinkError, reason: str = "", *, whole: bool = False) -> None:
         """End the streams and all waits: nothing more will come.

@@ -92,7 +92,7 @@ class Vitals:
     def outlook(self, on: str) -> str:
         """Return reasons why a query on ``on`` yields no value; empty if unknown."""
         if self.paused:
-            return " The loop pauses; run.resume() ends that."
+            return " The loop is paused; run.resume() ends that."
         if self.inside:
             return f" The loop waits for {self.inside}."
         if not on:

@@ -110,9 +110,8 @@ def runtime_dir() -> Path:
         return private_dir()
     directory = Path(named).expanduser().absolute()
     if not directory.is_dir():
-        raise NoDirectory(
-            f"LOOPTAP_DIR names {directory}, which is not a directory. Create it: mkdir -p -m 700 {directory}"
-        )
+        way_out = "Name another." if directory.exists() else f"Create it: mkdir -p -m 700 {directory}"
+        raise NoDirectory(f"LOOPTAP_DIR names {directory}, which is not a directory. {way_out}")
     check_directory(directory)
     return directory
 
@@ -271,6 +270,8 @@ def _read_private(path: Path) -> bytes:
                 f"install -m 600 {path} ."
             )
         if sys.platform != "win32" and about.st_mode & 0o077:
+            if not stream.read(1) == b"{":
+                raise UnsafeFile(f"{path} is not a connection file.")
             raise UnsafeFile(f"Other users can read the keys in {path}. Close it: chmod 600 {path}")
         data = stream.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:

@@ -60,7 +60,7 @@ class MemoryRecorder:
             try:
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
             except OSError as error:
-                raise ControlError(f"{self._path}: {error.strerror or error}; nothing is overwritten.") from None
+                raise ControlError(f"{self._path}: {error.strerror or error}; nothing was written.") from None
         self._done, self._thread = done, threading.get_ident()
         self._times.append(time.monotonic())
         threading.Thread(target=self._work, name="looptap-memory", daemon=True).start()

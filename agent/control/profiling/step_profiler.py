@@ -42,7 +42,7 @@ class StepProfiler:
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         except OSError as error:
-            raise ControlError(f"{self.path}: {error.strerror or error}; nothing is overwritten.") from None
+            raise ControlError(f"{self.path}: {error.strerror or error}; nothing was written.") from None
         kinds = torch.profiler.ProfilerActivity
         wanted = [kinds.CPU, *([kinds.CUDA] if torch.cuda.is_available() and torch.cuda.is_initialized() else [])]
         try:

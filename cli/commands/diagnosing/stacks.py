@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from typer import Option
 
-from looptap.cli.formats import json_of, printable
+from looptap.cli.formats import json_of, printable, several
 from looptap.cli.options import Ranks, RunName, Timeout, TimeSpan, only_with, ranks_of
 from looptap.cli.output import DONE, complain
 from looptap.client.attach import attach
@@ -84,7 +84,7 @@ def _plain(answer: StackReport | LooptapError) -> Any:
 
 def _show(report: StackReport, name: str) -> None:
     for event, seen in report.events.items():
-        print(f"{event}: {seen.count:,} events, none for {seen.idle:.1f} s")
+        print(f"{several(seen.count, f'{event} event')}, the last {duration(seen.idle)} ago")
     if not report.events:
         print(f"no event in the {duration(report.age)} since it started")
     for one in report.inside:

@@ -7,13 +7,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
-from looptap.cli.formats import json_of, printable
-from looptap.cli.options import Place
-from looptap.cli.output import DONE, MISTYPED, complain
+from looptap.cli.formats import json_of, printable, several
+from looptap.cli.options import Place, only_with
+from looptap.cli.output import DONE, MISTYPED, complain, console
 from looptap.client.attach import resolve, runs
 from looptap.store.layout.run_path import SUFFIX, kept
 from looptap.streams.errors import LooptapError, QueryError
@@ -48,7 +47,7 @@ def main(
         bool, Option("--parallel", help="Draw each run as a line across an axis for each column.")
     ] = False,
     save: Annotated[
-        str, Option("--save", metavar="FILE", show_default=False, help="With --parallel: write it to a file.")
+        str, Option("--save", metavar="FILE", show_default=False, help="Write the chart of --parallel to a file.")
     ] = "",
     place: Place = "",
     as_json: Annotated[bool, Option("--json", help="Print one JSON array with an object for each run.")] = False,
@@ -65,8 +64,10 @@ def main(
     and commit, and of the lines of numbers best, final, first, min, max and count. Whether the smallest or the largest
     is best follows from the name (loss, acc), or from --best. isnan(final(loss)) finds the runs that ended with NaN.
     """
+    only_with("--sort", bool(sort), reverse=reverse)
     try:
-        table = _sorted(table_of(_named(run or []), _ways(best or [])), where, sort, reverse)
+        everything = table_of(_named(run or []), _ways(best or []))
+        table = _sorted(everything, where, sort, reverse)
         named = _split(columns) or table.columns
         cells = {column: table.values(column) for column in named}
     except QueryError as error:
@@ -81,7 +82,10 @@ def main(
         return DONE
     if parallel or save:
         return _draw(table, _split(columns), save, place)
-    _print(table, named, cells)
+    if everything and not table:
+        print(f"None of {several(len(everything), 'run')} has {printable(where)}.")
+    else:
+        _print(table, named, cells)
     return DONE
 
 
@@ -154,18 +158,18 @@ def _draw(table: RunTable, columns: list[str], save: str, place: str) -> int:
 
 
 def _print(table: RunTable, columns: list[str], cells: dict[str, list[Any]]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    out = console()
     if not table:
-        console.print("No run to compare. Jobs with looptap.Agent(..., config=...) leave files in looptap-runs.")
+        out.print("No run to compare. Jobs with looptap.Agent(..., config=...) leave files in looptap-runs.")
         return
     titles, rows = table.texts(columns, cells)
     lines = [[printable(cell) for cell in line] for line in (titles, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     count = len(titles)
-    while console.is_terminal and count > 1 and sum(widths[:count]) + 2 * count > console.width:
+    while out.is_terminal and count > 1 and sum(widths[:count]) + 2 * count > out.width:
         count -= 1
     for place, line in enumerate(lines):
         text = "  ".join(cell.ljust(width) for cell, width in zip(line[:count], widths[:count], strict=True)).rstrip()
-        console.print(Text(text, "" if place else "dim"))
+        out.print(Text(text, "" if place else "dim"))
     if count < len(titles):
-        console.print(Text(f"… and {len(titles) - count} columns more: --columns, --json", "dim"))
+        out.print(Text(f"… and {len(titles) - count} columns more: --columns, --json", "dim"))

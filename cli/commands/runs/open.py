@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
 from looptap.cli.formats import config_lines, json_of, printable, scalar_lines, several, text_of
 from looptap.cli.options import STORED_HELP
-from looptap.cli.output import DONE
+from looptap.cli.output import DONE, console
+from looptap.protocol.errors import RUN_ENDED
 from looptap.store.errors import StoreError
 from looptap.store.exchange.tensorboard_run import event_files
 from looptap.store.kept_scalars import SPEED
@@ -53,15 +53,15 @@ def main(
     A run that is still writing, or was killed, opens too. In Python, looptap.open(FILE) gives its streams.
     """
     folder = store_path(".").parent if file is None else Path(file).expanduser()
-    if file is None or (folder.is_dir() and kept(folder=folder) and not event_files(folder)):
+    if file is None or (folder.is_dir() and not event_files(folder)):
         return _list(folder, as_json)
     with open_stored(file) as run:
         if as_json:
             print(json_of(_report(run)))
             return DONE
-        console = Console(highlight=False, soft_wrap=True)
+        lines = console()
         for line in _lines(run):
-            console.print(line)
+            lines.print(line)
     return DONE
 
 
@@ -70,23 +70,27 @@ def _list(folder: Path, as_json: bool) -> int:
     if as_json:
         print(json_of(found))
         return DONE
-    console = Console(highlight=False, soft_wrap=True)
+    lines = console()
     if not found:
-        console.print(
-            f"No run is stored in {folder}. A run is once it keeps a stream (agent.stream(..., keep=True), or "
+        lines.print(
+            f"No run is stored in {folder}. A run is stored once it keeps a stream (agent.stream(..., keep=True), or "
             "looptap keep RUN QUERY) or is given a command; LOOPTAP_STORE names another folder."
         )
     for run in found:
         if "problem" in run:
-            console.print(Text.assemble(("unusable file", "red"), f"  {printable(run['problem'])}"))
+            lines.print(Text.assemble(("unusable file", "red"), f"  {printable(run['problem'])}"))
             continue
         when = "" if run["started"] is None else f"started {duration(time.time() - run['started'])} ago, "
         names = [*run["streams"], *(several(run["scalars"], "scalar") for _ in "1" if run["scalars"])]
         about = f"  {when}{several(run['commands'], 'command')}; {', '.join(names) or 'no stream'}"
-        state = f"{run['state']}: {run['reason']}" if run["reason"] else run["state"]
+        state = _state(run["state"], run["reason"])
         style = "bold green" if run["state"] == LIVE else "dim"
-        console.print(Text.assemble(run["path"], "  ", (printable(state), style), printable(about)))
+        lines.print(Text.assemble(run["path"], "  ", (printable(state), style), printable(about)))
     return DONE
+
+
+def _state(state: str, reason: str) -> str:
+    return f"{state}: {reason}" if reason not in ("", RUN_ENDED) else state
 
 
 def _summary(file: Path) -> dict[str, Any]:
@@ -133,7 +137,7 @@ def failures(stream: Stream) -> str:
 
 def _lines(run: StoredRun) -> Iterator[Text]:
     """Yield a paragraph about the run, and a line for each stream and command."""
-    state = f"{run.state}: {run.reason}" if run.reason else run.state
+    state = _state(run.state, run.reason)
     yield Text.assemble((printable(run.name), "bold"), "  ", (printable(state), "bold green" if run.alive else "dim"))
     yield _fact("id", run.id)
     if run.started is not None:

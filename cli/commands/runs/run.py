@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from looptap.cli.options import ScriptName
+from looptap.streams.text import did_you_mean
 
 CONTEXT_SETTINGS: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """The options after SCRIPT are those of the script."""
+_OF_PYTHON = ("--help", "--version", "--check-hash-based-pycs")
 
 
 def main(
@@ -30,5 +32,8 @@ def main(
     what looptap finds automatically. The same as looptap.auto() in the script.
     """
     from looptap.integrations.auto.launch import launch
+
+    if job[0].startswith("--") and not job[0].startswith(_OF_PYTHON):
+        raise BadParameter(f"No such option: {job[0]}.{did_you_mean(job[0], ['--name', '--help'])}")
 
     return launch(job, module=module, name=name)

@@ -94,6 +94,8 @@ def main(
                 time.sleep(0.0 if once else POLL_INTERVAL_SECONDS)
         finally:
             _show(on_watch, shown, places, as_json)
+    if once and not listed:
+        complain(f"no run matches {pattern or runs!r}, and nothing was judged.")
     fired = [each for each in on_watch.firings if each.action not in ("gap", "problem")]
     return FAILED if once and fired else DONE
 

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
 from looptap.cli.commands.watching.streams import described
 from looptap.cli.formats import config_lines, cost, json_of, printable, several, size
 from looptap.cli.options import RUN_HELP
+from looptap.cli.output import console
 from looptap.client.attach import resolve, runs
 from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered, spans
 from looptap.client.session.vitals import moving
-from looptap.protocol.errors import NotAllowed
+from looptap.protocol.errors import RUN_ENDED, NotAllowed
 from looptap.protocol.files.connection import runtime_dir, sweep
 from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import VIEWER
@@ -71,18 +71,18 @@ def main(
     if as_json:
         print(json_of([*(report.plain() for report in reports), *map(_plain_of_ended, over)]))
         return 0
-    console = Console(highlight=False, soft_wrap=True)
+    lines = console()
     if not reports and not over:
         dead = f"; {len(listed)} that ended: looptap ls --all" if listed else ""
-        console.print(
+        lines.print(
             f"No run announces itself in {runtime_dir()}{dead}. One does while its process has a looptap.Agent; "
             "to see one, run: looptap demo"
         )
     for report in reports:
         for line in _lines(report) if run is not None else [_line(report)]:
-            console.print(line)
+            lines.print(line)
     for one in over:
-        console.print(_line_of_ended(one))
+        lines.print(_line_of_ended(one))
     return 0
 
 
@@ -95,7 +95,8 @@ def _line_of_ended(over: Ended) -> Text:
     lasted = duration(max(0.0, over.ended - over.started))
     stored = f"; stored in {over.store}" if over.store and Path(over.store).exists() else ""
     ago = duration(max(0.0, time.time() - over.ended))
-    text = f"  {over.id}, ran for {lasted}, until {ago} ago: {over.reason or 'the run ended'}{stored}"
+    why = f": {over.reason}" if over.reason not in ("", RUN_ENDED) else ""
+    text = f"  {over.id}, ran for {lasted}, until {ago} ago{why}{stored}"
     return Text.assemble((printable(over.name), "dim"), "  ", (ENDED, "dim"), (printable(text), "dim"))
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
 from looptap.cli.formats import json_of, printable
 from looptap.cli.options import RunName
-from looptap.cli.output import DONE, complain
+from looptap.cli.output import DONE, complain, console
 from looptap.client.attach import attach
 from looptap.client.streams.model_modules import line_of
 
@@ -42,10 +41,11 @@ def main(
     if not found:
         if found.models:
             return complain(f"No module is called {printable(pattern)!r}; looptap modules {job.name} lists all.")
-        return complain("The job exposes no model, and passes none to its events: agent.expose(model=model).")
-    console = Console(highlight=False, soft_wrap=True)
+        print("This job has no modules. It has them once it calls agent.expose(model=model).")
+        return DONE
+    lines = console()
     for name, one in found.items():
-        console.print(Text.assemble((printable(name), "cyan"), f"  {printable(line_of(one))}"))
+        lines.print(Text.assemble((printable(name), "cyan"), f"  {printable(line_of(one))}"))
     if found.left_out:
-        console.print(f"and {found.left_out:,} more; a PATTERN lists fewer.")
+        lines.print(f"and {found.left_out:,} more; a PATTERN lists fewer.")
     return DONE

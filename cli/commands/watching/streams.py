@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 from typer import Option
 
 from looptap.cli.formats import cost, json_of, printable, scalar_lines, several, size
 from looptap.cli.options import RunName
-from looptap.cli.output import DONE
+from looptap.cli.output import DONE, console
 from looptap.client.attach import attach
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
@@ -41,17 +40,17 @@ def main(
     if as_json:
         print(json_of(msgspec.to_builtins(found)))
         return DONE
-    console = Console(highlight=False, soft_wrap=True)
+    lines = console()
     if not found and viewer:
-        console.print("No stream is exported.")
+        lines.print("No stream is exported.")
     elif not found and not scalars:
-        console.print(
+        lines.print(
             "The job declares no stream, and its events carry no number so far: agent.emit('batch', loss=loss)."
         )
     for stream in found:
-        console.print(described(stream))
+        lines.print(described(stream))
     for line in scalar_lines(scalars):
-        console.print(Text.assemble(("scalars", "cyan"), " on ", printable(line)))
+        lines.print(Text.assemble(("scalars", "cyan"), " on ", printable(line)))
     return DONE
 
 

@@ -40,7 +40,7 @@ class RunningCommand:
     def quoted_stderr(self) -> str:
         """Quote the last lines of the command's stderr; empty if there are none."""
         said = " / ".join(self._stderr_lines)[-1000:]
-        return f" It said: {said}" if said else ""
+        return f" It said: {said}{'' if said.endswith(('.', '!', '?')) else '.'}" if said else ""
 
     def exit_code(self) -> int | None:
         """Return the exit code once stderr is read; None if it runs for another 0.5 s."""
