@@ -105,7 +105,7 @@ def looptap(
     \b
       looptap run train.py
       looptap ls
-      looptap watch digits-cnn "step, loss"
+      looptap watch train "step, loss"
     """
     if version:
         typer.echo(version_line())

@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> int:
         said = error.format_message().removeprefix("Invalid value: ")  # of what no single option is to blame for
         said = said if said.endswith((".", "?", "!")) else f"{said}."
         if re.fullmatch(r"-\.?\d", getattr(error, "option_name", "")):  # -0.5 is read as an option -0
-            said += " A value that begins with a minus goes after two more: -- -0.5."
+            said += " Write -- before a value that begins with a minus: -- -0.5."
         complain(f"{said} See: {command} --help")
         return MISTYPED
     except OSError as error:

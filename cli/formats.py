@@ -206,6 +206,6 @@ def scalar_lines(scalars: Sequence[ScalarInfo]) -> Iterator[str]:
         named = [one for one in found if one.name != SPEED]
         facts = [", ".join(f"{one.name} {text_of(one.value, 20)}" for one in named[:_MAX_SCALARS])]
         facts += [f"and {len(named) - _MAX_SCALARS:,} names more"] * (len(named) > _MAX_SCALARS)
-        facts += [f"{text_of(one.value, 20)} events per second" for one in found if one.name == SPEED]
+        facts += [f"{one.value:.3g} events per second" for one in found if one.name == SPEED]
         facts.append(f"up to {several(max(one.points for one in found), 'value')} of each")
         yield f"{on}: {'; '.join(filter(None, facts))}"

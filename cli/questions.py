@@ -21,11 +21,16 @@ def refused(question: str, yes: bool) -> int | None:
     if yes:
         return None
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        complain(f"{question} There is no terminal to ask at, and nothing was done: say so with --yes.")
+        complain(f"{question} There is no terminal to ask at, so nothing was done: confirm it with --yes.")
         return MISTYPED
     sys.stdout.flush()
     print(f"looptap: {printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
-        return None
+    try:
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            return None
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # below ^C
+        complain("Nothing was done.")
+        raise
     complain("Nothing was done.")
     return FAILED

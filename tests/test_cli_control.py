@@ -61,7 +61,7 @@ def test_controls_are_listed_set_and_logged_from_the_shell(job, here, tmp_path):
         (["set", "small", "factor", "3"], "Did you mean 'echo.factor'?"),
         (["set", "small", "echo.factr", "3"], "Did you mean 'factor'?"),
         (["trigger", "small", "evalute"], "there are: evaluate, fail. Did you mean 'evaluate'?"),
-        (["cancel", "small", "0f"], "looptap commands RUN lists those that it does"),
+        (["cancel", "small", "0f"], "looptap commands small lists those that it does"),
         (["modules", "small", "encoder"], "agent.expose(model=model)"),
         (["watch", "small", "stepp"], "Did you mean 'step'?"),
         (["call", "small", "import os"], "def f(e): import os; return 1"),

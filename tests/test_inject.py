@@ -116,5 +116,5 @@ def test_nothing_is_done_without_a_yes(start, capsys):
     assert run(["inject", str(job.pid)]) == 2
     text = capsys.readouterr().err
     assert "a debugger stops it" in text
-    assert "nothing was done: say so with --yes" in text
+    assert "nothing was done: confirm it with --yes" in text
     assert job.poll() is None

@@ -285,7 +285,7 @@ def test_without_a_terminal_a_large_change_and_a_stop_need_yes(job, here):
     assert (code, out) == (2, "")
     assert err == (
         "looptap: echo.rate of small: 0.01 → 5 is a change by a factor of 500. Set it? There is no terminal to ask at, "
-        "and nothing was done: say so with --yes.\n"
+        "so nothing was done: confirm it with --yes.\n"
     )
     assert here("set", "small", "settings['rate']", "0", "--json")[:2] == (2, "")
     assert here("set", "small", "settings.deep[1]", "2000")[0] == 2

@@ -373,7 +373,7 @@ class Top(App[None]):
         self._do("", lambda: self.job.config, show)
 
     def action_undo(self) -> None:
-        """Take the last change of a control back, after confirmation."""
+        """Undo the last change of a control, after confirmation."""
 
         def confirm(change: NewestChange) -> None:
             record = change.record

@@ -165,6 +165,8 @@ class Ranks(Mapping[int, R], Generic[R]):
         given = [ranks] if isinstance(ranks, int) else list(ranks)
         if not given or not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r < self.size for r in given):
             has = numbered(range(self.size))
+            if isinstance(ranks, int):
+                raise QueryError(f"There is no rank {ranks!r}: the run has {has}.")
             raise QueryError(f"ranks={ranks!r}: the run has {has}; 'all' are those with an agent.")
         return tuple(sorted(set(given)))
 

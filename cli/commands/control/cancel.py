@@ -7,10 +7,13 @@ from typing import Annotated
 
 from typer import Argument
 
+from looptap.cli.commands.control.give_command import for_run
 from looptap.cli.formats import json_of, printable
 from looptap.cli.options import JsonObject, RunName, Timeout, TimeSpan
 from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
+from looptap.streams.errors import LooptapError
 
 
 def main(
@@ -29,7 +32,10 @@ def main(
     command is printed. With --json, outcome is "cancelled", or the outcome of the command.
     """
     with attach(run) as job:
-        outcome = job.cancel(id, timeout=timeout)
+        try:
+            outcome = job.cancel(id, timeout=timeout)
+        except LooptapError as error:
+            return complain(for_run(in_shell(error), run))
     in_time = outcome.outcome == "cancelled"
     if as_json:
         print(json_of(dataclasses.asdict(outcome)))

@@ -86,7 +86,7 @@ def interrupted(pressed: KeyboardInterrupt, name: str) -> KeyboardInterrupt:
 
 def for_run(text: str, name: str) -> str:
     """Return ``text`` with the run's name in the shell command that it suggests."""
-    return re.sub(r"looptap (call|cancel) RUN", lambda found: f"looptap {found[1]} {shlex.quote(name)}", text)
+    return re.sub(r"looptap (call|cancel|commands) RUN", lambda found: f"looptap {found[1]} {shlex.quote(name)}", text)
 
 
 def outcome_of(run: Run, /, id: str, timeout: float, what: str, **asked: Any) -> Outcome:

@@ -24,7 +24,7 @@ def main(
     yes: Yes = False,
     as_json: JsonObject = False,
 ) -> int:
-    """Take the last change of a control back, by whichever client.
+    """Undo the last change of a control, whoever made it.
 
     \b
       looptap set digits-cnn optimizer.lr 100 --schedule scale --yes

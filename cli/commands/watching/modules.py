@@ -38,11 +38,13 @@ def main(
     if as_json:
         print(json_of(msgspec.to_builtins(list(found.values()))))
         return DONE
+    if not found and not (pattern or found.models):
+        print("This job has no modules. It has them once it calls agent.expose(model=model).")
+        return DONE
     if not found:
         if found.models:
             return complain(f"No module is called {printable(pattern)!r}; looptap modules {job.name} lists all.")
-        print("This job has no modules. It has them once it calls agent.expose(model=model).")
-        return DONE
+        return complain("The job exposes no model, and passes none to its events: agent.expose(model=model).")
     lines = console()
     for name, one in found.items():
         lines.print(Text.assemble((printable(name), "cyan"), f"  {printable(line_of(one))}"))

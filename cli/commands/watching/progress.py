@@ -21,6 +21,7 @@ from looptap.cli.sources import attached
 from looptap.client.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
+from looptap.streams.text import last_line
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -140,6 +141,8 @@ def _looked(
             if view is not None:
                 view.over = stream.reason
             if stream.state == "failed":
+                if not looks:
+                    return _nothing(run, name, stream)
                 return f"{stream.title} failed: {stream.reason}"
             if view is None:
                 print(f"{run.id}: {stream.reason}", file=sys.stderr)
@@ -178,13 +181,14 @@ def _still(run: Run) -> str:
 
 def _nothing(run: Run, name: str, stream: Reports) -> str:
     """Return the error for a run without progress of that name, and how to add it."""
-    why = re.sub(r"^[\w.]+: ", "", (stream.traceback.strip().splitlines() or ["the value is of another kind"])[-1])
+    why = last_line(stream.traceback) or stream.reason or "the value is of another kind"
+    why = re.sub(r"^[\w.]+: ", "", why)
     why, _, listed = why.partition("; there are: ")
     near = re.search(r" Did you mean '[^']+'\?$", listed)
     return (
         f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}): expose one in the job with "
-        "agent.expose(progress=Progress(...)), or give its config max_steps or epochs, from which the end can be "
-        f"guessed.{near[0] if near else ''}"
+        "agent.expose(progress=Progress(...)), give its config max_steps or epochs, or wrap its loop in tqdm, from "
+        f"which the end can be guessed.{near[0] if near else ''}"
     )
 
 

@@ -65,9 +65,9 @@ def main(
       looptap web looptap-runs/*.looptap
       ssh -L 8765:localhost:8765 node7 looptap web --no-open
 
-    The page is for this machine only, and for who has the token in its address. It is read-only: exported streams,
-    stored runs, and arithmetic over them. With --operate, who has the address can do all that you can: a query is code
-    in the job. It needs the package tornado: pip install 'looptap[web]'.
+    The page is for this machine only, and for those who have the token in its address. It is read-only: exported
+    streams, stored runs, and arithmetic over them. With --operate, anyone who has the address can do all that you can:
+    a query is code in the job. It needs the package tornado: pip install 'looptap[web]'.
     """
     try:
         from looptap.cli.page_runs import PageRuns
