@@ -60,7 +60,7 @@ class CommandWithUsage(TyperCommand):
         return [piece.replace("......", "...") for piece in pieces]  # a metavar that has them gets three more
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; it ends well if the reader of its pipe leaves, as in ``looptap ls --json | head -3``."""
+        """Run the command; end well if the reader of a pipe leaves."""
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()

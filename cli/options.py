@@ -55,7 +55,7 @@ def time_of(text: str | float) -> float:
 
 
 def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
-    """Return a parser of whole numbers from ``least`` to ``most``, which raises BadParameter."""
+    """Return a parser of whole numbers from ``least`` to ``most``."""
     span = f", {least:,} or more" if most is None else f" from {least:,} to {most:,}"
 
     def number(text: Any) -> int:
@@ -70,7 +70,7 @@ def whole(least: int, most: int | None = None) -> Callable[[Any], int]:
 
 
 def choice(*names: str) -> Callable[[Any], str]:
-    """Return a parser that takes one of ``names``, and raises BadParameter for another."""
+    """Return a parser that takes one of ``names``."""
 
     def name(text: Any) -> str:
         if text and text not in names:  # the default is empty
@@ -96,7 +96,7 @@ def budget_of(text: Any) -> float:
 
 
 def only_with(other: str, there: bool, **given: Any) -> None:
-    """Raise BadParameter for the first option in ``given`` that was given without ``other``."""
+    """Raise BadParameter for an option that was given without ``other``."""
     for name, value in given.items():
         if value and not there:
             raise BadParameter(f"--{name.replace('_', '-')} has an effect only with {other}.")
@@ -136,7 +136,7 @@ On = Annotated[
 Of = Annotated[
     str | None,
     Option(
-        "--of", metavar="STREAM", show_default=False,
+        "--of", metavar="STREAM", show_default=False, autocompletion=completion.stream_names,
         help="Ask the values of this stream that the job declares, not events; the query is evaluated in the job.",
     ),
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,3 +118,32 @@ def test_a_csv_has_a_row_for_each_x_and_a_table_for_each_axis_and_panel(tmp_path
 def test_no_text_of_a_job_is_a_formula_in_a_csv(tmp_path):
     table = Picture((Table(("=name", "value"), (("+lr", "-0.1"), ("@x", "=1+1"))),))
     assert save(table, tmp_path / "a.csv").read_bytes().decode() == "'=name,value\r\n'+lr,-0.1\r\n'@x,'=1+1\r\n"
+
+
+FULL = """
+import resource, sys
+from test_saving import LOSS
+from looptap.visualizers.surfaces.saving import save
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))  # as on a disk that is full
+save(LOSS, sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of files here")
+def test_a_picture_that_cannot_be_written_to_its_end_leaves_the_old_one(tmp_path):
+    file = tmp_path / "loss.png"
+    file.write_text("the old one")
+    found = subprocess.run(
+        [sys.executable, "-c", FULL, str(file)], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
+    assert "File too large" in found.stderr
+    assert file.read_text() == "the old one"
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_link_to_a_picture_stays_a_link(tmp_path):
+    (tmp_path / "link.txt").symlink_to("loss.txt")
+    save(LOSS, tmp_path / "link.txt")
+    assert (tmp_path / "link.txt").is_symlink()
+    assert "of <i>a run</i>" in (tmp_path / "loss.txt").read_text()

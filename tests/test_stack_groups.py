@@ -64,7 +64,7 @@ def test_ranks_are_grouped_and_the_one_that_is_missing_is_named():
         "  ranks 0, 2-3: in all_reduce, no event for 1 s, at train.py:40 in step: dist.all_reduce(loss)",
         "  rank 1: in no collective, no event for 61 s, at data.py:12 in load: time.sleep(60)",
         "ranks 0, 2-3 wait for rank 1, which is in no collective",
-        "rank 1: 1 batch events behind, at 6, none for 61 s",
+        "rank 1: 1 batch event behind, at 6, none for 61 s",
     ]
 
 

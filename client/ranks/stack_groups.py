@@ -196,5 +196,6 @@ def _behind(reports: Mapping[int, StackReport]) -> list[str]:
             ranks = [rank for rank, one in counts.items() if one == count]
             idle = max(reports[rank].events[name].idle if name in reports[rank].events else 0.0 for rank in ranks)
             since = f", none for {duration(idle)}" if count else ""
-            lines.append(f"{numbered(ranks)}: {most - count:,} {name} events behind, at {count:,}{since}")
+            behind = f"{most - count:,} {name} event{'s' * (most - count != 1)}"
+            lines.append(f"{numbered(ranks)}: {behind} behind, at {count:,}{since}")
     return lines

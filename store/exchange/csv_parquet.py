@@ -25,7 +25,7 @@ _count = itertools.count()
 
 
 def to_csv(stream: Stream, place: Path | IO[bytes]) -> int:
-    """Write ``stream`` as CSV to a path, or to a file that this closes; return the count.
+    """Write ``stream`` as CSV to a path, or a file to close; return the count.
 
     The columns are number, event, rank, time, wall, and the fields (of dicts, the keys of all) or ``value``. Values
     other than numbers, text, dates and times are JSON. Text that a spreadsheet would run as a formula is prefixed with

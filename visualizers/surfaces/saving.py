@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,22 +31,38 @@ def save(
     .png, .svg and .pdf are drawn by matplotlib, .txt is text of 100 columns without colours, .html is a page that opens
     offline and can be zoomed, as in a notebook; ``over`` has what `html_of` takes. A .csv has the numbers of the
     pictures. In a .gif each picture is a frame of ``seconds``. ``rows`` says in how many rows several pictures are.
+    The file is replaced as a whole: what ends this early leaves the old one, or none.
     Raises ValueError for any other suffix and for no pictures, FileNotFoundError for a missing directory, ImportError
     for a missing library.
     """
-    path, several = Path(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
-    suffix = path.suffix.lower()
-    if suffix not in WRITTEN:
-        raise ValueError(f"{path.name!r} does not say what to write; end it with one of {', '.join(WRITTEN)}.")
+    path, several = checked(path), [pictures] if isinstance(pictures, Picture) else list(pictures)
     if not several:
         raise ValueError(f"There is no picture to write to {path}; a chart has one after its first value.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"The directory {path.parent} does not exist; make it first, or name another one.")
+    suffix = path.suffix.lower()
+    whole = not path.exists() or path.is_file()
+    target = path.resolve()  # a link stays one
+    beside = target.with_name(f".{secrets.token_hex(8)}{suffix}") if whole else path
     try:
-        _write(several, path, suffix, rows, seconds, over)
-    except ModuleNotFoundError as error:
+        _write(several, beside, suffix, rows, seconds, over, path.stem)
+        if whole:
+            beside.replace(target)
+    except BaseException as error:
+        if whole:
+            beside.unlink(missing_ok=True)
+        if not isinstance(error, ModuleNotFoundError):
+            raise
         package, extra = str(error.name).partition(".")[0], _EXTRAS.get(suffix, "window")
         raise ImportError(f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'", name=package) from None
+    return path
+
+
+def checked(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file to write. Raises ValueError or FileNotFoundError."""
+    path = Path(path)
+    if path.suffix.lower() not in WRITTEN:
+        raise ValueError(f"{path.name!r} does not say what to write; end it with one of {', '.join(WRITTEN)}.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The directory {path.parent} does not exist; make it first, or name another one.")
     return path
 
 
@@ -56,6 +73,7 @@ def _write(
     rows: int | None,
     seconds: float,
     over: Sequence[Mapping[str, Picture]],
+    title: str,
 ) -> None:
     if suffix == ".txt":
         from looptap.visualizers.drawing.backends.with_text import draw_all as text_of_all
@@ -65,7 +83,7 @@ def _write(
     elif suffix == ".html":
         from looptap.visualizers.surfaces.pages.html_page import html_of
 
-        path.write_text(html_of(several, rows, title=several[0].title or path.stem, over=over), encoding="utf-8")
+        path.write_text(html_of(several, rows, title=several[0].title or title, over=over), encoding="utf-8")
     elif suffix == ".csv":
         path.write_text("\r\n".join(map(csv_of, several)), encoding="utf-8", newline="")
     elif suffix == ".gif":

@@ -24,7 +24,7 @@ def main(
     yes: Yes = False,
     as_json: JsonObject = False,
 ) -> int:
-    """Undo the last change of a control, whoever made it.
+    """Undo the last change of a control, by any client.
 
     \b
       looptap set digits-cnn optimizer.lr 100 --schedule scale --yes

@@ -36,6 +36,7 @@ from looptap.streams.stream.stream import Stream
 from looptap.streams.waiting import poll_until
 from looptap.visualizers.charts.chart import IncompatibleStreams
 from looptap.visualizers.plot import Plot
+from looptap.visualizers.surfaces.saving import checked
 
 POLL_INTERVAL_SECONDS = 0.05
 """Seconds between two checks while waiting for values."""
@@ -67,7 +68,7 @@ def main(
             metavar="QUERY",
             help="Queries, each in quotes, or names of streams. By default all streams that the job declares or has "
             "stored, and the curves of what its events carry, from the first event on.",
-            autocompletion=completion.module_names,
+            autocompletion=completion.query_words,
         ),
     ] = None,
     on: On = None,
@@ -164,6 +165,12 @@ def main(
     while files and names and is_stored_path(names[0]):
         files, names = [*files, names[0]], names[1:]
     with ExitStack() as opened:
+        if save:
+            opened.push(_say_unsaved)
+            try:
+                checked(save)  # before values are collected, for hours perhaps
+            except ValueError as error:
+                raise BadParameter(str(error)) from None
         if len(files) > 1:
             groups = compared_streams([opened.enter_context(open_stored(file)) for file in files], names, how)
             look["x"] = x or "step"
@@ -191,6 +198,11 @@ def main(
     return DONE
 
 
+def _say_unsaved(kind: type[BaseException] | None, *_: object) -> None:
+    if kind is KeyboardInterrupt:
+        complain("Interrupted, and nothing was saved.")
+
+
 def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | None, count: int | None) -> int:
     """Write a chart to a file, after a time or when each stream has its values."""
     limit = _COLLECT_SECONDS if after is None and count is None else after
@@ -198,11 +210,7 @@ def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | Non
     def over() -> bool:
         return not charts.live or (count is not None and all(stream.arrived >= count for stream in streams))
 
-    try:
-        in_time = poll_until(over, POLL_INTERVAL_SECONDS, limit)
-    except KeyboardInterrupt:
-        complain("Interrupted, and nothing was saved.")
-        raise
+    in_time = poll_until(over, POLL_INTERVAL_SECONDS, limit)
     charts.pull()
     if not any(stream.arrived for stream in streams):
         why = "came" if in_time else f"came within {limit:g} s"

@@ -46,7 +46,7 @@ def main(
         list[str],
         Argument(
             metavar="QUERY", help="One query or more, each in quotes.", show_default=False,
-            autocompletion=completion.module_names,
+            autocompletion=completion.query_words,
         ),
     ],
     on: On = None,
