@@ -98,8 +98,8 @@ class FoundObservables(dict[str, Any]):
         self._found: dict[str, Any] = {}
         self.coming: set[str] = set()
         """Names that are not there yet: nothing had asked for them before, or they have no value so far."""
-        self.nowhere: set[str] = set()
-        """Names of which no code of the job in sight makes a variable."""
+        self.nowhere: dict[str, str] = {}
+        """Names of which no code of the job in sight makes a variable, and what they are instead: a "function"."""
 
     def __missing__(self, name: str) -> Any:
         value = self[name] = self.peek(name)
@@ -208,7 +208,7 @@ class Event:
             return reading
         if type(own) is not FoundObservables:
             raise _missing(name, self._source.name, own, exposed, self._source.names)
-        raise _missing(name, self._source.name, own.listed(), exposed, self._source.names, name in own.nowhere)
+        raise _missing(name, self._source.name, own.listed(), exposed, self._source.names, own.nowhere.get(name))
 
     def __getitem__(self, name: str) -> Any:
         """Return the observable ``name``, such as ``e["train/loss"]``."""
@@ -333,12 +333,14 @@ def types_with(name: str, event: str, carried: Mapping[str, Collection[str]]) ->
 
 def _missing(
     name: str, event: str, own: Iterable[str], exposed: Iterable[str], carried: Mapping[str, Collection[str]] = _NONE,
-    nowhere: bool = False,
+    instead: str | None = None,
 ) -> MissingObservable:  # fmt: skip
     names = sorted({*own, *exposed})
     tags = [tag for tag in names if tag.partition("/")[0] == name]
     hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
-    if not hint and name in MODULES:
+    if instead in ("function", "class"):
+        hint = f" {name} is a {instead} of the job, which it can expose: agent.expose({name}={name})."
+    elif not hint and (instead or name in MODULES):
         hint = f" A module is there once the job has exposed it: agent.expose({name}={name})."
     if name in MACHINE:
         hint = f" {name} is read from the next heartbeat on, while a stream mentions it."
@@ -351,5 +353,5 @@ def _missing(
         f"{', '.join([*names, *BUILT_IN])}.{hint}"
     )
     if event and not others and name not in carried.get(event, ()):
-        error.hopeless = nowhere or any(is_typo(name, there) for there in names)
+        error.hopeless = instead is not None or any(is_typo(name, there) for there in names)
     return error

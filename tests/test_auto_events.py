@@ -31,7 +31,7 @@ QUERIES = {
         "los",
     ],
     "compiled": ["x.shape"],
-    "late_name": ["step, checked", "nowhere_at_all"],
+    "late_name": ["step, checked", "nowhere_at_all", "nn.functional.relu(loss)", "step, train"],
     "freed": ["loss, x.shape, hidden.sum()", "lambda e: e.nothing"],
 }
 """What is asked of each script besides `ALWAYS`: at each step, or at another event."""
@@ -160,6 +160,19 @@ def test_a_query_for_a_name_that_no_code_of_the_job_has_ends_at_once():
     count, reason = seen.failures[1]
     assert count == 1
     assert "no observable 'nowhere_at_all'" in reason
+
+
+def test_a_query_calls_torch_by_the_names_that_the_script_has_for_its_modules():
+    seen = observed("late_name")
+    assert seen.values[2] == seen.losses[-len(seen.values[2]) :]
+    assert len(seen.values[2]) >= 299
+    assert seen.failures[2][0] == 0
+
+
+def test_a_query_for_a_function_of_the_script_ends_at_once_and_says_what_it_is():
+    count, reason = observed("late_name").failures[3]
+    assert count == 1
+    assert "train is a function of the job, which it can expose: agent.expose(train=train)" in reason
 
 
 def test_threads_have_their_own_losses_and_names():

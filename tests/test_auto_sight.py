@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from looptap.agent.agent import emit_found
-from looptap.agent.loop.sight.frames import find, kind_of_file, listed
+from looptap.agent.loop.sight.frames import find, kind_of_file, listed, may_come, no_value
 from looptap.integrations.auto.hooks.passes import LoaderPasses
 from looptap.integrations.auto.hooks.script_agent import ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
@@ -44,12 +44,42 @@ def test_names_are_found_from_the_inside_out_and_then_in_the_module():
 
 
 def test_modules_functions_classes_and_words_of_the_language_are_no_observables():
-    mean, torch_, events = 5, torch, 6
-    for name in ("torch_", "seen", "mean", "events", "__name__", "nothing"):
+    mean, sys_, events = 5, sys, 6
+    for name in ("sys_", "copy", "seen", "SimpleNamespace", "mean", "events", "__name__", "nothing"):
         with pytest.raises(KeyError):
             seen(name)
-    assert (mean, torch_, events) == (5, torch, 6)
+    assert (mean, sys_, events) == (5, sys, 6)
     assert {"name"} <= set(listed(sys._getframe()))
+
+
+def test_modules_of_torch_are_found_by_the_names_of_the_script_after_its_variables():
+    functional = nn.functional
+    assert seen("functional") is functional
+    assert seen("nn") is nn
+
+    def inner():
+        functional = 1
+        return seen("functional"), functional
+
+    def outer():
+        torch_again = torch
+
+        def innermost():
+            return seen("torch_again"), seen("nn")
+
+        return innermost(), torch_again
+
+    assert inner() == (1, 1)
+    assert outer() == ((torch, nn), torch)
+
+
+def test_a_function_or_a_module_of_the_script_is_not_waited_for():
+    frame = sys._getframe()
+    assert not any(may_come(frame, name) for name in ("seen", "copy", "SimpleNamespace"))
+    assert may_come(frame, "later")
+    later = sys
+    words = [no_value(frame, name) for name in ("seen", "copy", "later", "SimpleNamespace", "of_the_module", "nowhere")]
+    assert (words, later) == (["function", "module", "module", "class", "", ""], sys)
 
 
 def test_frames_of_libraries_come_after_those_of_the_user_and_of_torch_never():

@@ -30,16 +30,33 @@ USER, LIBRARY, HIDDEN = "user", "library", "hidden"
 
 
 def find(frame: FrameType | None, name: str) -> Any:
-    """Return the value of a name in sight from ``frame``. Raises KeyError."""
+    """Return the value of a name in sight from ``frame``. Raises KeyError.
+
+    Of modules there are torch's own only, by the job's names for them.
+    """
     if name in reserved() or name.startswith("__"):
         raise KeyError(name)
+    modules: list[Any] = []
     for one in outward(frame):
-        for value in _values(one, (name,)):
-            return value
+        for _, value in variables_in(one, (name,)):
+            if not issubclass(type(value), _NO_VALUES):
+                return value
+            modules += [value] if _is_part_of_torch(value) else []
     for space in _globals(frame):
         if name in space and not issubclass(type(space[name]), _NO_VALUES):
             return space[name]
+        modules += [space[name]] if _is_part_of_torch(space.get(name)) else []
+    if modules:
+        return modules[0]
     raise KeyError(name)
+
+
+def no_value(frame: FrameType | None, name: str) -> str:
+    """Return what the job's ``name`` is if a query does not read it, such as "function", or nothing."""
+    spaces = (space for one in outward(frame) for space in (dict(variables_in(one, (name,))), one.f_globals))
+    kinds = (type(space[name]) for space in spaces if name in space)
+    named = ((ModuleType, "module"), (type, "class"), (FunctionType, "function"), (BuiltinFunctionType, "function"))
+    return next((word for kind in kinds for base, word in named if issubclass(kind, base)), "")
 
 
 def listed(frame: FrameType | None) -> list[str]:
@@ -52,13 +69,13 @@ def listed(frame: FrameType | None) -> list[str]:
 
 
 def may_come(frame: FrameType | None, name: str) -> bool:
-    """Return True if a function in sight has a variable of this name, bound or not.
+    """Return True if a function in sight has a variable of this name that `find` may find later.
 
     Functions that the user's modules in sight define count, too.
     """
     if name in reserved() or name.startswith("__"):
         return False
-    if any(name in _assigned(one.f_code) for one in outward(frame)):
+    if any(name in _assigned(one.f_code) and not variables_in(one, (name,)) for one in outward(frame)):
         return True
     for space in _globals(frame):
         things = [thing for thing in [*space.values()] if issubclass(type(thing), FunctionType | type)]
@@ -145,6 +162,10 @@ def _assigned(code: CodeType) -> frozenset[str]:
 
 def _values(frame: FrameType, names: Iterable[str]) -> Iterator[Any]:
     return (value for _, value in variables_in(frame, names) if not issubclass(type(value), _NO_VALUES))
+
+
+def _is_part_of_torch(thing: Any) -> bool:
+    return type(thing) is ModuleType and f"{vars(thing).get('__name__')}.".startswith("torch.")
 
 
 def _globals(frame: FrameType | None) -> Iterator[dict[str, Any]]:

@@ -92,7 +92,7 @@ def found_names(
             if at_backward.may_come(name) or frames.may_come(frame, name):
                 observables.coming.add(name)
             elif name.isidentifier() and name not in special and name not in _AT_SOME_EVENTS:
-                observables.nowhere.add(name)
+                observables.nowhere[name] = frames.no_value(frame, name)
         return last[name] if name in last else otherwise[name]
 
     def there(name: str) -> bool:
