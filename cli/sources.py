@@ -39,6 +39,7 @@ FIRST_NUMBERS_TIMEOUT_SECONDS = 2.0
 WAIT_HINT = (
     "If you have just started it, add --wait 1m: under `looptap run` a script can be watched from its first update on."
 )
+RESTART_HINT = "If you have just started it again, add --wait 1m."
 _POLL_INTERVAL_SECONDS = 0.05  # seconds between two checks of a run or stream that has just started
 
 
@@ -68,7 +69,8 @@ def attached(
         except (NoSuchRun, RunEnded, NoDirectory) as error:
             if wait is not None or not comes(name):
                 raise
-            raise type(error)(f"{error}\n{WAIT_HINT}") from None
+            hint = RESTART_HINT if isinstance(error, RunEnded) else WAIT_HINT
+            raise type(error)(f"{error}\n{hint}") from None
     began, pause = time.monotonic(), LOOK_AFAR_SECONDS if is_remote(name) else POLL_INTERVAL_SECONDS
     run = wait_for_run(lambda: resolve(name).attach(follow=follow), patience, _say, follow=follow, pause=pause)
     if time.monotonic() - began >= POLL_INTERVAL_SECONDS:

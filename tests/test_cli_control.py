@@ -10,6 +10,7 @@ from training_loop import training
 from waiting import soon
 
 import looptap
+from looptap.cli.commands.control import give_command
 from looptap.protocol.files import command_file
 from looptap.testing import parts_of
 
@@ -135,6 +136,17 @@ def test_checkpoint_trigger_pause_resume_and_stop(job, here):
     assert job.stop_requested
     assert "stop_requested" not in here("stop", "small", "--yes")[1]
     assert "nothing.yaml cannot be read" in here("replay", "nothing.yaml", "python")[2]
+
+
+def test_a_command_that_waits_for_the_end_of_a_pause_says_how_to_end_it(job, here, monkeypatch):
+    assert here("pause", "small", "15")[0] == 0
+    said = "looptap: small is paused, and the command waits. looptap resume small ends the pause.\n"
+    assert here("checkpoint", "small", "--timeout", "3")[2].startswith(said)  # with a heartbeat that says it
+    assert here("call", "small", "step", "--timeout", "3")[2].startswith(said)
+    assert here("resume", "small")[0] == 0
+    monkeypatch.setattr(give_command, "WAIT_SECONDS", 0.05)
+    _, _, err = here("trigger", "small", "evaluate", "--on", "epoch", "--timeout", "0.5")
+    assert err.startswith("looptap: The command waits for its event. Ctrl-C ends the wait.\n")
 
 
 def test_a_job_without_controls_says_how_to_get_some(directory, here):

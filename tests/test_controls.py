@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -387,7 +388,7 @@ def test_on_stop_is_raised_only_if_declared_and_after_the_queries(kind):
         run.stop(timeout=0)
     with pytest.raises(kind) as caught:
         agent.emit("batch", step=1)
-    assert caught.value.__context__ is None or type(caught.value.__context__).__name__ == "DeferredActions"
+    assert "During handling" not in "".join(traceback.format_exception(caught.value))
     assert run.outcome(pending.value.id).number == 1
     agent.emit("batch", step=2)
     assert steps.values == [1, 2]

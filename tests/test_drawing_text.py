@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -73,6 +74,8 @@ def test_matrices_images_tables_and_texts():
     assert [line.split() for line in grid.split("\n")] == [["c", "d"], ["cat", "12", "1"], ["dog", "0", "7"]]
     heat = draw(Picture((Grid(np.eye(3)),)), 40, color=False).split("\n")
     assert [line[-6:] for line in heat[:3]] == ["██    ", "  ██  ", "    ██"]
+    assert heat[-1] == "3 × 3, blank 0 to full 1"
+    assert draw(Picture((Grid(np.array([[0.0, math.nan, 1.0]])),)), 40, color=False).endswith(" to full 1, × is NaN")
     image = np.zeros((4, 4, 3), np.uint8)
     image[:, 2:] = 255, 0, 0
     images = Picture((Images((image, image), ("seven", "one")),))
@@ -81,6 +84,14 @@ def test_matrices_images_tables_and_texts():
     table = draw(Picture((Table(("layer", "mean"), (("[red]fc[/]", "0.1"),)),)), color=False)
     assert "[red]fc[/]" in table
     assert draw(Picture((Text(("old", "new")),)), color=False) == "old\nnew"
+
+
+def test_rows_whose_names_differ_at_their_ends_can_be_distinguished():
+    names = [f"encoder.lstm.{part}_l{i}" for i in (0, 1) for part in ("weight_ih", "weight_hh")]
+    for marks in (Grid(np.arange(80.0).reshape(4, 20), tuple(names)), Bars(tuple(names), np.arange(4.0))):
+        lines = draw(Picture((marks,)), 40, color=False).split("\n")[:4]
+        assert len({line.split(" ")[0] for line in lines}) == 4
+        assert all(line.split(" ")[0].endswith(name[-6:]) for line, name in zip(lines, names, strict=True))
 
 
 def test_titles_badges_rules_and_frames_are_words_around_the_picture():

@@ -124,14 +124,14 @@ def test_a_job_without_progress_has_a_guess(directory, capsys):
 
 
 @pytest.mark.parametrize(
-    ("total", "source"),
+    ("number", "total", "source"),
     [
-        ("EPOCHS = 100_000", "EPOCHS of the job"),
-        ("args = types.SimpleNamespace(epochs=100_000)", "args.epochs of the job"),
+        ("epoch", "EPOCHS = 100_000", "EPOCHS of the job"),
+        ("ep", "args = types.SimpleNamespace(epochs=100_000)", "args.epochs of the job"),
     ],
 )
-def test_a_script_without_a_line_of_looptap_has_a_guess(directory, tmp_path, capsys, total, source):
-    (tmp_path / "train.py").write_text(SCRIPT.replace("TOTAL", total))
+def test_a_script_without_a_line_of_looptap_has_a_guess(directory, tmp_path, capsys, number, total, source):
+    (tmp_path / "train.py").write_text(SCRIPT.replace("TOTAL", total).replace("epoch ", f"{number} "))
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
     command = [sys.executable, "-m", "looptap", "run", "train.py"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -140,10 +140,24 @@ def test_a_script_without_a_line_of_looptap_has_a_guess(directory, tmp_path, cap
         with pytest.raises(SystemExit):
             main(["progress", "train", "--count", "20", "--throttle", "0.05", "--json"])
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert report["guess"] == f"epoch of 'step' and {source}, 100,000"
+        assert report["guess"] == f"{number} of 'step' and {source}, 100,000"
         assert report["remaining"][0] > 60
         assert 20 / 100_000 < report["fraction"] < 0.1
         assert report["overhead"] == 0
+        job.stdin.close()
+
+
+def test_a_script_that_does_not_say_where_it_ends_is_told_how_to(directory, tmp_path, capsys):
+    (tmp_path / "train.py").write_text(SCRIPT.replace("TOTAL", "").replace("epoch ", "turn "))
+    environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
+    command = [sys.executable, "-m", "looptap", "run", "train.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
+        assert job.stdout.readline() == "here\n"
+        with pytest.raises(SystemExit) as ended:
+            main(["progress", "train"])
+        assert ended.value.code == 1
+        assert "The end can be guessed from max_steps or epochs in its config, or from" in capsys.readouterr().err
         job.stdin.close()
 
 

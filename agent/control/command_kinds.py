@@ -192,7 +192,7 @@ class StopLoop(LoopCommand):
 
     def _raise_on_stop(self) -> None:
         assert self.job.on_stop is not None
-        raise self.job.on_stop()
+        raise self.job.on_stop() from None  # the host's traceback shows no error of looptap's
 
 
 class PauseLoop(LoopCommand):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from looptap.cli.commands.control.give_command import for_run, interrupted, outcome_of
+from looptap.cli.commands.control.give_command import announced, for_run, interrupted, outcome_of
 from looptap.cli.formats import json_of, printable, text_of
 from looptap.cli.options import CommandId, OnRanks, RunName, Timeout, TimeSpan, which_of
 from looptap.cli.output import DONE, FAILED, complain
@@ -43,7 +43,7 @@ def main(
     """
     which = which_of(ranks)
     try:
-        with attach(run) as job:
+        with attach(run) as job, announced(job, run):
             if id is None:
                 result = job.call(code, on=on, timeout=timeout, ranks=which)
             else:

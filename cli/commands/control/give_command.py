@@ -7,8 +7,9 @@ import dataclasses
 import re
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from looptap.cli.formats import json_of, printable
@@ -26,6 +27,8 @@ LASTING_EVENTS_COUNT = 2
 """Events at which a change has to stand until `lasting` believes in it."""
 LASTING_SECONDS = 1.0
 """The most that it waits for them."""
+WAIT_SECONDS = 2.0
+"""A command that waits for longer says what for."""
 _POLL_SECONDS = 0.02
 
 
@@ -41,7 +44,8 @@ def give(
         with attach(name) as run:
             if not yes and (text := question(run)) and (code := refused(text, yes)) is not None:
                 return code
-            outcome = ask(run)
+            with announced(run, name):
+                outcome = ask(run)
     except KeyboardInterrupt as pressed:
         raise interrupted(pressed, name) from None
     except (RemoteError, ControlError, CommandPending) as error:
@@ -55,6 +59,25 @@ def give(
         return complain(text)
     print(json_of(dataclasses.asdict(outcome)) if as_json else printable(str(outcome)))
     return DONE
+
+
+@contextlib.contextmanager
+def announced(run: Run, name: str) -> Iterator[None]:
+    """Say what a command waits for, if it does not end within `WAIT_SECONDS`."""
+
+    def say() -> None:
+        if run.paused:
+            complain(f"{run.name} is paused, and the command waits. looptap resume {shlex.quote(name)} ends the pause.")
+        else:
+            complain("The command waits for its event. Ctrl-C ends the wait.")
+
+    timer = threading.Timer(WAIT_SECONDS, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def lasting(run: Run, outcome: Outcome) -> Outcome:

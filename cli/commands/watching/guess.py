@@ -30,7 +30,7 @@ STEPS = ("step", "global_step", "trainer/global_step", "iteration", "iter", "n_i
 """Names of numbers of events that count steps, the likeliest first."""
 STEP_VARIABLES = ("global_step", "completed_steps", "iteration", "n_iter", "iter_num", "step")
 """The same of variables of a script; a number that begins again in each epoch counts for less."""
-EPOCHS = ("epoch", "trainer/epoch")
+EPOCHS = ("epoch", "trainer/epoch", "current_epoch", "ep")
 STEP_TOTALS = ("max_steps", "total_steps", "num_steps", "n_steps", "train_steps", "num_train_steps",
                "num_training_steps", "max_train_steps", "steps", "max_iters", "max_iterations",
                "iterations")  # fmt: skip
