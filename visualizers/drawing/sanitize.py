@@ -64,15 +64,25 @@ def clean(text: str, most: int = 120) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
-def short_name(name: str) -> str:
-    """Return a name of at most 60 characters; of a longer one both ends stay.
+def short_name(name: str, most: int = MAX_NAME_CHARACTERS) -> str:
+    """Return a name of at most ``most`` characters; of a longer one both ends stay.
 
-    >>> short_name("transformer." + 60 * "x" + ".weight")[-12:]
-    'xxxxx.weight'
+    In the path of a layer, as many parts as necessary are their first letters, from the left.
+
+    >>> short_name("encoder.layer.10.attention.query.weight", 24)
+    'e.l.10.a.query.weight'
+    >>> short_name("the loss of the first of two models", 24)
+    'the loss of the…o models'
     """
     name = clean(name, _MAX_READ_NAME_CHARACTERS)
-    end = MAX_NAME_CHARACTERS // 3
-    return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - end - 1]}…{name[-end:]}"
+    *parts, last = name.split(".") if " " not in name else [name]
+    for i, part in enumerate(parts):
+        if len(name) <= most:
+            break
+        parts[i] = part if part.isdecimal() else part[:1]
+        name = ".".join([*parts, last])
+    end = most // 3
+    return name if len(name) <= most else f"{name[: max(0, most - end - 1)]}…{name[len(name) - end :]}"
 
 
 def color_of(color: str, index: int) -> str:
@@ -269,7 +279,7 @@ def _opacity(opacity: float) -> float:
 
 
 def _padded(texts: tuple[str, ...], count: int, most: int) -> tuple[str, ...]:
-    return tuple(clean(text, most) for text in texts[:count]) + tuple(map(str, range(len(texts), count)))
+    return tuple(short_name(text, most) for text in texts[:count]) + tuple(map(str, range(len(texts), count)))
 
 
 def _cells(row: tuple[str, ...], width: int) -> tuple[str, ...]:

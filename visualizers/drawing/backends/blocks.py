@@ -87,16 +87,6 @@ def half_blocks(image: Any, width: int, height: int) -> list[str]:
     return lines
 
 
-def without_middle(name: str, width: int) -> str:
-    """Return a name in ``width`` characters; those of layers differ at their ends.
-
-    >>> without_middle("encoder.layer.0.attention.weight", 16)
-    'encod…ion.weight'
-    """
-    head = (width - 1) // 3
-    return name if len(name) <= width else f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
-
-
 def beside(blocks: Sequence[Sequence[str]], width: int | None = None, gap: int = 3) -> list[str]:
     """Return blocks of lines side by side, ``width`` wide or as their first line is.
 

@@ -19,7 +19,7 @@ from rich.text import Text as RichText
 from looptap.visualizers.data.colors import DARK, LIGHT, Theme
 from looptap.visualizers.data.ticks import round_numbers, tick_labels
 from looptap.visualizers.drawing.axis_limits import apart, span
-from looptap.visualizers.drawing.backends.blocks import ODD, bar, beside, half_blocks, in_blue, shaded, without_middle
+from looptap.visualizers.drawing.backends.blocks import ODD, bar, beside, half_blocks, in_blue, shaded
 from looptap.visualizers.drawing.layouts import (
     Panel,
     arrange,
@@ -50,7 +50,7 @@ from looptap.visualizers.drawing.picture import (
     Table,
     Text,
 )
-from looptap.visualizers.drawing.sanitize import sanitize
+from looptap.visualizers.drawing.sanitize import sanitize, short_name
 
 _LOCK = threading.Lock()  # plotext keeps one figure for the whole process
 _SIGNS = ("braille", "•", "+", "x", "o", "*", "#")  # markers of curves where there are no colours
@@ -292,7 +292,7 @@ def _labelled(
     for label, number, text, paint in zip(labels, numbers, texts, paints, strict=True):
         drawn = bar(abs(float(number)), largest, room)
         rest = " " * (room - len(drawn))
-        found.append(f"{set_cell_size(without_middle(label, head), head)}  {_painted(drawn, paint, color)}{rest}  {text.rjust(tail)}")
+        found.append(f"{set_cell_size(short_name(label, head), head)}  {_painted(drawn, paint, color)}{rest}  {text.rjust(tail)}")
     return found
 
 
@@ -300,7 +300,7 @@ def _grid(mark: Grid, picture: Picture, width: int, height: int, color: bool) ->
     rows, columns = mark.cells.shape
     letters = max(len(written(cell)) for cell in mark.cells[:height].ravel()) if mark.written else 0
     names = mark.rows or tuple(map(str, range(rows)))
-    head = min(max(map(cell_len, names)), max(16, width // 4))
+    head = min(max(map(cell_len, names)), max(16, width // 3))
     room = width - head - 1
     if letters and columns * (letters + 1) <= room and rows + 1 <= height:
         titles = mark.columns or tuple(map(str, range(columns)))
@@ -308,14 +308,14 @@ def _grid(mark: Grid, picture: Picture, width: int, height: int, color: bool) ->
         low, high = scale(mark.cells)
         for name, row in zip(names, mark.cells, strict=True):
             cells = (in_blue(written(cell).rjust(letters), cell, low, high, color) for cell in row)
-            lines.append(set_cell_size(without_middle(name, head), head) + "".join(" " + cell for cell in cells))
+            lines.append(set_cell_size(short_name(name, head), head) + "".join(" " + cell for cell in cells))
         return lines
     each = 2 if 2 * columns <= room else 1
     small = shrunk(mark.cells, max(1, height - 2), max(1, room // each))
     places = np.linspace(0, rows - 1, len(small)).round().astype(int)
     low, high = scale(mark.cells)
     body = shaded((small - low) / (high - low), each)
-    kept = [set_cell_size(without_middle(names[i], head), head) + " " + line for i, line in zip(places, body, strict=True)]
+    kept = [set_cell_size(short_name(names[i], head), head) + " " + line for i, line in zip(places, body, strict=True)]
     about = f"{mark.name}  " if mark.name else ""
     odd = f", {ODD} is NaN" if np.isnan(small).any() else ""
     return [*kept, _cut(f"{about}{rows} × {columns}, blank {low:.4g} to full {high:.4g}{odd}", width)]
