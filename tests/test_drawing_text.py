@@ -88,7 +88,7 @@ def test_matrices_images_tables_and_texts():
 
 def test_rows_whose_names_differ_at_their_ends_can_be_distinguished():
     names = [f"bert.encoder.layer.{i}.attention.{part}.weight" for i in (0, 11) for part in ("query", "key")]
-    for marks in (Grid(np.arange(80.0).reshape(4, 20), tuple(names)), Bars(tuple(names), np.arange(4.0))):
+    for marks in (Grid(np.arange(80.0).reshape(4, 20), tuple(names)), Bars(np.arange(4.0), tuple(names))):
         lines = draw(Picture((marks,)), 60, color=False).split("\n")[:4]
         assert len({line.split(" ")[0] for line in lines}) == 4
         assert all(line.split(" ")[0].endswith(name[-6:]) for line, name in zip(lines, names, strict=True))
