@@ -101,7 +101,9 @@ def test_the_sdist_holds_all_that_the_wheel_is_made_of(built, wheel):
     with tarfile.open(built[0]) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     sources = {f"src/{name}" for name in wheel.namelist() if name.startswith("looptap/") and not name.endswith(".so")}
-    assert sources | {"pyproject.toml", "README.md", "LICENSE", "src/looptap_auto.pth"} <= names
+    assert sources | {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "src/looptap_auto.pth"} <= names
+    assert {name.split("/")[0] for name in names} <= {path.name for path in ROOT.iterdir()} | {"PKG-INFO", "setup.cfg"}
+    assert not any(name.startswith("tests") for name in names)  # setuptools would take some of their files
 
 
 def test_the_wheel_holds_the_notebook_page_and_third_party_licences(wheel):

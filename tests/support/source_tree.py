@@ -16,9 +16,11 @@ START_FILE = "looptap_auto.pth"
 
 
 def copied(tree: Path) -> Path:
-    """Copy what a checkout has into ``tree``, without what was built there."""
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    """Copy what a checkout has into ``tree``, without what was built there, and one of its tests."""
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
+    (tree / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "test_packaging.py", tree / "tests")
     clean = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
     shutil.copytree(ROOT / "src", tree / "src", symlinks=True, ignore=clean)
     for link in LINKS:
