@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 import warm
+from training_loop import training
 from waiting import soon
 
 import looptap
@@ -164,6 +165,14 @@ def test_an_overview_has_the_loss_of_a_job_that_raises_no_further_event_once_it_
             assert any(getattr(part, "children", ()) for part in shown.children)
         finally:
             shown.close()
+
+
+def test_a_saved_picture_with_an_empty_chart_says_why_it_is_empty(directory, here, tmp_path):
+    with looptap.Agent("some") as agent, training(agent, loss=0.5):
+        _, out, err = here("plot", "some", "loss", "loss / 0", "--save", tmp_path / "some.svg", "--after", "0.5")
+    assert "drawn; saved: " in out
+    assert err.startswith("looptap: No value of 'loss / 0' came, so its chart is empty. ")
+    assert "division by zero" in err
 
 
 def test_plot_has_the_loss_of_a_job_that_raises_no_further_event_at_once(still, here, tmp_path):

@@ -29,7 +29,7 @@ from looptap.cli.options import (
     time_of,
     whole,
 )
-from looptap.cli.output import DONE, MISTYPED, complain
+from looptap.cli.output import DONE, FAILED, MISTYPED, complain
 from looptap.cli.sources import compared_streams, is_stored_path, source, streams_of
 from looptap.store.reader import open as open_stored
 from looptap.streams.stream.stream import Stream
@@ -220,6 +220,12 @@ def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | Non
     except (ValueError, ImportError) as error:
         return complain(str(error))
     print(f"{several(sum(stream.arrived for stream in streams), 'value')} drawn; saved: {path}")
+    for stream in streams:
+        if not stream.arrived:
+            why = stream.reason if stream.state == "failed" else stream.outlook()
+            complain(f"No value of {stream.name!r} came, so its chart is empty.{' ' * bool(why)}{why}")
+    if any(stream.state == "failed" for stream in streams):
+        return FAILED
     if count is None or in_time:
         return DONE
     late = min(streams, key=lambda stream: stream.arrived)
