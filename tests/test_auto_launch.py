@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,27 @@ def test_a_script_that_is_asked_gives_the_same_numbers_and_answers(place, tmp_pa
     finally:
         job.kill()
         job.communicate()
+
+
+def test_a_script_can_be_paused_if_the_command_that_starts_it_says_so(place, tmp_path):
+    go = tmp_path / "go"
+    job = watched(*RUN, "--may-pause", "20s", "watched.py", go)
+    try:
+        soon(lambda: any(one.name == "watched" for one in looptap.runs()) or job.poll() is not None)
+        assert job.poll() is None, job.communicate()
+        with looptap.attach("watched") as run:
+            pending = threading.Thread(target=run.pause, args=(15,))
+            pending.start()
+            go.touch()
+            pending.join()
+            soon(lambda: run.paused > 0)
+            run.resume()
+        out, errors = job.communicate(timeout=300)
+        assert (job.returncode, errors, out) == (0, "", python("watched.py", go)[0])
+    finally:
+        job.kill()
+        job.communicate()
+    assert "--may-pause is a time above 0" in python(*RUN, "--may-pause", "inf", "watched.py")[1]
 
 
 def test_the_ranks_that_torchrun_starts_are_one_run_with_the_same_numbers(place, tmp_path):

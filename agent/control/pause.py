@@ -56,7 +56,7 @@ class Pause:
         if most is None:
             raise ControlError(
                 "this job does not allow pauses; to allow them, create it with looptap.Agent(..., may_pause=300.0), or "
-                "call looptap.auto(may_pause=300.0) in a script that has no agent."
+                "start a script that has no agent with looptap run --may-pause 5m."
             )
         if world is not None and ranks != world.size:
             raise ControlError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -41,11 +42,16 @@ def auto(name: str | None = None, **options: Any) -> None:
 
 
 def begin_from_environment() -> None:
-    """Do what `auto` does if LOOPTAP_AUTO says so: 1, or the name of the run."""
+    """Do what `auto` does if LOOPTAP_AUTO says so: 1, or the name of the run.
+
+    LOOPTAP_MAY_PAUSE is for how many seconds at most clients may pause it.
+    """
     chosen = os.environ.get("LOOPTAP_AUTO", "")
     if chosen in ("", "0") or os.environ.get("LOOPTAP_DISABLED", "") not in ("", "0"):
         return
     _asked.setdefault("name", None if chosen.lower() in ("1", "true", "yes", "on") else chosen)
+    with contextlib.suppress(KeyError, ValueError):
+        _asked.setdefault("may_pause", float(os.environ["LOOPTAP_MAY_PAUSE"]))
     _begin()
 
 

@@ -17,15 +17,17 @@ from pathlib import Path
 
 NAME_VARIABLE = "LOOPTAP_AUTO"
 """1, or the name of the run."""
+PAUSE_VARIABLE = "LOOPTAP_MAY_PAUSE"
+"""For how many seconds at most clients may pause the job."""
 
 
-def launch(job: Sequence[str], *, module: bool = False, name: str | None = None) -> int:
+def launch(job: Sequence[str], *, module: bool = False, name: str | None = None, may_pause: float | None = None) -> int:
     """Become the process of ``job``: a script, module or program with arguments.
 
     Does not return, but where processes cannot be exchanged (Windows); then it returns the exit code.
     """
     command = command_of(job, module)
-    environment = environment_of(os.environ, name)
+    environment = environment_of(os.environ, name, may_pause)
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name == "nt":
@@ -69,9 +71,10 @@ def flags_of(original: Sequence[str], seen: Sequence[str]) -> list[str]:
     return head[:-1]
 
 
-def environment_of(environment: Mapping[str, str], name: str | None) -> dict[str, str]:
+def environment_of(environment: Mapping[str, str], name: str | None, may_pause: float | None = None) -> dict[str, str]:
     """Return the environment in which Python starts looptap, also in child processes."""
     site = str(Path(__file__).parent / "site")
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != site]
     chosen = name or environment.get(NAME_VARIABLE) or "1"
-    return {**environment, "PYTHONPATH": os.pathsep.join([site, *paths]), NAME_VARIABLE: chosen}
+    pause = {} if may_pause is None else {PAUSE_VARIABLE: str(float(may_pause))}
+    return {**environment, **pause, "PYTHONPATH": os.pathsep.join([site, *paths]), NAME_VARIABLE: chosen}

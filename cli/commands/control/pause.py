@@ -31,6 +31,6 @@ def main(
       looptap pause digits-cnn 60
       looptap resume digits-cnn
 
-    The job has to allow it: looptap.Agent(..., may_pause=300.0).
+    The job has to allow it: looptap.Agent(..., may_pause=300.0), or looptap run --may-pause 5m train.py.
     """
     return give(run, lambda job: job.pause(seconds, on=on, timeout=timeout), as_json)
