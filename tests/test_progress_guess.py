@@ -147,7 +147,7 @@ def test_a_script_without_a_line_of_looptap_has_a_guess(directory, tmp_path, cap
         job.stdin.close()
 
 
-def test_a_script_that_does_not_say_where_it_ends_is_told_how_to(directory, tmp_path, capsys):
+def test_the_error_for_a_script_without_a_known_end_says_what_a_guess_needs(directory, tmp_path, capsys):
     (tmp_path / "train.py").write_text(SCRIPT.replace("TOTAL", "").replace("epoch ", "turn "))
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
     command = [sys.executable, "-m", "looptap", "run", "train.py"]

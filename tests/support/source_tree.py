@@ -16,7 +16,7 @@ START_FILE = "looptap_auto.pth"
 
 
 def copied(tree: Path) -> Path:
-    """Copy what a checkout has into ``tree``, without what was built there, and one of its tests."""
+    """Copy what a checkout has into ``tree``, without builds, and with one test."""
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     (tree / "tests").mkdir()

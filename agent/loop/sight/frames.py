@@ -52,7 +52,7 @@ def find(frame: FrameType | None, name: str) -> Any:
 
 
 def no_value(frame: FrameType | None, name: str) -> str:
-    """Return what the job's ``name`` is if a query does not read it, such as "function", or nothing."""
+    """Return "function", "class" or "module" for a name that is one, or nothing."""
     spaces = (space for one in outward(frame) for space in (dict(variables_in(one, (name,))), one.f_globals))
     kinds = (type(space[name]) for space in spaces if name in space)
     named = ((ModuleType, "module"), (type, "class"), (FunctionType, "function"), (BuiltinFunctionType, "function"))
@@ -69,7 +69,7 @@ def listed(frame: FrameType | None) -> list[str]:
 
 
 def may_come(frame: FrameType | None, name: str) -> bool:
-    """Return True if a function in sight has a variable of this name that `find` may find later.
+    """Return True if `find` may find the name later, as a function's variable.
 
     Functions that the user's modules in sight define count, too.
     """

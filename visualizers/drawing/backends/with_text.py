@@ -291,8 +291,8 @@ def _labelled(
     found = []
     for label, number, text, paint in zip(labels, numbers, texts, paints, strict=True):
         drawn = bar(abs(float(number)), largest, room)
-        rest = " " * (room - len(drawn))
-        found.append(f"{set_cell_size(short_name(label, head), head)}  {_painted(drawn, paint, color)}{rest}  {text.rjust(tail)}")
+        name, rest = set_cell_size(short_name(label, head), head), " " * (room - len(drawn))
+        found.append(f"{name}  {_painted(drawn, paint, color)}{rest}  {text.rjust(tail)}")
     return found
 
 
@@ -316,8 +316,7 @@ def _grid(mark: Grid, picture: Picture, width: int, height: int, color: bool) ->
     low, high = scale(mark.cells)
     body = shaded((small - low) / (high - low), each)
     kept = [set_cell_size(short_name(names[i], head), head) + " " + line for i, line in zip(places, body, strict=True)]
-    about = f"{mark.name}  " if mark.name else ""
-    odd = f", {ODD} is NaN" if np.isnan(small).any() else ""
+    about, odd = f"{mark.name}  " * bool(mark.name), f", {ODD} is NaN" * bool(np.isnan(small).any())
     return [*kept, _cut(f"{about}{rows} × {columns}, blank {low:.4g} to full {high:.4g}{odd}", width)]
 
 
