@@ -626,7 +626,10 @@ def test_a_point_between_two_gaps_is_seen():
     assert (type(points), points.y.tolist()) == (Points, [1, 3, 5])
 
 
-def test_gaps_stay_in_a_line_that_is_thinned():
+@pytest.mark.parametrize("missing", [(), ("tsdownsample",)])
+def test_gaps_and_extremes_stay_in_a_line_that_is_thinned(monkeypatch, missing):
+    for package in missing:
+        monkeypatch.setitem(sys.modules, package, None)
     stream = Stream("loss")
     push(stream, np.random.default_rng(0).random(30_000).tolist())
     push(stream, np.random.default_rng(1).random(30_000).tolist(), first=40_001)
@@ -637,6 +640,8 @@ def test_gaps_stay_in_a_line_that_is_thinned():
     assert len(line.y) < 2 * MAX_DRAWN_POINTS
     (gap,) = np.flatnonzero(np.isnan(line.y))
     assert line.x[gap - 1] <= 30_000 < 40_001 <= line.x[gap]
+    assert (line.x[0], line.x[-1]) == (1, 70_000)
+    assert (np.nanmin(line.y) < 0.001, np.nanmax(line.y) > 0.999) == (True, True)
 
 
 def test_a_query_that_was_evaluated_less_often_says_so_also_when_that_is_over():

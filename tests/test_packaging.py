@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 from source_tree import FACADE, LINKS, ROOT, copied, wheel_of
 
-OF_EXTRAS = ("psutil", "pandas", "pyarrow", "textual", "plotext", "tornado", "matplotlib", "torch")
+OF_EXTRAS = (
+    "psutil", "pandas", "pyarrow", "textual", "tsdownsample", "tornado", "matplotlib", "plotly", "anywidget", "ipywidgets",
+    "PIL", "torch",
+)  # fmt: skip
 """Packages that a plain installation does not bring."""
 HEAVY = ("torch", "matplotlib", "plotly", "pandas", "IPython", "sklearn", "PIL")
 
@@ -175,6 +178,26 @@ with looptap.Agent("plain") as agent, looptap.attach("plain") as run:
     print(loss.wait(1), run.config.commit is not None)
 """
     assert python(program).startswith("[0.5]")
+
+
+def test_a_long_curve_in_a_terminal_needs_no_package_of_an_extra():
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys({OF_EXTRAS!r}))
+import looptap
+from looptap.testing import pair
+from looptap.visualizers.drawing.backends.with_text import draw_all
+agent, run = pair("plain")
+loss = run.stream("step, loss", on="batch", buffer=100_000)
+for step in range(20_000):
+    agent.emit("batch", step=step, loss=1.0 if step < 10_000 else 0.0)
+plot = looptap.plot(loss)
+plot.pull()
+print(draw_all(plot.pictures(), 60, 20, color=False))
+"""
+    rows = python(program).splitlines()
+    assert rows[0] == "step, loss"
+    assert [len(re.findall("[⠀-⣿]", row)) > 20 for row in (rows[2], rows[-4])] == [True, True], rows
 
 
 def test_importing_looptap_loads_nothing_heavy():

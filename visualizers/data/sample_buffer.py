@@ -99,7 +99,18 @@ def thinned(y: Floats, drawn: int = MAX_DRAWN_POINTS) -> NDArray[np.intp]:
 
 
 def _chosen(y: Floats, drawn: int) -> NDArray[np.intp]:
-    from tsdownsample import MinMaxLTTBDownsampler
-
+    try:
+        from tsdownsample import MinMaxLTTBDownsampler
+    except ImportError:  # an install without extras draws in the terminal
+        return _extremes(y, drawn)
     found: NDArray[np.intp] = MinMaxLTTBDownsampler().downsample(np.ascontiguousarray(y), n_out=drawn).astype(np.intp)
     return found
+
+
+def _extremes(y: Floats, drawn: int) -> NDArray[np.intp]:
+    """Return the first and the last index, and those of the least and largest number of each stretch."""
+    width = -(-len(y) // max(1, drawn // 2))
+    stretches = np.pad(y, (0, -len(y) % width), mode="edge").reshape(-1, width)
+    begin = np.arange(0, stretches.size, width)
+    found = np.r_[0, begin + stretches.argmin(1), begin + stretches.argmax(1), len(y) - 1]
+    return np.unique(np.minimum(found, len(y) - 1)).astype(np.intp, copy=False)
