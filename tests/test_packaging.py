@@ -16,8 +16,8 @@ import pytest
 from source_tree import FACADE, LINKS, ROOT, copied, wheel_of
 
 OF_EXTRAS = (
-    "psutil", "pandas", "pyarrow", "textual", "tsdownsample", "tornado", "matplotlib", "plotly", "anywidget", "ipywidgets",
-    "PIL", "torch",
+    "psutil", "pandas", "pyarrow", "textual", "tsdownsample", "tornado", "matplotlib", "plotly", "anywidget",
+    "ipywidgets", "PIL", "torch",
 )  # fmt: skip
 """Packages that a plain installation does not bring."""
 HEAVY = ("torch", "matplotlib", "plotly", "pandas", "IPython", "sklearn", "PIL")
