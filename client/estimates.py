@@ -93,7 +93,8 @@ def said(report: Mapping[str, Any]) -> list[str]:
         return [f"100%, done after {duration(report['elapsed'])}"]
     lines = [f"{report['fraction']:.0%}"]
     if report["remaining"] is None:
-        lines[0] = f"{report['steps']:,} steps in {duration(report['elapsed'])}; what remains is not known yet"
+        steps = f"{report['steps']:,} step{'s' * (report['steps'] != 1)}"
+        lines[0] = f"{steps} in {duration(report['elapsed'])}; what remains is not known yet"
     else:
         median, low, high = report["remaining"]
         lines[0] += f", {duration(median)} to go ({duration(low)} to {duration(high)})"

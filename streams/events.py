@@ -340,7 +340,7 @@ def _missing(
     hint = did_you_mean(name, names) or (f" {CALLS[name]}" if name in CALLS else "")
     if instead in ("function", "class"):
         hint = f" {name} is a {instead} of the job, which it can expose: agent.expose({name}={name})."
-    elif not hint and (instead or name in MODULES):
+    elif instead or (not hint and name in MODULES):
         hint = f" A module is there once the job has exposed it: agent.expose({name}={name})."
     if name in MACHINE:
         hint = f" {name} is read from the next heartbeat on, while a stream mentions it."

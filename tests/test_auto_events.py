@@ -31,7 +31,7 @@ QUERIES = {
         "los",
     ],
     "compiled": ["x.shape"],
-    "late_name": ["step, checked", "nowhere_at_all", "nn.functional.relu(loss)", "step, train"],
+    "late_name": ["step, checked", "nowhere_at_all", "nn.functional.relu(loss)", "step, train", "sys.flags"],
     "freed": ["loss, x.shape, hidden.sum()", "lambda e: e.nothing"],
 }
 """What is asked of each script besides `ALWAYS`: at each step, or at another event."""
@@ -173,6 +173,9 @@ def test_a_query_for_a_function_of_the_script_ends_at_once_and_says_what_it_is()
     count, reason = observed("late_name").failures[3]
     assert count == 1
     assert "train is a function of the job, which it can expose: agent.expose(train=train)" in reason
+    count, reason = observed("late_name").failures[4]
+    assert count == 1
+    assert "A module is there once the job has exposed it: agent.expose(sys=sys)" in reason
 
 
 def test_threads_have_their_own_losses_and_names():

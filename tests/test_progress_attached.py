@@ -329,6 +329,7 @@ def test_the_bar_shades_its_band_and_words_say_what_is_known():
     unknown = {**known, "remaining": None, "stop_at": None, "note": "No speed yet."}
     assert banded(unknown, 4) == "░░░░"
     assert said(unknown) == ["10 steps in 50 s; what remains is not known yet", "train 4.0/s", "No speed yet."]
+    assert said({**unknown, "steps": 1})[0] == "1 step in 50 s; what remains is not known yet"
     assert banded({**known, "over": True}, 4) == "████"
     assert said({**known, "over": True}) == ["100%, done after 50 s"]
 

@@ -1,5 +1,7 @@
 """A variable that has no value for the first 150 steps."""
 
+import sys
+
 import torch
 from torch import nn
 
@@ -13,7 +15,7 @@ def train(step):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    print("step", loss.item(), step, flush=True)
+    print("step", loss.item(), step, flush=True, file=sys.stdout)
 
 
 def main():
