@@ -207,6 +207,7 @@ def test_a_long_pause_leaves_the_speed_as_it_was():
     trained(progress, clock, 20)
     clock.now += 3600.0
     progress.on_pause(3600.0)
+    assert progress.elapsed == 20 * 12  # at the event of the pause, too
     for _ in progress.train(range(1)):
         clock.now += 1.0
     assert progress.ledger.rate(TRAIN, 60.0) == pytest.approx(4, rel=0.1)

@@ -84,7 +84,8 @@ class Ledger:
         self.suspended = 0.0
         """Seconds in which the process was suspended or paused, not booked to a phase."""
         self.now = self._opened = self._clock()
-        self._paused = 0.0  # seconds of pauses that are not booked yet
+        self.paused = 0.0
+        """Seconds of pauses that have ended and are not booked yet."""
         self._phase, self._began = OTHER, False
         self._steps: tuple[deque[float], deque[float]] = (deque(maxlen=101), deque(maxlen=101))
         self._samples: list[LedgerSample] = []
@@ -173,7 +174,7 @@ class Ledger:
 
     def pause(self, seconds: float) -> None:
         """Leave out ``seconds`` that have just passed: the loop was paused."""
-        self._paused += seconds
+        self.paused += seconds
 
     def training(self) -> tuple[Floats, Floats]:
         """Return instances and seconds of training at moments since a change."""
@@ -199,8 +200,8 @@ class Ledger:
         """Book the time since the last call; return it without pauses."""
         now = self._clock()
         gap, self.now = now - self.now, now
-        if self._paused:
-            paused, self._paused = min(gap, self._paused), 0.0
+        if self.paused:
+            paused, self.paused = min(gap, self.paused), 0.0
             gap -= paused
             self.suspended += paused
         taken = gap

@@ -207,7 +207,7 @@ class ProgressObservables(Noted, LoopObserver):
     @property
     def elapsed(self) -> float:
         """Seconds since the start, earlier processes included, pauses excluded."""
-        return self._before + self.ledger.elapsed() - self.ledger.suspended
+        return self._before + self.ledger.elapsed() - self.ledger.suspended - self.ledger.paused
 
     @property
     def stop_at(self) -> StopAt | None:
