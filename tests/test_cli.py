@@ -217,6 +217,14 @@ def test_a_mistake_is_answered_by_one_sentence_on_stderr(job, here, arguments, c
     assert says in err
 
 
+def test_for_a_run_that_has_ended_the_wait_is_for_its_next_start(directory, here):
+    with looptap.Agent("over") as agent:
+        agent.emit("batch", loss=1.0)
+    code, out, err = here("watch", "over", "loss")
+    assert (code, out) == (1, "")
+    assert re.search(r"has ended: the run ended\..*\nIf you have just started it again, add --wait 1m\.\n$", err), err
+
+
 # ---------------------------------------------------------------- ls
 
 
