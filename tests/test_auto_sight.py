@@ -73,6 +73,19 @@ def test_modules_of_torch_are_found_by_the_names_of_the_script_after_its_variabl
     assert outer() == ((torch, nn), torch)
 
 
+def test_the_condition_of_a_flight_recorder_calls_torch_by_the_names_of_the_script():
+    agent, run = pair("recorded", groups=("step",), history=False)
+    stream = run.stream("step", on="step", when="nn.functional.relu(x).sum() > 1", before=1)
+
+    def emit(step):
+        values = {"step": step, "x": torch.full((2,), step - 2.0), "nn": nn}
+        emit_found(agent, "step", lambda: FoundObservables({}, values.__getitem__, lambda: values))
+
+    for step in range(4):
+        emit(step)
+    assert (stream.values, stream.traceback) == ([2, 3], "")
+
+
 def test_a_function_or_a_module_of_the_script_is_not_waited_for():
     frame = sys._getframe()
     assert not any(may_come(frame, name) for name in ("seen", "copy", "SimpleNamespace"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item
@@ -301,6 +302,7 @@ class AttachedQuery(BatchEvaluation):
         present = event.__looptap_names__()
         for name in self.recorder.condition.reads:
             if name in present:
-                kept[name], size = snapshot(getattr(event, name), self.max_bytes)
+                value = getattr(event, name)
+                kept[name], size = (value, 0) if type(value) is ModuleType else snapshot(value, self.max_bytes)
                 total += size
         return kept, total
