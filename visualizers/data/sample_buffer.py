@@ -108,7 +108,7 @@ def _chosen(y: Floats, drawn: int) -> NDArray[np.intp]:
 
 
 def _extremes(y: Floats, drawn: int) -> NDArray[np.intp]:
-    """Return the first and the last index, and those of the least and largest number of each stretch."""
+    """Return both ends, and where each stretch is lowest and highest."""
     width = -(-len(y) // max(1, drawn // 2))
     stretches = np.pad(y, (0, -len(y) % width), mode="edge").reshape(-1, width)
     begin = np.arange(0, stretches.size, width)
