@@ -222,7 +222,7 @@ def test_for_a_run_that_has_ended_the_wait_is_for_its_next_start(directory, here
         agent.emit("batch", loss=1.0)
     code, out, err = here("watch", "over", "loss")
     assert (code, out) == (1, "")
-    assert re.search(r"has ended: the run ended\..*\nIf you have just started it again, add --wait 1m\.\n$", err), err
+    assert re.search(r" and has ended\..*\nIf you have just started it again, add --wait 1m\.\n$", err), err
 
 
 # ---------------------------------------------------------------- ls

@@ -156,7 +156,7 @@ def test_the_progress_of_a_job_that_has_none_is_explained_wherever_its_query_fai
     code, _, err = here("progress", "small", "--count", "1")
     assert code == 1
     assert "shows no progress as 'progress' (no observable 'progress'" in err
-    assert "or wrap its loop in tqdm, from which the end can be guessed." in err
+    assert "The end can be guessed from max_steps or epochs in its config, from a tqdm bar" in err
 
 
 # ---------------------------------------------------------------- what is sent elsewhere

@@ -188,7 +188,8 @@ def _nothing(run: Run, name: str, stream: Reports) -> str:
     return (
         f"{run.id} shows no progress as {name!r} ({why.rstrip('.')}): expose one in the job with "
         "agent.expose(progress=Progress(...)). The end can be guessed from max_steps or epochs in its config, from a "
-        f"tqdm bar around its loop, or from a script's variables: step or epoch, and such a total.{near[0] if near else ''}"
+        "tqdm bar around its loop, or from a script's variables: step or epoch, and such a total."
+        f"{near[0] if near else ''}"
     )
 
 
