@@ -157,7 +157,7 @@ def test_the_error_for_a_script_without_a_known_end_says_what_a_guess_needs(dire
         with pytest.raises(SystemExit) as ended:
             main(["progress", "train"])
         assert ended.value.code == 1
-        assert "The end can be guessed from max_steps or epochs in its config, from a tqdm bar" in capsys.readouterr().err
+        assert "The end can be guessed from max_steps or epochs in its config, from" in capsys.readouterr().err
         job.stdin.close()
 
 
