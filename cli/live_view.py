@@ -14,6 +14,7 @@ from rich.text import Text
 from looptap.cli.formats import cost, printable, several, text_of
 from looptap.cli.tail import Tail, TailItem
 from looptap.client.run import Run
+from looptap.client.streams.live import LiveStream
 from looptap.store.run import StoredRun
 from looptap.visualizers.drawing.backends.blocks import sparkline
 
@@ -108,6 +109,8 @@ class QueryView:
         errors = f", {several(stream.error_count, 'error')}" if stream.error_count else ""
         values = f"  {several(self.tail.values, 'value')}, {self._rate():,.0f} per second"
         yield Text.assemble(values, (losses + errors, "red"), f"; {cost(*stream.cost)}")
+        if stream.state == "live" and isinstance(stream, LiveStream) and stream.awaits_group:
+            yield Text("  waits for a group such as an epoch to end; --window 100 ends one in 100 events", "yellow")
         if len(self._numbers) > 1:
             yield Text("  " + sparkline(list(self._numbers), width - 4), "green")
         yield from (text.copy() for text in self._newest)

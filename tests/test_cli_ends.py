@@ -84,6 +84,14 @@ def test_the_ending_of_the_file_says_the_format(stored, here, directory):
     assert (code, err) == (2, "looptap: --output - is for CSV; parquet needs a file. See: looptap export --help\n")
 
 
+def test_a_picture_of_a_query_whose_group_does_not_end_says_what_to_add(job, here):
+    pytest.importorskip("matplotlib")
+    code, _, err = here("plot", "small", "len(events)", "--on", "nothing", "--save", "loss.png", "--after", "0.2s")
+    assert code == 1
+    assert err.startswith("looptap: No value of 'len(events)' came within 0.2 s, and nothing was saved. ")
+    assert "window=100 ends one in 100 events" in err
+
+
 # ---------------------------------------------------------------- Ctrl-C
 
 

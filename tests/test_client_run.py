@@ -349,6 +349,14 @@ def test_a_wait_that_times_out_says_what_the_loop_does(job, run):
         stream.wait(1, timeout=0.05)
 
 
+def test_a_wait_for_the_end_of_a_group_says_that_a_window_is_the_way_out(job, run):
+    with pytest.raises(TimeoutError, match=r"waits for a group such as an epoch to end; window=100 ends one"):
+        run.stream("mean(e.step for e in events)", on="nothing").wait(1, timeout=0.05)
+    mapped, windowed = run.stream("1", on="nothing"), run.stream("len(events)", on="nothing", window=3)
+    assert not mapped.awaits_group
+    assert not windowed.awaits_group
+
+
 def test_stats_returns_the_counters_of_the_agent(run):
     stats = run.stats()
     assert stats["run"] == run.id

@@ -18,6 +18,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.replies import MAX_VALUE_NUMBER, StreamInfo, SubscriptionInfo
 from looptap.store.kept_scalars import HistorySpan, kept_batch, note_on
 from looptap.streams.forwarding import facade
+from looptap.streams.operators.windows import Group
 from looptap.streams.panel_hint import PanelChart
 from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
@@ -111,12 +112,10 @@ class LiveStream(SentStream, Stream):
         self._first_position: tuple[int, int] | None = None  # number and event
         self._last_position = (0, 0)
         self._offset = 0
-        self._attached_again = self._gap_settled = self._closing = self._end_reported = False
-        self._warned = False
+        self._attached_again = self._gap_settled = self._closing = self._end_reported = self._warned = False
         weakref.finalize(self, run.session.streams.drop, attach.stream).atexit = False
-        weakref.finalize(
-            self, _KEPT_ALIVE.discard, feed
-        ).atexit = False  # its subscribers may be those of derived streams
+        # its subscribers may be those of derived streams
+        weakref.finalize(self, _KEPT_ALIVE.discard, feed).atexit = False
 
     @property
     def patience(self) -> float:
@@ -385,10 +384,16 @@ class LiveStream(SentStream, Stream):
             return
         self.limited = (*earlier, LimitedStretch(first, last))[-_MAX_STRETCHES:]
 
+    @property
+    def awaits_group(self) -> bool:
+        """True if it has had no value, and yields one when a group ends."""
+        return not (self.mapped or self.opening or self.arrived or self.declared or self.attach.window != Group())
+
     def _outlook(self) -> str:
         if self._discreet:
             return self._failures()
-        return self._failures() + self._limitations() + (self.run.session.outlook(self.on) if self.on else "")
+        group = " It waits for a group such as an epoch to end; window=100 ends one in 100 events." * self.awaits_group
+        return self._failures() + self._limitations() + (self.run.session.outlook(self.on) if self.on else "") + group
 
     def _limitations(self) -> str:
         """Describe how the budget limits the query now; empty if it does not."""

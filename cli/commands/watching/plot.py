@@ -214,7 +214,8 @@ def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | Non
     charts.pull()
     if not any(stream.arrived for stream in streams):
         why = "came" if in_time else f"came within {limit:g} s"
-        return complain(f"No value of {streams[0].name!r} {why}, and nothing was saved.")
+        said = f"No value of {streams[0].name!r} {why}, and nothing was saved. {streams[0].outlook()}"
+        return complain(said.rstrip())
     try:
         charts.save(path)
     except (ValueError, ImportError) as error:

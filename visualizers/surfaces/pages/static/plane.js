@@ -133,7 +133,7 @@ class Plane {
     const options = {
       width,
       height: this.view.height,
-      padding: [this.rows ? 4 + RULE_WORDS_PIXELS * this.rows : 8, right ? 0 : x.time ? 30 : 12, 0, 0],
+      padding: [this.rows ? 4 + RULE_WORDS_PIXELS * this.rows : 8, right ? 0 : x.time ? 30 : 20, 0, 0],
       legend: { show: false },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"), // the kernel has made it local time
       cursor: { y: false, drag: { x: true, y: true, uni: 24, setScale: false }, points: { show: false } },
