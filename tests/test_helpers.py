@@ -292,6 +292,16 @@ def test_norm_and_mean_abs_take_numbers_arrays_and_tensors():
     assert norm(torch.full((4,), 60000.0, dtype=torch.float16)) == 120000
 
 
+def test_a_model_is_no_number_and_the_error_says_what_has_its_norms():
+    for model in (nn.Linear(2, 2), nn.Sequential(nn.ReLU())):
+        for function in (norm, mean_abs, isnan, isinf, isfinite):
+            with pytest.raises(TypeError, match="layer_norms"):
+                function(model)
+    with pytest.raises(TypeError, match="layer_norms"):
+        norm({"netG": nn.Linear(2, 2)})
+    assert norm(nn.Linear(2, 2).parameters()) > 0
+
+
 def test_shape_of_any_value():
     assert shape((torch.zeros(2, 3), [np.zeros(4)], {"n": 1.0})) == [(2, 3), [(4,)], {"n": ()}]
 

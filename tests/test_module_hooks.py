@@ -526,6 +526,23 @@ def test_names_of_modules_that_are_wrong_say_so(job):
     assert watched(model) == set()
 
 
+def test_an_empty_name_is_the_model_itself(job):
+    model, _agent, run, step = job
+    streams = [run.stream(query, on="batch") for query in ("activations('')", "activations('model')")]
+    several = run.stream("activations(['', 'head'], norm)", on="batch")
+    step(3)
+    assert [v.tolist() for v in streams[0].values] == [v.tolist() for v in streams[1].values] != []
+    assert set(several.values[-1]) == {"model", "head"}
+    for stream in (*streams, several):
+        stream.close()
+    step(1)
+    assert watched(model) == set()
+    agent, run = pair("two")
+    agent.expose(netG=nn.Linear(2, 2), netD=nn.Linear(2, 2))
+    with pytest.raises(QueryError, match="'' is a module of several models"):
+        run.stream("activations('')", on="batch")
+
+
 def test_two_models_need_a_name_in_front():
     agent, run = pair("gan")
     agent.expose(netG=nn.Sequential(nn.Linear(2, 2)), netD=nn.Sequential(nn.Linear(2, 2)))

@@ -66,6 +66,7 @@ def _any(x: Any, test: Callable[[Any], bool], name: str) -> Any:
     if isinstance(x, Mapping):
         x = x.values()
     elif not isinstance(x, list | tuple | set | frozenset):
+        _refuse_model(x, name)
         return False
     found = False
     for part in x:
@@ -75,7 +76,17 @@ def _any(x: Any, test: Callable[[Any], bool], name: str) -> Any:
     return found
 
 
+def _refuse_model(x: Any, name: str) -> None:
+    """Raise TypeError for a model, which is no number; an nn.Sequential is a sequence, too."""
+    if hasattr(type(x), "named_parameters"):
+        raise TypeError(
+            f"{name} takes numbers, arrays and tensors, not a model ({type(x).__name__}). layer_norms(model, 'grad') has "
+            f"a norm for each parameter, and {name}(p) for p in model.parameters() takes the parameters."
+        )
+
+
 def _flat(x: Any) -> Iterable[Any]:
+    _refuse_model(x, "norm")
     if isinstance(x, Mapping):
         x = x.values()
     if isinstance(x, list | tuple) or hasattr(x, "__next__") or not (hasattr(x, "ndim") or np.isscalar(x)):
@@ -116,6 +127,7 @@ def mean_abs(x: Any) -> Any:
             x = full(dense(local(x))).abs()
             mean = (x if x.is_floating_point() else x.float()).mean()
             return mean.item() if mean.is_cpu else mean
+    _refuse_model(x, "mean_abs")
     return float(np.mean(np.abs(x), dtype=np.float64))
 
 

@@ -47,7 +47,7 @@ class QueryHooks:
             return True
         observables: Any = vars(event)
         if (load := getattr(observables, "load", None)) is not None:  # in a script as it is they are searched for
-            load(names := {"model", *(p.partition(".")[0] for read in self._reads for p in read.patterns)})
+            load(names := {"model", *(p.partition(".")[0] for read in self._reads for p in read.patterns if p)})
             if not names.isdisjoint(observables.coming):
                 return False
         if not self._closed:

@@ -72,12 +72,13 @@ def module_read(call: ast.Call, of_events: bool = True) -> ModuleRead:
     several = isinstance(given, ast.Tuple | ast.List)
     found = [one.value for one in (given.elts if isinstance(given, ast.Tuple | ast.List) else [given])
              if isinstance(one, ast.Constant)]  # fmt: skip
-    patterns = tuple(one for one in found if isinstance(one, str) and one)
+    patterns = tuple(one for one in found if isinstance(one, str))
     if isinstance(given, ast.Tuple | ast.List) and len(patterns) != len(given.elts):
         patterns = ()
     if not patterns or len(call.args) > 2 or call.keywords:
         raise ValueError(
-            f"{kind} takes the name of a module or a pattern, as text, or a list of these, and a function of a tensor."
+            f"{kind} takes the name of a module or a pattern, as text ('' is the model itself), or a list of these, and a "
+            "function of a tensor."
         )
     if len(patterns) > MAX_PATTERNS_COUNT:
         raise ValueError(f"{len(patterns)} names are more than the {MAX_PATTERNS_COUNT} that one call may have.")

@@ -119,7 +119,7 @@ def find(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
     """Return the modules that match ``patterns``, by name.
 
     ``models`` are those of an event by the names of the observables; such a name may precede that of a module, and
-    alone is the whole model. A name without a wildcard is that of one module. Raises QueryError if a pattern matches
+    alone is the whole model, as is "". A name without a wildcard is that of one module. Raises QueryError if a pattern matches
     none, or none that a hook can watch, or too many.
     """
     if not models:
@@ -143,7 +143,8 @@ def find(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
         if not watched:
             name, module = next(iter(matches.items()))
             raise QueryError(f"no hook can watch {name!r:.120}: {problems[id(module)]}.")
-        found |= {pattern: next(iter(watched.values()))} if WILDCARDS.isdisjoint(pattern) else watched
+        name, module = next(iter(watched.items()))
+        found |= {pattern or name: module} if WILDCARDS.isdisjoint(pattern) else watched
     if len(found) > MAX_MATCHES_COUNT:
         raise QueryError(
             f"{len(found):,} modules match, and {MAX_MATCHES_COUNT} may.", hint="A longer pattern matches fewer."
@@ -158,7 +159,7 @@ def _matches(known: list[tuple[str, list[NamedModule]]], pattern: str) -> dict[s
     for root, modules in known:
         for one in modules:
             full = f"{root}.{one.name}" if one.name else root
-            names = (one.name, full) if one.name else (root,)
+            names = (one.name, full)
             if pattern in names if plain else one.name and any(fnmatchcase(name, pattern) for name in names):
                 short.setdefault(root, {})[one.name] = one.module
     seen: set[int] = set()
