@@ -90,7 +90,7 @@ class FoundObservables(dict[str, Any]):
     (1, ['loss', 'one'])
     """
 
-    __slots__ = ("_found", "_names", "coming", "find", "nowhere")
+    __slots__ = ("_found", "_names", "coming", "find", "nowhere", "varying")
 
     def __init__(self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]) -> None:
         super().__init__(present)
@@ -100,6 +100,8 @@ class FoundObservables(dict[str, Any]):
         """Names that are not there yet: nothing had asked for them before, or they have no value so far."""
         self.nowhere: dict[str, str] = {}
         """Names of which no code of the job in sight makes a variable, and what they are instead: a "function"."""
+        self.varying: frozenset[str] = frozenset()
+        """Names that some events of this type have and others do not: a query passes over those."""
 
     def __missing__(self, name: str) -> Any:
         value = self[name] = self.peek(name)
@@ -226,6 +228,11 @@ class Event:
         """Return the names that are not there yet, and are expected."""
         own = self.__dict__
         return own.coming if type(own) is FoundObservables else set()
+
+    def __looptap_varying__(self) -> frozenset[str]:
+        """Return the names that not every event of this type has."""
+        own = self.__dict__
+        return own.varying if type(own) is FoundObservables else frozenset()
 
     def __looptap_exposed__(self) -> dict[str, Any]:
         return self._source.exposed

@@ -16,11 +16,22 @@ MEAN = "mean(e.loss for e in events)"
 QUERIES = {
     "gpt": ["losses", "event_number, x.sum(), X.sum()", "y.shape", ("val_loss", "evaluation")],
     "manual_sgd": ["loss, batch, model.weight.grad.norm()", "x.shape", "step, batch"],
-    "gan": ["e['loss/optimizerG']", "lambda e: e.model.out_features", "lambda e: len(e.losses)"],
+    "gan": [
+        "e['loss/optimizerG']",
+        "lambda e: e.model.out_features",
+        "lambda e: len(e.losses)",
+        "max(e['loss/optimizerG'] for e in events)",
+    ],
     "scaled": ["loss, step", ("step, str(loss)", "skipped")],
     "lbfgs": ["lambda e: len(e.losses)"],
     "dropped": ["lambda e: len(e.losses)"],
+    "dropped_by_hand": ["lambda e: len(e.losses)"],
     "several_in_one": ["hidden_loss", "data.shape"],
+    "two_losses": [
+        "e['loss/actor_optimizer']",
+        "e['loss/critic_optimizer'], actor_loss.item(), critic_loss.item()",
+        "max(e['loss/critic_optimizer'] for e in events)",
+    ],
     "in_backward": ["loss, step"],
     "threads": ["number, loss"],
     "epochs": [
@@ -79,7 +90,10 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
     assert all(seen.always), [len(values) for values in seen.always]
 
 
-SUMMED = ["gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward", "dropped"]
+SUMMED = [
+    "gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward", "dropped", "dropped_by_hand",
+    "two_losses",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("script", SUMMED)
@@ -121,10 +135,24 @@ def test_step_is_the_number_of_the_update_where_the_script_has_no_such_name():
 
 def test_two_models_have_their_own_optimizer_model_and_named_loss():
     seen = observed("gan")
-    named, models, counts = seen.values
-    assert named == pytest.approx([float(loss) for loss, which in seen.printed() if which == "G"])
+    named, models, counts, largest = seen.values
+    of_g = [float(loss) for loss, which in seen.printed() if which == "G"]
+    assert named == pytest.approx(of_g)
     assert models == [1, 4] * 4
     assert counts == [2, 1] * 4
+    assert largest == [pytest.approx(max(of_g))]
+    assert {errors for errors, _ in seen.failures} == {0}  # the steps of the other optimizer have no such loss
+
+
+def test_optimizers_that_step_on_the_same_gradients_have_the_losses_that_reached_theirs():
+    seen = observed("two_losses")
+    actor, critic, largest = seen.values
+    printed = [(float(of_actor), float(of_critic)) for _, of_actor, of_critic in seen.printed()]
+    assert actor == pytest.approx([of_actor for of_actor, _ in printed][-len(actor) :])
+    assert [row[0] for row in critic] == pytest.approx([row[2] for row in critic])
+    assert len(actor) >= 6  # the first events tell that both step, and what is asked of their passes
+    assert largest == [pytest.approx(max(row[0] for row in critic))]
+    assert {errors for errors, _ in seen.failures} == {0}
 
 
 def test_steps_that_a_gradient_scaler_leaves_out_are_events_of_their_own():

@@ -78,9 +78,10 @@ class AttachedQuery(BatchEvaluation):
                         self.withheld += 1  # without a call since `seen`: an interrupt finds both, or neither
                         return
                     self._try_again(now)
-                if not self.events:
+                if not self.events or self.varies:
                     if (self.awaits or self.observed or self.hooks is not None) and self._too_early(event):
                         return
+                if not self.events:
                     self.started = now
                     if self.pipeline.expects or self.missing_names:
                         self.missing_names = missing_of(event, self.pipeline.expects)
@@ -96,7 +97,7 @@ class AttachedQuery(BatchEvaluation):
                 if self._flush_requested:
                     self.flush(number, now)
                 if self._mapped is not None:
-                    self._feed = self._mapped.feed() if self.recorder is None else None
+                    self._feed = self._mapped.feed() if self.recorder is None and not self.varies else None
                     self._form = self._mapped.column_form()
             except KeyboardInterrupt:
                 raise

@@ -247,11 +247,13 @@ class EventSource(SourceState):
         """Plan which queries are evaluated now, by the numbers that this event has."""
         self.evaluator.drain()
         queries, given, there = self.queries, observables.keys(), dict[frozenset[str], bool]()
+        varying = observables.varying if type(observables) is FoundObservables else frozenset()
         for names in {q.numbers for q in queries if q.numbers is not None}:  # many queries read the same ones
             there[names] = copied_numbers(observables, names) is not None
         later = tuple(
             q for q in queries
             if q.numbers is not None and q.deferred is not False and there[q.numbers] and q.language.isdisjoint(given)
+            and varying.isdisjoint(q.observed)
             and all([derived.may_wait() for derived in q.derived])
         )  # fmt: skip
         put_off = frozenset(later)

@@ -89,6 +89,8 @@ class QueryStatus:
         """The number of the last group whose end closed its window."""
         self.observed: frozenset[str] = frozenset()
         """The names that it probably reads of an event."""
+        self.varies = False
+        """True if it reads names that some events do not have: it passes over those."""
         self._in_a_row = 0
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
         self._form: ColumnForm | None = None  # the same for many events
@@ -201,6 +203,7 @@ class QueryStatus:
 
     def _too_early(self, event: Event) -> bool:
         """Return True before its first readings, and count the event as filtered."""
+        self.varies = self.varies or not self.observed.isdisjoint(event.__looptap_varying__())
         coming = self.observed & event.__looptap_coming__()
         early = bool(coming) or (bool(self.awaits) and not self.awaits <= event.__looptap_names__())
         if self.hooks is not None and not early:
@@ -210,7 +213,7 @@ class QueryStatus:
                 self.fail(str(error))
                 return True
         self._empty += early
-        if coming and self._empty == EVENTS_BEFORE_WAITING:
+        if coming and not self.events and self._empty == EVENTS_BEFORE_WAITING:
             self.missing_names = f"it waits for {', '.join(sorted(coming))}, which has no value so far"
             self._notify()
         return early

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.agent.agent import Agent
+from looptap.integrations.auto.hooks.gradients import THERE, ZERO, Marks, marks_of, state_of
 from looptap.integrations.auto.hooks.passes import EVALUATION, LoaderPasses
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
-from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
+from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates, first_parameter
+from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer
 from looptap.integrations.auto.sight.models import optimizers_exist
 from looptap.integrations.harmless import harmlessly
 
@@ -25,6 +27,7 @@ MAX_BACKWARDS_COUNT = 2000
 _STEPPED_NUMBER = 2
 
 Runner = Callable[..., Any]
+Looked = tuple[KnownOptimizer, Any]
 
 
 class RunEvents:
@@ -50,6 +53,8 @@ class RunEvents:
         if update.evaluating:
             update.evaluating = False
             self._script.raise_event(EVALUATION, update)
+        looks = self._looks(update) if self._script.started else []
+        count = len(update.losses)
         for output in outputs:
             update.note_loss(output)
         if update.at_backward:
@@ -58,7 +63,7 @@ class RunEvents:
             self._without_optimizer = update.backwards >= MAX_BACKWARDS_COUNT or not optimizers_exist()
         if self._without_optimizer or self._steps_in_backward:
             return self._then_raise(update, run)
-        return None
+        return _then_look(update, count, looks, run) if looks else None
 
     def after_step(self, optimizer: Any) -> None:
         """Raise the event of an update once the last of its optimizers has stepped."""
@@ -118,6 +123,23 @@ class RunEvents:
         if self._script.started and self._script.optimizers.trains(module):
             self._updates.mine.evaluating = True
 
+    def _looks(self, update: ThreadUpdate) -> list[Looked]:
+        """Drop losses whose gradients are gone; return the optimizers to look at after the pass that begins."""
+        asked = bool(update.followers) and update.at_backward.wants(self._script.optimizers.loss_names())
+        if not update.losses and not asked:
+            return []
+        few, unsure = self._script.optimizers.few(), []
+        for known, optimizer in few if update.losses else ():
+            state = state_of(optimizer)
+            if state == THERE:
+                known.keeps_gradients = True
+            elif state == ZERO or known.keeps_gradients:
+                update.drop_losses(optimizer)
+            elif known.looks_left:
+                known.looks_left -= 1
+                unsure.append((known, optimizer))
+        return few if asked else unsure
+
     def _end_update(self, update: ThreadUpdate) -> None:
         """Raise the event of an update that has had its last step, if it has had none."""
         if not update.raised:
@@ -138,3 +160,24 @@ class RunEvents:
             return result
 
         return run_backward
+
+
+def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], run: Runner) -> Runner:
+    """Return a function that runs a backward pass, and notes whose gradients it reached."""
+
+    def run_backward(*arguments: Any, **keywords: Any) -> Any:
+        before = [marks_of(optimizer) for _, optimizer in looks]
+        result = run(*arguments, **keywords)
+        harmlessly(note, before)
+        return result
+
+    def note(before: list[Marks]) -> None:
+        reached = [one for one, marks in zip(looks, before, strict=True) if marks != marks_of(one[1])]
+        keys = {first_parameter(optimizer) for _, optimizer in reached}
+        update.reached |= dict.fromkeys(range(count, len(update.losses)), keys)
+        for known, optimizer in reached:
+            if not known.keeps_gradients:
+                known.keeps_gradients = True
+                update.drop_losses(optimizer, count)
+
+    return run_backward

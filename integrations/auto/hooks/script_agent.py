@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -82,12 +83,29 @@ class ScriptAgent:
         if (loss := update.loss(losses, optimizer)) is not None:
             found["loss"] = loss
             special["losses"] = lambda: tuple(losses)
-            if known is not None and self.optimizers.several and len(update.stepped) < 2:
-                found[f"loss/{known.name}"] = loss
+            if known is not None and self.optimizers.several:
+                self._name_losses(found, special, update, known, losses)
         elif looks_next(agent, event):
             found.load(("loss",))
         special.update({name: self._reader(name, found) for name in NAMES})
         return found
+
+    def _name_losses(
+        self, found: FoundObservables, special: dict[str, Callable[[], Any]], update: ThreadUpdate,
+        known: KnownOptimizer, losses: list[Any],
+    ) -> None:  # fmt: skip
+        """Give each optimizer of this update its own loss; those of the others have none at this event."""
+        found.varying = self.optimizers.loss_names()
+        if len(update.stepped) < 2:
+            found[known.loss_name] = found["loss"]
+            return
+        for one, optimizer in self.optimizers.few():
+            if id(optimizer) not in update.stepped:
+                continue
+            if len(losses) == 1:
+                found[one.loss_name] = losses[0]
+            else:
+                special[one.loss_name] = partial(_present, one.loss_name, partial(update.loss_of, losses, optimizer))
 
     def _reader(self, name: str, found: FoundObservables) -> Callable[[], Any]:
         """Return a function that reads an input of the model."""
@@ -154,6 +172,12 @@ def _model(known: KnownOptimizer | None, frame: FrameType) -> Any:
             return module
         raise KeyError("model")
     return model
+
+
+def _present(name: str, read: Callable[[], Any]) -> Any:
+    if (found := read()) is None:
+        raise KeyError(name)
+    return found
 
 
 def _any_model(model: Any) -> bool:

@@ -6,7 +6,7 @@
   batch of a DataLoader: see `call_notice`.
 
 Nothing is added to the stack of a forward pass, an optimizer's step or a DataLoader, nor to that of a backward pass,
-unless its end is the event.
+unless its end is the event, or gradients are looked at after it (`run_events`).
 """
 
 from __future__ import annotations

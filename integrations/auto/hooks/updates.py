@@ -23,7 +23,7 @@ class ThreadUpdate:
 
     __slots__ = (
         "at_backward", "backwards", "counted_from", "data_seconds", "evaluating", "fetch_began", "followers", "late",
-        "losses", "raised", "scaled_steps", "scaler", "stepped", "steps",
+        "losses", "raised", "reached", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -31,6 +31,8 @@ class ThreadUpdate:
         """What backward was called on, detached, and the gradient scale that it was multiplied by, or None."""
         self.counted_from: dict[int, int] = {}
         """By the first parameter of an optimizer how many of the losses no longer count: their gradients are gone."""
+        self.reached: dict[int, set[int]] = {}
+        """By loss the first parameters of the optimizers whose gradients it has reached, where that was looked at."""
         self.steps = self.backwards = 0
         """Updates and backward passes so far."""
         self.raised = False
@@ -89,6 +91,7 @@ class ThreadUpdate:
         """Release what was noted for the event, which has been raised."""
         self.losses.clear()
         self.counted_from.clear()
+        self.reached.clear()
         if self.data_seconds:
             self.data_seconds = 0.0
         if self.at_backward:
@@ -110,15 +113,25 @@ class ThreadUpdate:
         if not self.counted_from:
             return total(losses)
         stepped = [one for reference in self.stepped.values() if (one := reference()) is not None]
-        return total(losses[min((self.counted_from.get(_first(one), 0) for one in stepped), default=0) :])
+        return total(losses[min((self.counted_from.get(first_parameter(one), 0) for one in stepped), default=0) :])
 
-    def drop_losses(self, optimizer: Any) -> None:
-        """Note that the gradients of an optimizer are zeroed.
+    def loss_of(self, losses: list[Any], optimizer: Any) -> Any:
+        """Return what one of several optimizers that step on the same gradients descends on; None if not known."""
+        key = first_parameter(optimizer)
+        counted = [*range(self.counted_from.get(key, 0), len(losses))]
+        if len(losses) > 1:
+            if not self.reached.keys() >= {*counted}:
+                return None
+            counted = [place for place in counted if key in self.reached[place]]
+        return total([losses[place] for place in counted])
+
+    def drop_losses(self, optimizer: Any, count: int | None = None) -> None:
+        """Note that the gradients of an optimizer are gone: those of the first ``count`` losses, or of all.
 
         Its parameters name it: of optimizers that wrap others, one zeroes the gradients and another one steps.
         """
         if self.losses:
-            self.counted_from[_first(optimizer)] = len(self.losses)
+            self.counted_from[first_parameter(optimizer)] = len(self.losses) if count is None else count
 
 
 class ThreadUpdates(threading.local):
@@ -128,7 +141,8 @@ class ThreadUpdates(threading.local):
         self.mine = ThreadUpdate()
 
 
-def _first(optimizer: Any) -> int:
+def first_parameter(optimizer: Any) -> int:
+    """Return what an optimizer is known by here."""
     return id(optimizer.param_groups[0]["params"][0])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any
 
@@ -37,6 +37,10 @@ class NamesAtBackward:
             return False
         self._wanted[name] = WANTED_EVENTS
         return fresh
+
+    def wants(self, names: Collection[str]) -> bool:
+        """Return True if it reads one of these."""
+        return not self._wanted.keys().isdisjoint(names)
 
     def read(self, frame: FrameType | None) -> None:
         """Read the wanted names in sight from ``frame``."""
@@ -76,6 +80,13 @@ def found_names(
     last = {**at_backward.values}
 
     def find(name: str) -> Any:
+        if name in observables.varying:
+            at_backward.want(name)
+            try:
+                return special[name]()
+            except KeyError:
+                observables.coming.add(name)
+                raise
         if name in special:
             try:
                 return special[name]()

@@ -10,6 +10,8 @@ from looptap.integrations.auto.sight.models import model_of, name_of, scheduler_
 
 MAX_NAMED_COUNT = 8
 """Optimizers that have names of their own; a loop with one for each parameter has hundreds."""
+MAX_LOOKS = 8
+"""Backward passes after which gradients are looked for that are absent before."""
 RETRY_EVENTS = 100
 """Events until a model that was not in sight is searched for again."""
 
@@ -22,10 +24,14 @@ class KnownOptimizer:
         name = name_of(optimizer, frame)
         self.name = name if name not in taken else next(n for i in range(2, 1000) if (n := f"{name}{i}") not in taken)
         """The job's name for it, made different from the others."""
+        self.loss_name = f"loss/{self.name}"
         scheduler = scheduler_of(optimizer, frame)
         self.scheduler: weakref.ref[Any] | None = None if scheduler is None else weakref.ref(scheduler)
         self._model: weakref.ref[Any] | None = None
         self._search_in = 0
+        self.keeps_gradients = False
+        """True once a gradient of its parameters was seen after a backward pass: some loops keep them elsewhere."""
+        self.looks_left = MAX_LOOKS
         self.model(frame)
 
     def model(self, frame: FrameType | None) -> Any:
@@ -65,6 +71,17 @@ class KnownOptimizers:
         taken = {known.name for known in self.by_id.values()}
         known = self.by_id[id(optimizer)] = KnownOptimizer(optimizer, frame, taken)
         return known
+
+    def few(self) -> list[tuple[KnownOptimizer, Any]]:
+        """Return each of them with the optimizer itself, unless there are hundreds."""
+        if len(self.by_id) > MAX_NAMED_COUNT:
+            return []
+        found = [(known, known.reference()) for known in [*self.by_id.values()]]
+        return [(known, optimizer) for known, optimizer in found if optimizer is not None]
+
+    def loss_names(self) -> frozenset[str]:
+        """Return the names of their own losses, if they need some."""
+        return frozenset([known.loss_name for known, _ in self.few()] if self.several else ())
 
     @property
     def several(self) -> bool:
