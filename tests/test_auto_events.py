@@ -26,6 +26,7 @@ QUERIES = {
     "lbfgs": ["lambda e: len(e.losses)"],
     "dropped": ["lambda e: len(e.losses)"],
     "dropped_by_hand": ["lambda e: len(e.losses)"],
+    "own_eval": [("total", "evaluation"), ("epoch", "epoch")],
     "several_in_one": ["hidden_loss", "data.shape"],
     "two_losses": [
         "e['loss/actor_optimizer']",
@@ -220,6 +221,11 @@ def test_epochs_and_evaluations_are_guessed_from_data_loaders():
     assert tests == [float(loss) for (loss,) in seen.printed("test")]
     losses = [float(words[0]) for words in seen.printed()]
     assert means == pytest.approx([sum(losses[i : i + 3]) / 3 for i in (0, 3, 6)])
+
+
+def test_a_pass_without_steps_is_an_evaluation_where_the_model_is_in_that_mode():
+    """Whatever its own `eval` does, and where the batches are fetched with gradients."""
+    assert observed("own_eval").events == {"step": 9, "epoch": 3, "evaluation": 3}
 
 
 def test_the_time_that_a_step_waited_for_the_loader_is_a_part_of_its_time():

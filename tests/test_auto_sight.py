@@ -297,7 +297,7 @@ class Loop:
     def batches(self, loader, most=99):
         iterator = iter(loader)
         for _ in range(most):
-            self.events += filter(None, [self.passes.before_batch(iterator, self.steps)])
+            self.events += filter(None, [self.passes.before_batch(iterator, self.steps, torch.is_grad_enabled())])
             try:
                 yield next(iterator)
             except StopIteration:

@@ -1,12 +1,11 @@
 """Guesses epochs and evaluations from passes over DataLoaders.
 
-A pass with steps in it is an epoch, one without steps or gradients an evaluation. It ends when its DataLoader is
+A pass with steps in it is an epoch; one without, an evaluation if gradients are off or the model is in evaluation mode. It ends when its DataLoader is
 exhausted; where that cannot be known, or the loop breaks off, when the next pass over the same data begins.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 EPOCH, EVALUATION = "epoch", "evaluation"
@@ -27,7 +26,7 @@ class LoaderPass:
         self.count = 0
         self.ended = False
         self.learns = True
-        """True if gradients were enabled at the newest batch."""
+        """True if the newest batch was to learn from: with gradients, and a model in training mode."""
 
     def kind(self, steps: int) -> str | None:
         """Return the event that its end is, after ``steps`` updates; None if unknown."""
@@ -40,10 +39,10 @@ class LoaderPasses:
     def __init__(self) -> None:
         self._by_sampler: dict[int, LoaderPass] = {}
 
-    def before_batch(self, iterator: Any, steps: int) -> str | None:
+    def before_batch(self, iterator: Any, steps: int, learns: bool) -> str | None:
         """Note that a batch will be fetched; return the event that this is, if any.
 
-        ``steps`` is how many updates the thread has done.
+        ``steps`` is how many updates the thread has done; ``learns`` is False in an evaluation.
         """
         key = id(iterator._index_sampler)
         now, count, event = self._by_sampler.get(key), iterator._num_yielded, None
@@ -54,7 +53,7 @@ class LoaderPasses:
             if len(self._by_sampler) > MAX_PASSES_COUNT:
                 del self._by_sampler[next(iter(self._by_sampler))]
         now.count = count
-        now.learns = sys.modules["torch"].is_grad_enabled()
+        now.learns = learns
         if now.length is not None and count >= now.length and not now.ended:
             now.ended = True
             event = now.kind(steps)

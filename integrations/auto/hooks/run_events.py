@@ -104,7 +104,8 @@ class RunEvents:
     def before_batch(self, iterator: Any) -> None:
         """Raise the event of a pass over the data that has ended."""
         update = self._updates.mine
-        event = self._passes.before_batch(iterator, update.steps)
+        learns = sys.modules["torch"].is_grad_enabled() and not self._script.optimizers.evaluate()
+        event = self._passes.before_batch(iterator, update.steps, learns)
         if event is not None and self._script.started:
             if event == EVALUATION:
                 update.evaluating = False

@@ -47,6 +47,11 @@ class KnownOptimizer:
                     self._model = weakref.ref(model)
         return model
 
+    def evaluates(self) -> bool:
+        """Return True if its model is in evaluation mode."""
+        model = None if self._model is None else self._model()
+        return model is not None and not vars(model).get("training", True)
+
     def trains(self, module: Any) -> bool:
         """Return True if this is its model."""
         return self._model is not None and self._model() is module
@@ -78,6 +83,10 @@ class KnownOptimizers:
             return []
         found = [(known, known.reference()) for known in [*self.by_id.values()]]
         return [(known, optimizer) for known, optimizer in found if optimizer is not None]
+
+    def evaluate(self) -> bool:
+        """Return True if a model that is trained is in evaluation mode."""
+        return len(self.by_id) <= MAX_NAMED_COUNT and any(known.evaluates() for known in [*self.by_id.values()])
 
     def loss_names(self) -> frozenset[str]:
         """Return the names of their own losses, if they need some."""
