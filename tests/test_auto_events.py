@@ -26,7 +26,7 @@ QUERIES = {
     "lbfgs": ["lambda e: len(e.losses)"],
     "dropped": ["lambda e: len(e.losses)"],
     "dropped_by_hand": ["lambda e: len(e.losses)"],
-    "own_eval": [("total", "evaluation"), ("epoch", "epoch")],
+    "own_eval": [("total", "evaluation"), ("epoch", "epoch"), "activations('body', shape)"],
     "several_in_one": ["hidden_loss", "data.shape"],
     "two_losses": [
         "e['loss/actor_optimizer']",
@@ -226,6 +226,10 @@ def test_epochs_and_evaluations_are_guessed_from_data_loaders():
 def test_a_pass_without_steps_is_an_evaluation_where_the_model_is_in_that_mode():
     """Whatever its own `eval` does, and where the batches are fetched with gradients."""
     assert observed("own_eval").events == {"step": 9, "epoch": 3, "evaluation": 3}
+
+
+def test_a_module_is_watched_whose_name_is_also_that_of_a_variable_in_a_function():
+    assert observed("own_eval").values[2] == [[8, 1]] * 8  # from the second event on
 
 
 def test_the_time_that_a_step_waited_for_the_loader_is_a_part_of_its_time():

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.utils.data import DataLoader, IterableDataset
 
 from looptap.agent.agent import emit_found
 from looptap.agent.loop.sight.frames import find, kind_of_file, listed, may_come, no_value
+from looptap.integrations.auto.hooks.gradients import state_of
 from looptap.integrations.auto.hooks.passes import LoaderPasses
 from looptap.integrations.auto.hooks.script_agent import ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
@@ -220,9 +223,22 @@ def test_each_of_several_optimizers_is_a_control_by_its_own_name_the_first_too()
     assert {"net_d", "model"} <= {*run.modules()}
 
 
+def test_the_optimizer_of_a_second_training_takes_the_place_of_the_first():
+    agent, run = pair("folds")
+    script, update = ScriptAgent(lambda: agent), ThreadUpdate()
+    kept = []
+    for rate in (0.1, 0.2):
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        kept.append(optimizer)  # as until the garbage collection
+        script.raise_event("step", update, optimizer)
+    assert {name.partition(".")[0] for name in run.controls} == {"optimizer"}
+    assert run.controls["optimizer.lr"].value == 0.2
+
+
 @pytest.mark.parametrize(("arguments", "keywords", "x", "y"), [
     ((1.0,), {}, 1.0, None), ((1.0, 2.0), {}, 1.0, 2.0), ((), {"input_ids": 1.0, "labels": 3.0}, 1.0, 3.0),
-    ((), {"labels": 3.0, "input_ids": 1.0}, 1.0, 3.0),
+    ((), {"labels": 3.0, "input_ids": 1.0}, 1.0, 3.0), ((), {"input_ids": 1.0, "attention_mask": 3.0}, 1.0, None),
 ])  # fmt: skip
 def test_inputs_and_target_are_those_of_the_last_forward_pass(arguments, keywords, x, y):
     class Model(nn.Module):
@@ -278,6 +294,31 @@ def test_a_variable_that_a_function_of_the_query_language_hides_is_named():
     stream = run.stream("step, norm", on="batch")
     agent.emit("batch", step=1)
     assert "the query language's own norm: call it, norm(" in stream.traceback
+
+
+# ---------------------------------------------------------------- gradients
+
+
+@pytest.mark.filterwarnings("ignore:FSDP")
+def test_gradients_are_there_zero_or_absent_and_never_dropped_where_fsdp_keeps_them_elsewhere():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 40_000))  # the second has more numbers than a first look reads
+    optimizer = torch.optim.SGD(model.parameters())
+    assert state_of(optimizer) == "absent"
+    model(torch.ones(1, 2)).sum().backward()
+    assert state_of(optimizer) == "there"
+    model[0].zero_grad()
+    assert state_of(optimizer) == "there"
+    model.zero_grad(set_to_none=False)
+    assert state_of(optimizer) == "zero"
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = dist.init_device_mesh("cpu", (1,))
+        sharded = [FullyShardedDataParallel(nn.Linear(2, 2), device_id=torch.device("cpu"), use_orig_params=names)
+                   for names in (False, True)]  # fmt: skip
+        for one in (*sharded, fully_shard(nn.Linear(2, 2), mesh=mesh)):
+            assert state_of(torch.optim.SGD(one.parameters())) == "there"
+    finally:
+        dist.destroy_process_group()
 
 
 # ---------------------------------------------------------------- passes

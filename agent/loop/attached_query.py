@@ -78,9 +78,9 @@ class AttachedQuery(BatchEvaluation):
                         self.withheld += 1  # without a call since `seen`: an interrupt finds both, or neither
                         return
                     self._try_again(now)
-                if not self.events or self.varies:
-                    if (self.awaits or self.observed or self.hooks is not None) and self._too_early(event):
-                        return
+                waits = self.awaits or self.observed or self.hooks is not None
+                if (not self.events or self.varies) and waits and self._too_early(event):
+                    return
                 if not self.events:
                     self.started = now
                     if self.pipeline.expects or self.missing_names:

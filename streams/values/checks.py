@@ -81,7 +81,7 @@ def _refuse_model(x: Any, name: str) -> None:
     if hasattr(type(x), "named_parameters"):
         raise TypeError(
             f"{name} takes numbers, arrays and tensors, not a model ({type(x).__name__}). layer_norms(model, 'grad') has "
-            f"a norm for each parameter, and {name}(p) for p in model.parameters() takes the parameters."
+            "a norm for each parameter, and model.parameters() has the parameters."
         )
 
 

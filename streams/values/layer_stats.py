@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator
 from itertools import chain, compress
 from operator import attrgetter, not_
-from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np

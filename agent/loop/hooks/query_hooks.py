@@ -46,12 +46,16 @@ class QueryHooks:
         if self._hooks:
             return True
         observables: Any = vars(event)
+        awaited = False
         if (load := getattr(observables, "load", None)) is not None:  # in a script as it is they are searched for
             load(names := {"model", *(p.partition(".")[0] for read in self._reads for p in read.patterns if p)})
-            if not names.isdisjoint(observables.coming):
-                return False
-        if not self._closed:
-            self._put_in(models_of({**event.__looptap_exposed__(), **observables}))
+            awaited = not names.isdisjoint(observables.coming)
+        try:
+            if not self._closed:
+                self._put_in(models_of({**event.__looptap_exposed__(), **observables}))
+        except QueryError:
+            if not awaited:  # a variable of the job of that name, which has no value yet
+                raise
         return False
 
     def _put_in(self, models: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Whether the gradients of an optimizer are there, and which backward pass reaches them.
 
-A script may drop gradients by itself between two passes: ``model.zero_grad()``, ``p.grad = None``. The losses so far are
-then none of the next step's. That is seen in the gradients, before a pass that is not the first of an update; nothing
-waits for a device.
+A script may drop gradients by itself between two passes: ``model.zero_grad()``, ``p.grad = None``. The losses so far
+are then none of the next step's. That is seen in the gradients, before a pass that is not the first of an update;
+nothing waits for a device.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ Marks = list[tuple[int, int]]
 
 
 def state_of(optimizer: Any) -> str:
-    """Return `THERE`, `ZERO` or `ABSENT`; values are read on the CPU only."""
+    """Return `THERE`, `ZERO` or `ABSENT`; values are read on the CPU only.
+
+    FSDP keeps gradients elsewhere between passes: they count as there.
+    """
     torch: Any = sys.modules["torch"]
+    if _is_sharded(optimizer.param_groups[0]["params"][0]):
+        return THERE
     larger, found = [], ABSENT
     with torch._C.DisableTorchFunction():
         for gradient in _gradients(optimizer):
@@ -42,6 +47,13 @@ def marks_of(optimizer: Any) -> Marks:
     """Return what differs after a backward pass that has reached a gradient."""
     with sys.modules["torch"]._C.DisableTorchFunction():
         return [(id(gradient), 0 if gradient is None else gradient._version) for gradient in _gradients(optimizer)]
+
+
+def _is_sharded(parameter: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    held = getattr(parameter, "__dict__", {})
+    plain = type(parameter) in (torch.nn.Parameter, torch.Tensor)
+    return not plain or "_is_flat_param" in held or "_fsdp_flattened" in held
 
 
 def _gradients(optimizer: Any) -> Iterator[Any]:

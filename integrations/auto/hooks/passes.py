@@ -1,7 +1,8 @@
 """Guesses epochs and evaluations from passes over DataLoaders.
 
-A pass with steps in it is an epoch; one without, an evaluation if gradients are off or the model is in evaluation mode. It ends when its DataLoader is
-exhausted; where that cannot be known, or the loop breaks off, when the next pass over the same data begins.
+A pass with steps in it is an epoch; one without, an evaluation if gradients are off or the model is in evaluation
+mode. It ends when its DataLoader is exhausted; where that cannot be known, or the loop breaks off, when the next
+pass over the same data begins.
 """
 
 from __future__ import annotations

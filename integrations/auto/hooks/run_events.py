@@ -53,7 +53,7 @@ class RunEvents:
         if update.evaluating:
             update.evaluating = False
             self._script.raise_event(EVALUATION, update)
-        looks = self._looks(update) if self._script.started else []
+        looks, unsure = self._looks(update) if self._script.started else ([], [])
         count = len(update.losses)
         for output in outputs:
             update.note_loss(output)
@@ -63,7 +63,7 @@ class RunEvents:
             self._without_optimizer = update.backwards >= MAX_BACKWARDS_COUNT or not optimizers_exist()
         if self._without_optimizer or self._steps_in_backward:
             return self._then_raise(update, run)
-        return _then_look(update, count, looks, run) if looks else None
+        return _then_look(update, count, looks, unsure, run) if looks else None
 
     def after_step(self, optimizer: Any) -> None:
         """Raise the event of an update once the last of its optimizers has stepped."""
@@ -124,11 +124,11 @@ class RunEvents:
         if self._script.started and self._script.optimizers.trains(module):
             self._updates.mine.evaluating = True
 
-    def _looks(self, update: ThreadUpdate) -> list[Looked]:
-        """Drop losses whose gradients are gone; return the optimizers to look at after the pass that begins."""
+    def _looks(self, update: ThreadUpdate) -> tuple[list[Looked], list[Looked]]:
+        """Drop losses whose gradients are gone; return the optimizers to look at after the pass, and the unsure."""
         asked = bool(update.followers) and update.at_backward.wants(self._script.optimizers.loss_names())
         if not update.losses and not asked:
-            return []
+            return [], []
         few, unsure = self._script.optimizers.few(), []
         for known, optimizer in few if update.losses else ():
             state = state_of(optimizer)
@@ -139,7 +139,7 @@ class RunEvents:
             elif known.looks_left:
                 known.looks_left -= 1
                 unsure.append((known, optimizer))
-        return few if asked else unsure
+        return few if asked else unsure, unsure
 
     def _end_update(self, update: ThreadUpdate) -> None:
         """Raise the event of an update that has had its last step, if it has had none."""
@@ -163,8 +163,11 @@ class RunEvents:
         return run_backward
 
 
-def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], run: Runner) -> Runner:
-    """Return a function that runs a backward pass, and notes whose gradients it reached."""
+def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], unsure: list[Looked], run: Runner) -> Runner:
+    """Return a function that runs a backward pass, and notes whose gradients it reached.
+
+    ``unsure`` are those whose gradients were absent before it, which was not known to mean anything.
+    """
 
     def run_backward(*arguments: Any, **keywords: Any) -> Any:
         before = [marks_of(optimizer) for _, optimizer in looks]
@@ -176,9 +179,11 @@ def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], run: Runne
         reached = [one for one, marks in zip(looks, before, strict=True) if marks != marks_of(one[1])]
         keys = {first_parameter(optimizer) for _, optimizer in reached}
         update.reached |= dict.fromkeys(range(count, len(update.losses)), keys)
-        for known, optimizer in reached:
-            if not known.keeps_gradients:
-                known.keeps_gradients = True
+        for known, optimizer in unsure:
+            known.keeps_gradients = first_parameter(optimizer) in keys
+            if known.keeps_gradients:
                 update.drop_losses(optimizer, count)
+            else:  # what is not there after a pass may be kept elsewhere
+                known.looks_left = 0
 
     return run_backward

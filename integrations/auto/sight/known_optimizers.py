@@ -47,6 +47,10 @@ class KnownOptimizer:
                     self._model = weakref.ref(model)
         return model
 
+    def is_done(self) -> bool:
+        """Return True if its model is gone, as after a training that another one follows in the same process."""
+        return self._model is not None and self._model() is None
+
     def evaluates(self) -> bool:
         """Return True if its model is in evaluation mode."""
         model = None if self._model is None else self._model()
@@ -71,7 +75,7 @@ class KnownOptimizers:
     def add(self, optimizer: Any, frame: FrameType | None) -> KnownOptimizer:
         """Add an optimizer that steps for the first time."""
         for key, old in [*self.by_id.items()]:
-            if old.reference() is None:
+            if old.reference() is None or old.is_done():  # torch's optimizers live on until the garbage collection
                 del self.by_id[key]
         taken = {known.name for known in self.by_id.values()}
         known = self.by_id[id(optimizer)] = KnownOptimizer(optimizer, frame, taken)

@@ -82,7 +82,8 @@ class RootInputs:
         target = next((fields[word] for word in _TARGETS if word in fields), None)
         tensors = [one for one in (*arguments, *fields.values()) if _is_tensor(one) and one is not target]
         if name == "y":
-            found = target if target is not None else tensors[1] if len(tensors) > 1 else None
+            given = [one for one in arguments if _is_tensor(one)]  # a second one with a name is a mask or the like
+            found = target if target is not None else given[1] if len(given) > 1 else None
         else:
             found = tensors[0] if tensors else arguments[0] if arguments else None
         if found is None:

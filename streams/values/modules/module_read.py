@@ -77,8 +77,8 @@ def module_read(call: ast.Call, of_events: bool = True) -> ModuleRead:
         patterns = ()
     if not patterns or len(call.args) > 2 or call.keywords:
         raise ValueError(
-            f"{kind} takes the name of a module or a pattern, as text ('' is the model itself), or a list of these, and a "
-            "function of a tensor."
+            f"{kind} takes the name of a module or a pattern, as text, or a list of these, and a function of a tensor. "
+            "'' is the model itself."
         )
     if len(patterns) > MAX_PATTERNS_COUNT:
         raise ValueError(f"{len(patterns)} names are more than the {MAX_PATTERNS_COUNT} that one call may have.")

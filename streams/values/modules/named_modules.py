@@ -119,8 +119,8 @@ def find(models: Mapping[str, Any], patterns: Iterable[str]) -> dict[str, Any]:
     """Return the modules that match ``patterns``, by name.
 
     ``models`` are those of an event by the names of the observables; such a name may precede that of a module, and
-    alone is the whole model, as is "". A name without a wildcard is that of one module. Raises QueryError if a pattern matches
-    none, or none that a hook can watch, or too many.
+    alone is the whole model, as is "". A name without a wildcard is that of one module. Raises QueryError if a pattern
+    matches none, or none that a hook can watch, or too many.
     """
     if not models:
         raise QueryError(

@@ -5,7 +5,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Model(nn.Linear):
+class Model(nn.Sequential):
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+
     def eval(self):
         return self.train(False)
 
@@ -13,7 +17,7 @@ class Model(nn.Linear):
 torch.manual_seed(0)
 data = torch.randn(24, 4)
 loader, test_loader = DataLoader(TensorDataset(data), batch_size=8), DataLoader(TensorDataset(data[:8]), batch_size=4)
-model = Model(4, 1)
+model = Model(nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):
     model.train()
