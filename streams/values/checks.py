@@ -80,8 +80,8 @@ def _refuse_model(x: Any, name: str) -> None:
     """Raise TypeError for a model, which is no number; an nn.Sequential is a sequence, too."""
     if hasattr(type(x), "named_parameters"):
         raise TypeError(
-            f"{name} takes numbers, arrays and tensors, not a model ({type(x).__name__}). layer_norms(model, 'grad') has "
-            "a norm for each parameter, and model.parameters() has the parameters."
+            f"{name} takes numbers, arrays and tensors, not a model ({type(x).__name__}). layer_norms(model, 'grad') "
+            "has a norm for each parameter, and model.parameters() has the parameters."
         )
 
 
