@@ -77,7 +77,7 @@ def _any(x: Any, test: Callable[[Any], bool], name: str) -> Any:
 
 
 def _refuse_model(x: Any, name: str) -> None:
-    """Raise TypeError for a model, which is no number; an nn.Sequential is a sequence, too."""
+    """Raise TypeError for a model, which is no number."""
     if hasattr(type(x), "named_parameters"):
         raise TypeError(
             f"{name} takes numbers, arrays and tensors, not a model ({type(x).__name__}). layer_norms(model, 'grad') "

@@ -1,4 +1,4 @@
-"""Whether the gradients of an optimizer are there, and which backward pass reaches them.
+"""Whether an optimizer has gradients, and which backward pass reaches them.
 
 A script may drop gradients by itself between two passes: ``model.zero_grad()``, ``p.grad = None``. The losses so far
 are then none of the next step's. That is seen in the gradients, before a pass that is not the first of an update;

@@ -125,7 +125,10 @@ class RunEvents:
             self._updates.mine.evaluating = True
 
     def _looks(self, update: ThreadUpdate) -> tuple[list[Looked], list[Looked]]:
-        """Drop losses whose gradients are gone; return the optimizers to look at after the pass, and the unsure."""
+        """Drop losses whose gradients are gone; return what to look at after the pass.
+
+        These are all optimizers to look at, and those whose gradients are absent without having been seen before.
+        """
         asked = bool(update.followers) and update.at_backward.wants(self._script.optimizers.loss_names())
         if not update.losses and not asked:
             return [], []
@@ -164,7 +167,7 @@ class RunEvents:
 
 
 def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], unsure: list[Looked], run: Runner) -> Runner:
-    """Return a function that runs a backward pass, and notes whose gradients it reached.
+    """Return a function that runs a pass and notes whose gradients it reached.
 
     ``unsure`` are those whose gradients were absent before it, which was not known to mean anything.
     """

@@ -94,7 +94,7 @@ class ScriptAgent:
         self, found: FoundObservables, special: dict[str, Callable[[], Any]], update: ThreadUpdate,
         known: KnownOptimizer, losses: list[Any],
     ) -> None:  # fmt: skip
-        """Give each optimizer of this update its own loss; those of the others have none at this event."""
+        """Give each optimizer of this update its own loss; the others have none."""
         found.varying = self.optimizers.loss_names()
         if len(update.stepped) < 2:
             found[known.loss_name] = found["loss"]

@@ -116,7 +116,7 @@ class ThreadUpdate:
         return total(losses[min((self.counted_from.get(first_parameter(one), 0) for one in stepped), default=0) :])
 
     def loss_of(self, losses: list[Any], optimizer: Any) -> Any:
-        """Return what one of several optimizers that step on the same gradients descends on; None if not known."""
+        """Return what one of the optimizers that have stepped descends on, if known."""
         key = first_parameter(optimizer)
         counted = [*range(self.counted_from.get(key, 0), len(losses))]
         if len(losses) > 1:
@@ -126,7 +126,7 @@ class ThreadUpdate:
         return total([losses[place] for place in counted])
 
     def drop_losses(self, optimizer: Any, count: int | None = None) -> None:
-        """Note that the gradients of an optimizer are gone: those of the first ``count`` losses, or of all.
+        """Note that gradients are gone: of the first ``count`` losses, or of all.
 
         Its parameters name it: of optimizers that wrap others, one zeroes the gradients and another one steps.
         """

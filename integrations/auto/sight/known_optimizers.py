@@ -48,7 +48,7 @@ class KnownOptimizer:
         return model
 
     def is_done(self) -> bool:
-        """Return True if its model is gone, as after a training that another one follows in the same process."""
+        """Return True if its model is gone: another training may follow this one."""
         return self._model is not None and self._model() is None
 
     def evaluates(self) -> bool:
