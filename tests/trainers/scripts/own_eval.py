@@ -1,4 +1,4 @@
-"""A model with an `eval` of its own, and evaluations that fetch their batches with gradients on."""
+"""A model with its own `eval`, and evaluations that fetch with gradients on."""
 
 import torch
 from torch import nn
