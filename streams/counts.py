@@ -31,6 +31,8 @@ _CLOCKS = frozenset(
 )
 _CLOCK_SECONDS = (1e9, 4.1e9)  # the years 2001 to 2099
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NUMBERED = re.compile(r"\b\d[\d.]*\s*[A-Za-z_]|\w\s+\d")
+"""A number beside a word, as in "10 steps": how many, in the name of something else."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][\w./]*")
 _NAME_PARTS = re.compile(r"[._/]+|(?<=[a-z])(?=[A-Z])")
 
@@ -56,10 +58,10 @@ def count_of(name: str) -> str:
 def counts(name: str) -> bool:
     """Return whether a part of that name is an x axis: step, epoch, time or x.
 
-    >>> counts("Step"), counts("step * 64"), counts("loss * step")
-    (True, True, False)
+    >>> counts("Step"), counts("step * 64"), counts("loss * step"), counts("10 steps")
+    (True, True, False, False)
     """
-    words = _WORD.findall(name)
+    words = [] if _NUMBERED.search(name) else _WORD.findall(name)
     return bool(count_of(name)) or (0 < len(words) < 4 and all(map(count_of, words)))
 
 

@@ -45,3 +45,11 @@ def test_each_public_name_has_an_entry(site):
 def test_no_page_loads_anything_from_elsewhere(site):
     loads = re.compile(r'<(?:script|img|iframe|source)[^>]+src="https?:|<link[^>]+rel="stylesheet"[^>]+href="https?:')
     assert [page.name for page in site.rglob("*.html") if loads.search(page.read_text())] == []
+
+
+def test_no_page_shows_a_comment_or_two_hyphens_as_text(site):
+    shown = re.compile(r"&lt;!-- | -- (?!\S*[=A-Z])")
+    code = re.compile(r"<pre>.*?</pre>|<code.*?</code>", re.DOTALL)
+    pages = [*(site / "docs").glob("*.html"), site / "README.html"]
+    assert len(pages) > 30
+    assert [page.name for page in pages if shown.search(code.sub("", page.read_text().partition("<article")[2]))] == []

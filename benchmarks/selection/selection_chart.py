@@ -1,4 +1,7 @@
-"""Figures: accuracy over instances and over time, training loss over time."""
+"""Figures: accuracy over instances and over time, training loss over time.
+
+Other figures of trainings use its panels and its legend, which lies below all panels and so covers no curve.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,22 @@ _COLORS = {
 def over_instances(path: Path, figures: Figures, methods: Sequence[str]) -> None:
     """Draw accuracy over instances, one panel a task, the mean of the judged seeds."""
     tasks = [task for task in figures.tuned if figures.judged(task, PLAIN)]
-    figure, axes = _panels(len(tasks), 1)
+    figure, axes = panels(len(tasks), 1)
     for axis, task in zip(axes, tasks, strict=False):
         for method in methods:
             _draw(axis, list(figures.judged(task, method).values()), "cost", "accuracy", method)
         _targets(axis, figures, task)
         longest = max(curve.cost[-1] for curve in figures.judged(task, PLAIN).values())
-        axis.set(title=task, xlabel="instances trained on, forward passes a third", ylabel="test accuracy")
+        axis.set(title=task, xlabel="instances trained on (thousands)", ylabel="test accuracy")
+        in_thousands(axis)
         axis.set_xlim(0, 1.2 * longest)  # methods that reach no target go on for long
-    _save(figure, axes, path)
+    save(figure, axes, path)
 
 
 def over_time(path: Path, figures: Figures, methods: Sequence[str]) -> None:
     """Draw accuracy and training loss over seconds, two rows, one column a task."""
     tasks = [task for task in figures.tuned if figures.judged(task, PLAIN, TIMED)]
-    figure, axes = _panels(len(tasks), 2)
+    figure, axes = panels(len(tasks), 2)
     for at, task in enumerate(tasks):
         accuracy, loss = axes[at], axes[len(tasks) + at]
         for method in methods:
@@ -46,13 +50,19 @@ def over_time(path: Path, figures: Figures, methods: Sequence[str]) -> None:
         _targets(accuracy, figures, task)
         accuracy.set(title=task, ylabel="test accuracy")
         loss.set(xlabel="seconds", ylabel="training loss", yscale="log")
-    _save(figure, axes, path)
+    save(figure, axes, path)
 
 
-def _panels(many: int, rows: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(3.6 * max(1, many), 3.2 * rows), layout="constrained")
+def panels(columns: int, rows: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its panels, row by row; at most four columns are as wide as a page."""
+    figure = Figure(figsize=(3.0 * max(1, columns), 2.6 * rows + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(rows, max(1, many), squeeze=False).flat)
+    return figure, list(figure.subplots(rows, max(1, columns), squeeze=False).flat)
+
+
+def in_thousands(axis: Axes) -> None:
+    """Write the numbers below a panel in thousands, so that they do not touch."""
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}")
 
 
 def _draw(axis: Axes, curves: list[Curve], across: str, up: str, method: str) -> None:
@@ -71,7 +81,9 @@ def _targets(axis: Axes, figures: Figures, task: str) -> None:
     axis.set_ylim(bottom=figures.tuned[task].targets[0] - 0.12)
 
 
-def _save(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
-    if axes[0].get_legend_handles_labels()[0]:
-        axes[0].legend(fontsize=7)
-    figure.savefig(path, dpi=70)
+def save(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
+    """Write the figure with one legend, in the order of the curves in all panels."""
+    names = {name: line for axis in axes for line, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    if names:
+        figure.legend(names.values(), names, loc="outside lower center", ncols=min(5, len(names)), fontsize=9)
+    figure.savefig(path, dpi=120)

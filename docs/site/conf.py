@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+
 import looptap
 
 project = "looptap"
@@ -35,6 +37,7 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # the theme's own underlines each import
 html_title = f"looptap {release}"
 html_extra_path = ["extra"]
 html_static_path = ["static"]
@@ -45,8 +48,16 @@ templates_path: list[str] = []
 
 
 def setup(app: Any) -> None:
-    """Copy the pictures that the README names in HTML, which Sphinx does not see."""
+    """Copy the pictures that the README names in HTML, which Sphinx does not see; write dashes as such."""
     app.connect("build-finished", copy_pictures)
+    app.connect("doctree-read", write_dashes)
+
+
+def write_dashes(app: Any, page: Any) -> None:
+    """Write a dash for the two hyphens that Sphinx puts behind the name of a parameter."""
+    for text in list(page.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" – "))
 
 
 def copy_pictures(app: Any, error: Exception | None) -> None:
