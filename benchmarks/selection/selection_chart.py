@@ -5,6 +5,7 @@ Other figures of trainings use its panels and its legend, which lies below all p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from selection_arithmetic import smooth
 from selection_promises import Figures
 from selection_runs import DEFAULT, PLAIN, TIMED, Curve
@@ -25,7 +27,7 @@ _COLORS = {
 def over_instances(path: Path, figures: Figures, methods: Sequence[str]) -> None:
     """Draw accuracy over instances, one panel a task, the mean of the judged seeds."""
     tasks = [task for task in figures.tuned if figures.judged(task, PLAIN)]
-    figure, axes = panels(len(tasks), 1)
+    figure, axes = panels(min(3, len(tasks)), math.ceil(len(tasks) / 3))
     for axis, task in zip(axes, tasks, strict=False):
         for method in methods:
             _draw(axis, list(figures.judged(task, method).values()), "cost", "accuracy", method)
@@ -38,11 +40,13 @@ def over_instances(path: Path, figures: Figures, methods: Sequence[str]) -> None
 
 
 def over_time(path: Path, figures: Figures, methods: Sequence[str]) -> None:
-    """Draw accuracy and training loss over seconds, two rows, one column a task."""
+    """Draw accuracy over seconds, and below each the training loss, up to four tasks beside each other."""
     tasks = [task for task in figures.tuned if figures.judged(task, PLAIN, TIMED)]
-    figure, axes = panels(len(tasks), 2)
+    columns = max(1, min(4, len(tasks)))
+    figure, axes = panels(columns, 2 * math.ceil(len(tasks) / columns))
     for at, task in enumerate(tasks):
-        accuracy, loss = axes[at], axes[len(tasks) + at]
+        above = at + at // columns * columns
+        accuracy, loss = axes[above], axes[above + columns]
         for method in methods:
             curves = list(figures.judged(task, method, TIMED).values())
             _draw(accuracy, curves, "seconds", "accuracy", method)
@@ -50,14 +54,17 @@ def over_time(path: Path, figures: Figures, methods: Sequence[str]) -> None:
         _targets(accuracy, figures, task)
         accuracy.set(title=task, ylabel="test accuracy")
         loss.set(xlabel="seconds", ylabel="training loss", yscale="log")
+        for scale in (loss.yaxis.set_major_formatter, loss.yaxis.set_minor_formatter):
+            scale("{x:g}")
+        loss.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     save(figure, axes, path)
 
 
 def panels(columns: int, rows: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its panels, row by row; at most four columns are as wide as a page."""
-    figure = Figure(figsize=(3.0 * max(1, columns), 2.6 * rows + 0.6), layout="constrained")
+    """Return a figure and its panels, row by row; four columns are as wide as a page."""
+    figure = Figure(figsize=(3.0 * max(1, columns), 2.6 * max(1, rows) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(rows, max(1, columns), squeeze=False).flat)
+    return figure, list(figure.subplots(max(1, rows), max(1, columns), squeeze=False).flat)
 
 
 def in_thousands(axis: Axes) -> None:
@@ -82,8 +89,10 @@ def _targets(axis: Axes, figures: Figures, task: str) -> None:
 
 
 def save(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
-    """Write the figure with one legend, in the order of the curves in all panels."""
+    """Write the figure without empty panels, and with one legend for all."""
+    for axis in axes:
+        axis.set_visible(axis.has_data())
     names = {name: line for axis in axes for line, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     if names:
-        figure.legend(names.values(), names, loc="outside lower center", ncols=min(5, len(names)), fontsize=9)
+        figure.legend(names.values(), names, loc="outside lower center", ncols=int(figure.get_figwidth() / 1.9), fontsize=9)
     figure.savefig(path, dpi=120)
