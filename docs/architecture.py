@@ -24,6 +24,8 @@ FOUNDATION = ("protocol", "store", "streams")
 
 WIDTH, HEIGHT = 900, 932
 TOP_PIXELS, ROW_PIXELS = 40, 80
+FIRST_LINE_PIXELS, LINE_PIXELS = 34, 13
+"""From the upper edge of a box to the first line of its words, and from line to line."""
 CHARACTER_PIXELS = 5.8
 """The average width of a character of the words in a box."""
 COLUMNS = {"training thread": (8, 268), "I/O thread": (284, 268), "client process": (560, 332)}
@@ -51,10 +53,20 @@ class Box:
         """The centre."""
         return self.x + self.width / 2, self.y + self.height / 2
 
+    @property
+    def lines(self) -> list[str]:
+        """The words as they are broken."""
+        return wrap(self.words, int((self.width - 14) / CHARACTER_PIXELS))
+
+    @property
+    def overflows(self) -> bool:
+        """True if the words leave the box."""
+        return bool(self.words) and FIRST_LINE_PIXELS + LINE_PIXELS * len(self.lines) - 9 > self.height
+
 
 FRAMES = [
     Box("training", A + 6, 0.05, 256, "", 147),
-    Box("integrations", B + 6, 0.05, 256, "scripts, frameworks and trackers as they are", 48),
+    Box("integrations", B + 6, 0.05, 256, "scripts, frameworks and trackers", 48),
     Box("agent", A + 6, 1.95, 532, "", 542),
     Box("cli", C + 6, 0.05, 320, "", 88),
     Box("visualizers", C + 6, 1.95, 320, "", 170),
@@ -97,14 +109,14 @@ BOXES = [
     Box("client.transport", C + 14, 7.0, 96, "links and reconnects"),
     Box("client.session", C + 118, 7.0, 200, "requests, replies, callbacks"),
     Box("client.directory", C + 14, 4.621, 96, "which runs there are"),
-    Box("streams.stream", A + 14, 10.2, 97, "buffer, readers, derived streams"),
+    Box("streams.stream", A + 14, 10.2, 97, "buffer and readers"),
     Box("streams.columns", A + 123, 10.2, 97, "values as typed arrays"),
-    Box("streams.language", A + 232, 10.2, 97, "text or a function in, a query out"),
-    Box("streams.operators", A + 341, 10.2, 97, "stages that events are pushed through"),
-    Box("streams.aggregations", A + 450, 10.2, 97, "reducers whose state can be merged"),
-    Box("streams.values", A + 559, 10.2, 97, "snapshots, sizes, helpers"),
-    Box("streams.preserving", A + 668, 10.2, 97, "state of torch and of models, put back"),
-    Box("streams.native", A + 777, 10.2, 97, "the compiled module, or none"),
+    Box("streams.language", A + 232, 10.2, 97, "what a query may say"),
+    Box("streams.operators", A + 341, 10.2, 97, "stages of a query"),
+    Box("streams.aggregations", A + 450, 10.2, 97, "mergeable reducers"),
+    Box("streams.values", A + 559, 10.2, 97, "snapshots and helpers"),
+    Box("streams.preserving", A + 668, 10.2, 97, "state that is put back"),
+    Box("streams.native", A + 777, 10.2, 97, "the compiled module"),
 ]
 LEGEND = [
     (C + 14, 8.22, "Arrow: imports. Dashed: against the order of the rows."),
@@ -219,7 +231,7 @@ def steps() -> dict[str, list[int]]:
 
 STYLE = """
 text { font: 11px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #4b5563 }
-.name { font: 600 12.5px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #111827 }
+.name { font: 600 12px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #111827 }
 .head { font-size: 15px; font-weight: 600; fill: #111827 }
 .room { font-size: 12px; font-weight: 600; fill: #6b7280 }
 .ground { fill: #ffffff } .column { fill: #f3f4f6 } .frame { fill: none; stroke: #c4c9d1 }
@@ -254,8 +266,8 @@ def drawn_box(box: Box, numbers: list[int]) -> Iterator[str]:
     room, _, name = box.package.partition(".")
     yield rect(box, "both" if box.package == "agent.handoff" else "box")
     yield text(box.x + 8, box.y + 18, name or room, "name")
-    for line, words in enumerate(wrap(box.words, int((box.width - 14) / CHARACTER_PIXELS))):
-        yield text(box.x + 8, box.y + 34 + 13 * line, words)
+    for line, words in enumerate(box.lines):
+        yield text(box.x + 8, box.y + FIRST_LINE_PIXELS + LINE_PIXELS * line, words)
     for place, number in enumerate(reversed(numbers)):
         x, y = box.x + box.width - 2 - 18 * place, box.y
         yield f'<circle cx="{x:g}" cy="{y:g}" r="8.5" class="step"/>'

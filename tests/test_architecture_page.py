@@ -23,6 +23,10 @@ def test_the_drawing_is_what_the_imports_of_the_tree_make_of_it():
     assert architecture.DRAWING.read_text() == architecture.drawing(), "run: make architecture"
 
 
+def test_the_words_of_a_package_stay_in_its_box():
+    assert [box.package for box in (*architecture.BOXES, *architecture.FRAMES) if box.overflows] == []
+
+
 def test_each_package_has_a_place_in_the_drawing():
     rooms = {frame.package for frame in architecture.FRAMES}
     whole = {frame.package for frame in architecture.FRAMES if frame.words}

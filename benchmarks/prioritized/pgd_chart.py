@@ -27,7 +27,8 @@ def work(path: Path, works: Sequence[Any]) -> None:
                     ([smooth(curve.accuracy) for curve in curves], [curve.loss for curve in curves])
                 ):
                     found = [np.interp(grid, curve.cost, height) for curve, height in zip(curves, heights, strict=True)]
-                    axes[row * len(works) + at].plot(grid, np.mean(found, 0), color=_COLORS[method], lw=1.3, label=method)
+                    axis = axes[row * len(works) + at]
+                    axis.plot(grid, np.mean(found, 0), color=_COLORS[method], lw=1.3, label=method)
         axes[at].set(title=one.task, ylabel="test accuracy", ylim=(one.accuracies[0] - 0.3, None))
         axes[len(works) + at].set(xlabel="gradients computed (thousands)", ylabel="training loss", yscale="log")
         in_thousands(axes[at])
@@ -39,7 +40,8 @@ def paper(path: Path, paper: Paper) -> None:
     """Draw the paper's figures."""
     figure, (first, fifth, a, s) = panels(2, 2)
     for age, found in paper.priorities.items():
-        first.plot(np.linspace(0, 100, len(found["sorted"])), found["sorted"], lw=1.3, label=f"after {age} epoch{'s' * (age != '1' and age != 1)}")
+        after = f"after {age} epoch{'s' * (int(age) > 1)}"
+        first.plot(np.linspace(0, 100, len(found["sorted"])), found["sorted"], lw=1.3, label=after)
     first.set(title="Fig. 1: priorities", xlabel="% of the examples", ylabel="priority / mean", yscale="symlog")
     first.legend(fontsize=8)
     for method in (SGD, PGD_A, PGD_S):

@@ -94,5 +94,6 @@ def save(figure: Figure, axes: Sequence[Axes], path: Path) -> None:
         axis.set_visible(axis.has_data())
     names = {name: line for axis in axes for line, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     if names:
-        figure.legend(names.values(), names, loc="outside lower center", ncols=int(figure.get_figwidth() / 1.9), fontsize=9)
+        columns = int(figure.get_figwidth() / 1.9)
+        figure.legend(names.values(), names, loc="outside lower center", ncols=columns, fontsize=9)
     figure.savefig(path, dpi=120)
