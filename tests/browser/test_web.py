@@ -26,6 +26,8 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 TOO_WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
   [...document.querySelectorAll('body *')].filter((el) => el.getBoundingClientRect().right > innerWidth + 1)
   .map((el) => `${el.tagName} ${el.id} ${el.className} ${Math.round(el.getBoundingClientRect().right)}`).slice(0, 8)"""
+CUT = """() => [...document.querySelectorAll('#panel label, #commands :is(div, td), #cost :is(div, td)')]
+  .filter((el) => el.scrollWidth > el.clientWidth + 1).map((el) => `${el.tagName} ${el.textContent.slice(0, 60)}`)"""
 ORDER = "[...document.querySelectorAll('#table td:first-child')].map((el) => el.textContent)"
 HAS_POINTS = """(title) => [...document.querySelectorAll('#charts article')].some((el) =>
   el.querySelector('.asked').textContent === title
@@ -237,6 +239,9 @@ def test_a_learning_rate_of_ten_thousand_times_is_asked_about_and_taken_back(ope
             soon(lambda: run.controls["optimizer.lr"].value == 500)
             page.locator("#panel .command").get_by_role("button", name="undo").click()
             soon(lambda: run.controls["optimizer.lr"].value == 0.05)
+            page.locator("#commands").get_by_text("undo optimizer.lr").wait_for()
+            page.locator("#panel").get_by_text("optimizer.weight_decay").wait_for()
+            assert page.evaluate(CUT) == []
     finally:
         job.kill()
         job.wait()
