@@ -221,6 +221,12 @@ def test_a_number_that_starts_again_is_not_x_but_one_after_a_restart_is():
     assert chart.draw().x.title == "step"
 
 
+def test_a_share_within_ten_steps_is_a_line_and_no_x():
+    picture = drawn([{"10 steps": 0.3, "100 steps": 0.33}, {"10 steps": 0.31, "100 steps": 0.34}])
+    assert [name for name, *_ in lines_of(picture)] == ["10 steps", "100 steps"]
+    assert picture.badges == ()
+
+
 def test_lines_whose_scales_differ_by_more_than_thirty_have_an_axis_each():
     picture = drawn([(1, 2.0, 1e-4, 0.5), (2, 1.5, 1e-4, 0.6)], fields=("step", "loss", "lr", "acc"))
     assert {mark.name: mark.side for mark in picture.marks} == {"loss": "left", "lr": "right", "acc": "left"}

@@ -47,6 +47,7 @@ SHORTER = {
 
 DRAW = """
 import gc, threading
+from looptap.visualizers.charts.marks import settle
 from looptap.visualizers.surfaces.notebook.display import PlotView
 from looptap.visualizers.surfaces.notebook.stills import stills
 
@@ -60,6 +61,8 @@ class _Renewal:
 
     def step(self, now):
         for view in self.views:
+            view.plot.pull()
+            settle(cell.chart.commands for cell in view.plot.cells if cell.chart is not None)
             view.plot.pull()
             view.still._last = b""  # published also if it has not changed: nbclient may have passed over the last one
             view.still.step(now)
