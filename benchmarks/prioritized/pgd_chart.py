@@ -66,4 +66,3 @@ def paper(path: Path, paper: Paper) -> None:
                     axis.plot(runs[0].cost[:many], loss, style, color=color, lw=1.2, label=f"k {k:.1%}, r {r:.1%}")
         axis.set(title=f"Fig. 6 to 9: PGD-{method}", xlabel="gradients for each point", ylabel="loss", ylim=(0.2, 1.2))
     save(figure, [a, s], path)
-

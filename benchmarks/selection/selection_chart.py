@@ -40,7 +40,7 @@ def over_instances(path: Path, figures: Figures, methods: Sequence[str]) -> None
 
 
 def over_time(path: Path, figures: Figures, methods: Sequence[str]) -> None:
-    """Draw accuracy over seconds, and below each the training loss, up to four tasks beside each other."""
+    """Draw accuracy over seconds, and the training loss below, four tasks a row."""
     tasks = [task for task in figures.tuned if figures.judged(task, PLAIN, TIMED)]
     columns = max(1, min(4, len(tasks)))
     figure, axes = panels(columns, 2 * math.ceil(len(tasks) / columns))
@@ -61,7 +61,7 @@ def over_time(path: Path, figures: Figures, methods: Sequence[str]) -> None:
 
 
 def panels(columns: int, rows: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its panels, row by row; four columns are as wide as a page."""
+    """Return a figure and its panels, row by row; four columns fill a page."""
     figure = Figure(figsize=(3.0 * max(1, columns), 2.6 * max(1, rows) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(max(1, rows), max(1, columns), squeeze=False).flat)

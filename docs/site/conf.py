@@ -48,13 +48,13 @@ templates_path: list[str] = []
 
 
 def setup(app: Any) -> None:
-    """Copy the pictures that the README names in HTML, which Sphinx does not see; write dashes as such."""
+    """Copy the pictures that Sphinx does not see; write dashes."""
     app.connect("build-finished", copy_pictures)
     app.connect("doctree-read", write_dashes)
 
 
 def write_dashes(app: Any, page: Any) -> None:
-    """Write a dash for the two hyphens that Sphinx puts behind the name of a parameter."""
+    """Write a dash for the two hyphens behind the name of a parameter."""
     for text in list(page.findall(nodes.Text)):
         if text == " -- ":
             text.parent.replace(text, nodes.Text(" – "))
