@@ -132,7 +132,7 @@ batches. Each system also works without an agent. (`make docs` makes this page f
 
 ```python
 agent = looptap.Agent("digits-cnn")
-agent.expose(progress=progress)                 # echo=echo, selection=selection, prioritized=prioritized
+agent.expose(progress=progress)  # echo=echo, selection=selection, prioritized=prioritized
 ```
 """
 SYSTEMS = {
