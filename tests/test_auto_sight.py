@@ -196,6 +196,15 @@ def test_the_model_is_the_module_with_most_of_the_parameters_and_fewest_others()
     assert model_of(torch.optim.SGD(both.parameters(), lr=0.1), sys._getframe()) is both
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # what Dynamo imports
+def test_of_a_compiled_model_and_the_module_in_it_the_compiled_one_is_the_model():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert model_of(optimizer, sys._getframe()) is model
+    net = torch.compile(model)
+    assert model_of(optimizer, sys._getframe()) is net
+
+
 def test_several_optimizers_have_the_names_of_the_script_and_are_let_go():
     first = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     known = KnownOptimizers()

@@ -19,13 +19,14 @@ MAX_MODULES_COUNT = 64
 def model_of(optimizer: Any, frame: FrameType | None) -> Any:
     """Return the module in sight that has most of an optimizer's parameters, or None.
 
-    Of several the one with the fewest others, then the one that is called ``model``, then the first.
+    Of several the one with the fewest others, then what `torch.compile` made of a module, for hooks inside that are not
+    called, then the one that is called ``model``, then the first.
     """
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    best, rank = None, (0, 0, False)
+    best, rank = None, (0, 0, False, False)
     for name, module in modules_in_sight(frame):
         ids = {id(parameter) for parameter in module.parameters()}
-        mine = (len(ids & held), -len(ids - held), name == "model")
+        mine = (len(ids & held), -len(ids - held), "_orig_mod" in module._modules, name == "model")
         if mine[0] and mine > rank:
             best, rank = module, mine
     return best
