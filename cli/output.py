@@ -33,8 +33,8 @@ def console() -> Console:
     """Return a console for lines, of any width."""
     from rich.console import Console
 
-    class Lines(Console):
+    class PipeConsole(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # instead of an exit with 1: see CommandWithUsage.invoke
 
-    return Lines(highlight=False, soft_wrap=True)
+    return PipeConsole(highlight=False, soft_wrap=True)

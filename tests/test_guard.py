@@ -256,7 +256,8 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, here):
     ]  # fmt: skip
     as_json = tmp_path / "rules.json"
     as_json.write_text('[{"query": "loss > 5", "window": "30s"}]')
-    assert here("guard", as_json, "missing", "--once") == (0, "", "")
+    nothing = "looptap: no run matches 'missing', and nothing was judged.\n"
+    assert here("guard", as_json, "missing", "--once") == (0, "", nothing)
     for text, said in (
         ("runs: a\nrules:\n- query: loss\n- query: loss\n  action: stop", "line 4: A rule with query knows no 'actio"),
         ("rules:\n- query: loss\n- query: loss\n  above: high", "line 3: above='high' must be a number."),

@@ -214,7 +214,7 @@ def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
         (f"{LOOPTAP} bridge nothing", NoSuchRun, "No run matches 'nothing'. Alive: digits"),
         (f"{LOOPTAP} bridge ssh://inner/digits", NoSuchRun, "of the machine it is started on"),
         ("/no/such/program", NoAnswer, "'/no/such/program' cannot be started: No such file"),
-        ("sh -c 'echo looptap: not found >&2; exit 127'", NoAnswer, "said: looptap: not found .*name it in full"),
+        ("sh -c 'echo looptap: not found >&2; exit 127'", NoAnswer, r"said: looptap: not found\. .*name it in full"),
         ("sh -c 'echo out of order >&2; exit 3'", NoAnswer, "ended with exit code 3 .*said: out of order"),
         ("true", NoAnswer, "ended with exit code 0 and named no run"),
         ("echo looptap-bridge/2 x", VersionMismatch, "version 2 of the bridge and this one 1"),

@@ -57,7 +57,7 @@ def test_the_command_line_shows_them_too(hanging):
     command = [sys.executable, "-m", "looptap.cli", "stacks", "hanging", "--timeout", "20"]
     text = warm.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     assert "in stuck_here" in text
-    assert "batch: 7 events" in text
+    assert "7 batch events, the last" in text
     assert "looptap-io" not in text
     reported = warm.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=True).stdout
     assert json.loads(reported)["events"]["batch"]["count"] == 7
