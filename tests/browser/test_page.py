@@ -262,6 +262,20 @@ def test_a_legend_toggles_isolates_sorts_and_keeps_to_its_quarter(opened):
     assert names.evaluate_all(own)[:2] == ["layer 17", "layer 14"]  # without their newest values, which come later
 
 
+def test_the_legend_counts_the_names_that_it_does_not_show_at_any_width(opened):
+    many = {f"a long name of layer {i}": 1.0 + i for i in range(6)}
+    page = opened(Plot(looptap.stream_of([many] * 9, name="norms"), chart="line"))
+    right = """(width) => {
+      const { legend: { row, more }, room } = document.querySelector(".looptap").view;
+      const hidden = [...row.children].filter((one) => one.offsetTop > row.offsetTop + 12).length;
+      const told = hidden ? !more.hidden && more.textContent === `+${hidden}` : more.hidden;
+      return 0.8 * width < room && room <= width && told;
+    }"""
+    for width in (900, 400, 1600, 700, 2400):
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.wait_for_function(right, arg=width)
+
+
 def test_the_nearest_point_says_what_it_is(opened):
     points = np.array([(x, y) for x in range(5) for y in range(5)], float)
     page = opened(Plot(looptap.stream_of([points], name="embedding")))

@@ -111,7 +111,7 @@ class View {
   resize() {
     this.room = this.el.clientWidth;
     const { width } = this;
-    if (width === this.wide) return;
+    if (width === this.wide) return this.legend.fit();
     for (const panel of this.panels) panel.resize(width);
     this.changed = true;
     this.draw();

@@ -70,9 +70,10 @@ class Legend {
     const { row, more, open, view } = this;
     row.classList.toggle("open", !!open);
     row.style.maxHeight = open ? `${LEGEND_SHARE * view.height}px` : "";
-    const hidden = [...row.children].filter((entry) => entry.offsetTop > row.offsetTop + 12).length;
-    more.hidden = !open && !hidden;
-    more.textContent = open ? "less" : `+${hidden}`;
+    const below = () => [...row.children].filter((entry) => entry.offsetTop > row.offsetTop + 12).length;
+    more.hidden = !open;
+    if (!open && below()) more.hidden = false; // which takes room itself
+    more.textContent = open ? "less" : `+${below()}`;
   }
   // The scale of a matrix: its smallest and largest number, and the colours between them.
   shade(layout) {
