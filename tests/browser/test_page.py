@@ -268,8 +268,8 @@ def test_the_legend_counts_the_names_that_it_does_not_show_at_any_width(opened):
     right = """(width) => {
       const { legend: { row, more }, room } = document.querySelector(".looptap").view;
       const hidden = [...row.children].filter((one) => one.offsetTop > row.offsetTop + 12).length;
-      const told = hidden ? !more.hidden && more.textContent === `+${hidden}` : more.hidden;
-      return 0.8 * width < room && room <= width && told;
+      const right = hidden ? !more.hidden && more.textContent === `+${hidden}` : more.hidden;
+      return 0.8 * width < room && room <= width && right;
     }"""
     for width in (900, 400, 1600, 700, 2400):
         page.set_viewport_size({"width": width, "height": 1000})

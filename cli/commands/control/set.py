@@ -68,7 +68,7 @@ def main(
 
     If the job itself sets another value at one of the next steps, as a script does that computes its own learning rate,
     the outcome says so. `looptap controls` lists the controls. Before a value that begins with a minus, write two
-    hyphens: -- -0.5. The exit code is 0 if it was changed, and 1 if it was refused, failed, or was not answered in
+    hyphens: `-- -0.5`. The exit code is 0 if it was changed, and 1 if it was refused, failed, or was not answered in
     time; it may still be done then, and --id asks for its outcome.
     """
     to, which = value_of(value), which_of(ranks)
