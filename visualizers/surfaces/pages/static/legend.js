@@ -30,7 +30,7 @@ class Legend {
       entry.onclick = (event) => this.clicked(name, event.shiftKey || event.altKey);
     }
     this.shade(layout);
-    this.written = -1; // the values are written anew
+    this.written = -1; // the new entries show no values yet
     this.fit();
   }
   sorted(marks) {
