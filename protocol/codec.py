@@ -44,7 +44,7 @@ def decode_from_client(frame: bytes) -> FromClient:
         raise malformed(f"A client sent {len(frame)} bytes that are no message", error) from None
 
 
-def decode_from_agent(frame: bytes) -> FromAgent:
+def decode_from_agent(frame: bytes | memoryview) -> FromAgent:
     """Decode an agent's frame. Raises MessageError, and nothing else."""
     try:
         return _decode_from_agent(frame)  # type: ignore[no-any-return]
@@ -58,7 +58,7 @@ class Versioned(msgspec.Struct):
     version: tuple[int, int]
 
 
-def version_of(frame: bytes) -> tuple[int, int] | None:
+def version_of(frame: bytes | memoryview) -> tuple[int, int] | None:
     """Return the (major, minor) version in a frame that does not decode otherwise."""
     try:
         return msgspec.msgpack.decode(frame, type=built(Versioned)).version

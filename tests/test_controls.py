@@ -421,6 +421,8 @@ def test_a_paused_loop_waits_while_its_agent_answers_and_the_pause_is_no_step(lo
     assert "paused for" in repr(run)
     with pytest.raises(CommandPending, match=r"The loop is paused; run\.resume\(\) ends that"):
         run.set("echo.factor", 9, timeout=0.05)
+    with pytest.raises(ControlError, match=r"paused already, for another (10|9\.\d+) min; run\.resume\(\) ends that"):
+        run.pause(5)
     assert agent.stats()["events"]["batch"] == paused.number
     assert run.resume().result > 0.3
     assert run.paused == 0
@@ -432,7 +434,7 @@ def test_a_paused_loop_waits_while_its_agent_answers_and_the_pause_is_no_step(lo
     assert (steps.dropped, records[-1].event - records[0].event) == (0, len(records) - 1)
     stood = records[-1].time - records[0].time - sum(record.value[1] for record in records[1:])
     assert stood == pytest.approx(agent.stats()["paused_before"], abs=1e-3)
-    assert [r["what"] for r in run.commands] == ["pause", "set", "resume"]
+    assert [r["what"] for r in run.commands] == ["pause", "set", "pause", "resume"]
 
 
 def test_a_pause_ends_by_itself_and_is_refused_beyond_what_the_host_allows(loop):

@@ -37,6 +37,19 @@ def test_a_panel_shows_what_became_of_its_own_change_until_the_next(run):
     assert "must be" in knob.remark
 
 
+def test_a_panel_shows_the_change_that_came_after_its_own(run):
+    controls = RunControls(run)
+    controls.refresh()
+    knob = controls.knobs[RATE]
+    run.set(RATE, 0.004)
+    controls.refresh()
+    assert "0.004" not in knob.outcome, "only what became of a change made here"
+    controls.ask(knob, 0.005)
+    soon(lambda: not knob.busy)
+    run.set(RATE, 0.006, expected=None)
+    soon(lambda: controls.refresh() or "→ 0.006" in knob.outcome)
+
+
 def test_a_panel_compares_the_next_change_with_its_own_last_one(run):
     controls = RunControls(run)
     controls.refresh()

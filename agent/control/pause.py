@@ -50,8 +50,11 @@ class Pause:
     def allowed(self, seconds: float | None, world: ProcessGroup | None = None, ranks: int = 0) -> float:
         """Return the duration of a pause in seconds, by default the longest allowed.
 
-        Raises ControlError, also for a pause of some of the ranks.
+        Raises ControlError, also for a pause of some of the ranks, and while the loop is paused.
         """
+        if self.seconds():
+            left = duration(self.left())
+            raise ControlError(f"the loop is paused already, for another {left}; run.resume() ends that.")
         most = self.most(world)
         if most is None:
             raise ControlError(

@@ -230,7 +230,7 @@ class Session:
             if self.vitals.tick():
                 log.warning("looptap: %s: %s", self.info.id, self.reason)
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_frame(self, frame: bytes | memoryview) -> None:
         """Handle a frame of the agent."""
         message = None
         try:

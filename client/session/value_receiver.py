@@ -36,7 +36,7 @@ class ValueReceiver:
         """Pass the values of several streams to these; refuse malformed ones."""
         for raw in bundle.messages:
             try:
-                message = decode_from_agent(bytes(raw))
+                message = decode_from_agent(memoryview(raw))
                 if type(message) is not m.Values:
                     raise MessageError("A bundle of the agent holds something other than values.")
                 self.on_values(message)

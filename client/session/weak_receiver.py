@@ -15,7 +15,7 @@ class WeakReceiver:
     def __init__(self, session: Receiver) -> None:
         self._session = weakref.ref(session)
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_frame(self, frame: bytes | memoryview) -> None:
         """Pass on a frame of the agent."""
         if (session := self._session()) is not None:
             session.on_frame(frame)

@@ -11,7 +11,7 @@ from looptap.protocol.messages import RunInfo
 class Receiver(Protocol):
     """The receiver of a transport's frames and events. Transport thread."""
 
-    def on_frame(self, frame: bytes) -> None:
+    def on_frame(self, frame: bytes | memoryview) -> None:
         """Handle one frame of the agent."""
 
     def on_tick(self) -> None:

@@ -38,6 +38,7 @@ _LINGER_SECONDS = 0.3  # seconds to send what waits when the link is closed
 _MAX_FAILED_HANDSHAKES = 3  # in a row, which mean a wrong key: a stopped agent breaks one off
 _NEVER_MILLISECONDS = 1_000_000_000
 _MONITOR_EVENT = struct.Struct("=hi")  # of a socket: its type and value; zmq.utils.monitor loads all of asyncio
+_ZERO_COPY_MIN_BYTES = 65_536
 _ENVELOPE_BYTES = 1 << 20  # what a message may have around its values
 
 
@@ -249,11 +250,12 @@ class ZmqTransport:
         """Handle some of the received frames; return True if there may be more."""
         for _ in range(_MAX_FRAMES_PER_TURN):
             try:
-                frame = dealer.recv(zmq.NOBLOCK)
+                frame = dealer.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return False
-            if not dealer.getsockopt(zmq.RCVMORE):
-                self._dispatch(self._receiver.on_frame, frame)
+            if not frame.more:
+                large = len(frame) >= _ZERO_COPY_MIN_BYTES
+                self._dispatch(self._receiver.on_frame, frame.buffer if large else frame.bytes)
                 continue
             self.refused_messages += 1
             while dealer.getsockopt(zmq.RCVMORE):  # one by one: they are not held

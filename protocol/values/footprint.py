@@ -66,14 +66,14 @@ def check(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[i
     size = len(raw)
     bound = FREE_BYTES + BYTES_PER_BYTE * size
     try:
-        cost = cost_of(bytes(raw), bound, containers, sets)
+        cost = cost_of(raw, bound, containers, sets)
     except (IndexError, KeyError, struct.error):  # cut off, or an invalid first byte
         return
     if cost > bound:
         raise ValueError(f"{size:,} bytes that would take more than {bound:,} of memory")
 
 
-def cost_of(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[int]) -> int:
+def cost_of(raw: bytes | memoryview, bound: int, containers: frozenset[int], sets: frozenset[int]) -> int:
     """Estimate the memory of ``raw`` once decoded, counting up to ``bound``."""
     at, end, cost = 0, len(raw), 0
     while at < end and cost <= bound:
@@ -104,7 +104,7 @@ def cost_of(raw: bytes, bound: int, containers: frozenset[int], sets: frozenset[
 
 
 def _extension(
-    raw: bytes, at: int, length: int, cost: int, containers: frozenset[int], sets: frozenset[int]
+    raw: bytes | memoryview, at: int, length: int, cost: int, containers: frozenset[int], sets: frozenset[int]
 ) -> tuple[int, int]:
     """Return the position after an extension's code at ``at``, and the cost."""
     code = raw[at]
@@ -113,7 +113,7 @@ def _extension(
     return at + 1, cost + _CONTAINER_BYTES + (_MEMBER_BYTES * _count(raw, at + 1) if code in sets else 0)
 
 
-def _count(raw: bytes, at: int) -> int:
+def _count(raw: bytes | memoryview, at: int) -> int:
     """Return how many items the array at ``at`` has."""
     byte = raw[at]
     if 0x90 <= byte <= 0x9F:

@@ -50,6 +50,8 @@ class Knob:
     there: bool = True
     """False if the job does not offer it now."""
     outcome: str = ""
+    change: str = ""
+    """The id of the change that `outcome` describes, if it is one."""
     warning: str = ""
     """What is known of the newest change by now, such as that the job itself has set another value since."""
     failed: bool = False
@@ -132,15 +134,14 @@ class RunControls:
             knob = self.knobs.setdefault(name, Knob(name, _ignoring_value(call)))
             knob.doc, knob.call = doc, _ignoring_value(call)
         changes = (one for one in records if one.what in CHANGES and one.outcome == _DONE)
-        warnings = {one.name: one.warning for one in sorted(changes, key=lambda one: one.time)}
+        newest = {one.name: one for one in sorted(changes, key=lambda one: one.time)}
         for name, info in infos.items():
             knob = self.knobs.setdefault(name, Knob(name, lambda value, name=name: self._set(name, value)))  # type: ignore[misc]
             if begun >= knob.asked:  # else it may be the value before the last request
                 knob.read, knob.info = begun, info
             knob.doc = "; ".join(filter(None, [info.doc, info.driven and f"driven by {info.driven}"]))
-            if knob.settled and knob.warning != (warning := warnings.get(name, "")):
-                knob.warning = warning
-                self._said(knob)
+            if knob.settled and name in newest:
+                self._follow(knob, newest[name])
         for name, knob in self.knobs.items():
             knob.there = report is None or name in infos or name in offered
         self.reason = reason
@@ -149,6 +150,15 @@ class RunControls:
     def over(self) -> bool:
         """True if the run has ended: nothing will change any more."""
         return self.run.state in ("ended", "failed")
+
+    def _follow(self, knob: Knob, newest: CommandRecord) -> None:
+        """Show a newer change of a control: by an undo, or by another client."""
+        if (knob.change in ("", newest.id)) and knob.warning == newest.warning:
+            return
+        if knob.change not in ("", newest.id):
+            knob.outcome, knob.change = str(Outcome.of(newest)), newest.id
+        knob.warning = newest.warning
+        self._said(knob)
 
     def _set(self, name: str, value: Any) -> Any:
         info = self.knobs[name].info
@@ -207,11 +217,11 @@ class RunControls:
                 if knob.info is not None and isinstance(outcome, Outcome) and outcome.outcome == _DONE:
                     knob.info = with_value(knob.info, outcome.new)  # what the next question compares with
                 knob.asked = time.monotonic()
-                self.say(knob, str(outcome))
+                self.say(knob, str(outcome), change=outcome.id if isinstance(outcome, Outcome) else "")
 
-    def say(self, knob: Knob, text: str, *, failed: bool = False) -> None:
-        """Note the outcome of a knob."""
-        knob.outcome, knob.failed = text, failed
+    def say(self, knob: Knob, text: str, *, failed: bool = False, change: str = "") -> None:
+        """Note the outcome of a knob, and the id of its change."""
+        knob.outcome, knob.failed, knob.change = text, failed, change
         self._said(knob)
 
 

@@ -105,11 +105,12 @@ class Page {
     const list = $("runs"), top = list.scrollTop;
     list.textContent = "";
     for (const run of this.known) {
+      const twin = this.known.some(({ name, key }) => name === run.name && key !== run.key);
       const on = this.state.runs.includes(run.key), item = make(list, "li", on ? "on" : "");
       make(item, "i", `dot ${run.state}`).title = run.problem || run.state || run.kind;
       const button = make(item, "button");
       make(button, "b", "", run.name);
-      make(button, "small", "", [run.state || run.kind, run.started && ago(run.started), run.ranks > 1 && `${run.ranks} ranks`, run.host].filter(Boolean).join(" · "));
+      make(button, "small", "", [run.state || run.kind, run.started && ago(run.started), run.ranks > 1 && `${run.ranks} ranks`, run.host, twin && run.key.slice(-6)].filter(Boolean).join(" · "));
       button.title = run.problem || run.key;
       item.onclick = () => this.choose([run.key]);
       const box = make(item, "input");
