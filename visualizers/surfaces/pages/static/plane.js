@@ -24,15 +24,34 @@ const DAY = "\n{YYYY}-{MM}-{DD}", DATE_FORMS = [
 
 // The power of ten of a number, whole for the powers themselves.
 const exponent = (value) => (Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9 ? Math.round(Math.log10(value)) : Math.log10(value));
-// The numbers written at a logarithmic axis, null for the others: powers of ten, fewer where many have no room, and where
-// there is much of it also numbers between.
+// Whether a logarithmic axis spans so little that its numbers are those of a plain one.
+const narrow = (low, high) => high < 4 * low;
+// The places of numbers at a logarithmic axis: one to nine of each power of ten.
+const places = (u, axis, low, high) => {
+  if (narrow(low, high)) {
+    const least = (high - low) / 5, unit = 10 ** Math.floor(Math.log10(least));
+    const step = unit * [1, 2, 2.5, 5, 10].find((number) => number * unit >= least), first = Math.ceil(low / step);
+    return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, k) => +((first + k) * step).toPrecision(12));
+  }
+  const first = Math.floor(Math.log10(low)), count = Math.ceil(Math.log10(high)) - first + 1;
+  const all = Array.from({ length: count }, (_, k) => [1, 2, 3, 4, 5, 6, 7, 8, 9].map((digit) => +`${digit}e${first + k}`));
+  return all.flat().filter((value) => value >= low && value <= high);
+};
+// The numbers written there, null for the others: powers of ten, fewer where many have no room, and where there is much
+// of it also numbers between.
 const decades = (u, at, space, key) => {
+  if (narrow(u.scales[key].min, u.scales[key].max)) return at;
   const wide = Math.abs(u.valToPos(10, key) - u.valToPos(1, key)), every = Math.ceil(space / wide);
   const digits = wide * Math.log10(10 / 9) >= space ? [1, 2, 3, 4, 5, 6, 7, 8, 9] : wide * Math.log10(2) >= space ? [1, 2, 5] : [1];
   return at.map((value) => {
     const power = exponent(value), digit = Math.round(value / 10 ** Math.floor(power));
     return digits.includes(digit) && (every === 1 || power % every === 0) ? value : null;
   });
+};
+// Those of them with a line: no crowd between the powers of ten.
+const lined = (u, at, space, key) => {
+  const all = narrow(u.scales[key].min, u.scales[key].max);
+  return decades(u, at, space, key).map((value) => (value !== null && (all || Number.isInteger(exponent(value))) ? value : null));
 };
 const counts = (columns) => columns.every((column) => column?.length && column.slice(-500).every((x) => Number.isInteger(x)));
 
@@ -81,19 +100,19 @@ class Plane {
         values: (_, at) => at.map((i) => (Number.isInteger(i) ? ended(labels[i] ?? "") : "")),
       };
     const room = Math.max(8, Math.floor((this.view.height - 60) / 7)); // letters beside an axis
-    const power = (value) => (Number.isInteger(exponent(value)) ? value : null); // no crowd of lines between
     const long = Math.floor(width / 9);
     const numbers = (axis) => (axis.time ? { values: DATE_FORMS } : { values: (_, at) => tickLabels(at, axis.log) });
+    const of = (which, more) => ({ filter: (u, at) => which(u, at, more.space ?? TICK_PIXELS, more.scale ?? "x") });
     const axis = (about, more) => ({
       stroke: () => this.ink,
-      grid: { stroke: "#8883", width: 1, show: !grid, ...(about.log && { filter: (_, at) => at.map(power) }) },
-      ticks: { stroke: "#8886", width: 1, size: 6, ...(about.log && { filter: (_, at) => at.map(power) }) },
+      grid: { stroke: "#8883", width: 1, show: !grid, ...(about.log && of(lined, more)) },
+      ticks: { stroke: "#8886", width: 1, size: 6, ...(about.log && of(lined, more)) },
       label: about.title ? fitted(about.title, about === x || about === top ? long : room) : undefined,
       labelSize: 18,
       labelFont: "12px system-ui",
       size: 56,
       ...numbers(about),
-      ...(about.log && { incrs: [Number.MAX_VALUE], filter: (u, at) => decades(u, at, more.space ?? TICK_PIXELS, more.scale ?? "x") }),
+      ...(about.log && { incrs: [Number.MAX_VALUE], splits: places, ...of(decades, more) }),
       ...more,
     });
     const scale = (about, side) => ({

@@ -110,7 +110,7 @@ class Page {
       make(item, "i", `dot ${run.state}`).title = run.problem || run.state || run.kind;
       const button = make(item, "button");
       make(button, "b", "", run.name);
-      make(button, "small", "", [run.state || run.kind, run.started && ago(run.started), run.ranks > 1 && `${run.ranks} ranks`, run.host, twin && run.key.slice(-6)].filter(Boolean).join(" · "));
+      make(button, "small", "", [run.state || run.kind, run.started && ago(run.started), run.ranks > 1 && `${run.ranks} ranks`, twin && run.key.slice(-6), run.host].filter(Boolean).join(" · "));
       button.title = run.problem || run.key;
       item.onclick = () => this.choose([run.key]);
       const box = make(item, "input");
