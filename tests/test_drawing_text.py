@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from pictures import pictures
 from rich.cells import cell_len
 
+import looptap
 from looptap.visualizers.drawing.backends.with_text import draw, draw_all
 from looptap.visualizers.drawing.picture import Bars, Grid, Images, Line, Picture, Table, Text, VerticalLine
+from looptap.visualizers.plot import Plot
 
 PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]
 hostile = settings(max_examples=40, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
@@ -134,3 +136,17 @@ def test_the_newest_notes_of_a_line_stand_below_it():
     assert "• 4: epoch 4" in text
     assert "epoch 2" not in text
     assert "! 7 values" in text
+
+
+def test_a_legend_says_how_many_names_it_leaves_out():
+    def legend(count, width):
+        rows = [{"step": k} | {f"layer {n}": float(n + k) for n in range(count)} for k in range(3)]
+        plot = Plot(looptap.stream_of(rows, name="norms"), chart="line")
+        plot.pull()
+        return next(line for line in draw(plot.pictures()[0], width, 12, color=False).splitlines() if "layer" in line)
+
+    assert "more" not in legend(3, 60)
+    for width in (24, 30, 50, 80):
+        line = legend(30, width).strip()
+        assert len(line) <= width
+        assert line.endswith(f"… {30 - line.count('layer')} more")

@@ -53,8 +53,8 @@ def main(
             if problem := part.problem():
                 return complain(problem)
     console.print(
-        '\nIn a job of your own: [bold]agent = looptap.Agent("name")[/], and at each step '
-        '[bold]agent.emit("batch", step=step, loss=loss)[/].'
+        "\nNow a script of your own: [bold]looptap run train.py[/], and in another terminal "
+        "[bold]looptap watch train loss[/]."
     )
     return DONE
 

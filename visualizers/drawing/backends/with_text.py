@@ -7,6 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -160,14 +161,12 @@ def _plot(panel: Panel, picture: Picture, width: int, height: int, color: bool) 
 
 
 def _legend(names: Sequence[str], width: int) -> list[str]:
-    """Return one line with as many names as fit; they may be coloured."""
-    line, used = [], 0
-    for name in names:
-        used += cell_len(RichText.from_ansi(name).plain) + 3
-        if used > width:
-            break
-        line.append(name)
-    return ["   ".join(line)] if line else []
+    """Return a line of the names that fit, coloured or not, and the number of others."""
+    ends = list(accumulate(cell_len(RichText.from_ansi(name).plain) + 3 for name in names))  # with the space after each
+    if not ends or ends[-1] - 3 <= width:
+        return ["   ".join(names)] if names else []
+    shown = sum(end + len(f"… {len(names)} more") <= width for end in ends)
+    return ["   ".join([*names[:shown], f"… {len(names) - shown} more"])]
 
 
 def _curves(mark: Any, panel: Panel, picture: Picture, width: int) -> list[tuple[Numbers, Numbers, str, str, str]]:
