@@ -53,7 +53,7 @@ def test_a_stored_run_in_place_of_a_live_one_is_reported_as_stored(directory, mo
         attach("fl")
     (directory / "x.looptap").rename(path)
     for name in ("fl", agent.run.id, "fl-*", None):
-        with pytest.raises(RunEnded, match=rf"{ran} See: looptap open '{path}'$"):
+        with pytest.raises(RunEnded, match=rf"{ran} To see what it stored: looptap open, or looptap plot '{path}'$"):
             attach(name)
     with looptap.Agent("other"), pytest.raises(RunEnded, match=r"has ended.* Alive: other-"):
         attach("fl")

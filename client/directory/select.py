@@ -167,7 +167,9 @@ def _day(seconds: float) -> str:
 def _stored(id: str, path: str = "") -> str:
     """Describe where an ended run is stored; empty if it is not."""
     files = [Path(path)] if path else kept(glob.escape(id))
-    return f" See: looptap open {shlex.quote(str(files[0]))}" if files and files[0].exists() else ""
+    if not files or not files[0].exists():
+        return ""
+    return f" To see what it stored: looptap open, or looptap plot {shlex.quote(str(files[0]))}"
 
 
 def _place(directory: Path) -> str:
