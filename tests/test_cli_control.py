@@ -129,6 +129,7 @@ def test_checkpoint_trigger_pause_resume_and_stop(job, here):
     late = json.loads(out)
     assert (code, late["outcome"]) == (1, "CommandPending")
     assert here("resume", "small")[1].startswith("resume: ")
+    assert here("resume", "small")[1] == "resume: the loop was not paused\n"
     assert here("set", "small", "echo.factor", "4", "--id", late["id"])[0] == 0
     code, out, _ = here("stop", "small", "--yes")
     assert code == 0

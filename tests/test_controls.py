@@ -179,7 +179,7 @@ def test_an_attribute_of_what_is_exposed_is_set_by_its_path(job):
     assert done(agent, run, run.set, "settings.deep[0]", 7).new == 7
     assert done(agent, run, run.set, "settings.none", "b").new == "b"
     for name, value, sentence in [
-        ("model[1].q", 1, "a Dropout has no 'q'"),
+        ("model[1].q", 1, "Dropout has no 'q'"),
         ("model[7].p", 1, "a Sequential has no 7"),
         ("model[0]", 1, "is of type Linear"),
         ("settings.on", 1, "True or False"),

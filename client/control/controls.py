@@ -72,7 +72,7 @@ class Outcome:
         change = f": {self.old!r:.60} → {self.new!r:.60}" if self.what in CHANGES else ""
         result = f": {self.result!r:.80}" if self.result is not None else ""
         if self.what in ("pause", "resume") and isinstance(self.result, float):
-            result = f": {self.result:.1f} s"
+            result = f": {self.result:.1f} s" if self.result else ": the loop was not paused"
         if self.what == "profile" and isinstance(self.result, str):  # it begins with the name of the file
             what, result = self.what, f" written to {self.result}"
         where = f", at {self.event} {self.number:,}" if self.event else ""

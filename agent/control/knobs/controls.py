@@ -275,7 +275,7 @@ def _reach(holder: Any, step: str | int, path: str) -> Any:
             return getattr(holder, named)
     names = list(holder) if isinstance(holder, dict) else [n for n in dir(holder) if not n.startswith("_")]
     near = nearest(str(step), list(map(str, names)))
-    raise ControlError(f"{path}: a {type(holder).__name__} has no {step!r}.{' ' * bool(near)}{near}")
+    raise ControlError(f"{path}: {type(holder).__name__} has no {step!r}.{' ' * bool(near)}{near}")
 
 
 def _put(holder: Any, step: str | int, value: Any, path: str) -> None:

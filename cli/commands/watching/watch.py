@@ -178,7 +178,8 @@ def _watch(
             reason = failed[0].reason
             if isinstance(display, Lines):  # which has printed the first error when it came
                 reason = reason.partition(", the first: ")[0]
-            return complain(f"{failed[0].title} failed: {reason.rstrip('.')}.")
+            reason = reason.rstrip(".")
+            return complain(f"{failed[0].title} failed: {reason}{'' if reason.endswith('?') else '.'}")
         if in_time or interrupted:
             return DONE
         late = [tail for tail in tails if not (tail.values if count is None else tail.complete)]
