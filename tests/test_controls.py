@@ -180,7 +180,7 @@ def test_an_attribute_of_what_is_exposed_is_set_by_its_path(job):
     assert done(agent, run, run.set, "settings.none", "b").new == "b"
     for name, value, sentence in [
         ("model[1].q", 1, "Dropout has no 'q'"),
-        ("model[7].p", 1, "a Sequential has no 7"),
+        ("model[7].p", 1, "Sequential has no 7"),
         ("model[0]", 1, "is of type Linear"),
         ("settings.on", 1, "True or False"),
         ("settings.name", 1, "must be text"),

@@ -197,8 +197,10 @@ def _print(run: Run, record: Record, as_json: bool) -> None:
     if as_json:
         print(json_of({"run": run.id, "event": record.event, "time": record.wall, **record.value}), flush=True)
         return
-    lines = said(record.value)
-    print(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  " + "; ".join(lines), flush=True)
+    text = ""
+    for line in said(record.value):
+        text = f"{text.rstrip('.')}{'. ' if line[0].isupper() else '; '}{line}" if text else line
+    print(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  {text}", flush=True)
 
 
 class ProgressView:
