@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from looptap.protocol.values.packing import pack
 from looptap.streams.flags import ERROR
-from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.streams.values.snapshots import snapshot
 from looptap.visualizers.charts.base import APPEND, FRAME
@@ -582,6 +582,18 @@ def test_a_restart_is_a_mark_and_a_gap_in_the_line():
     chart.pull()
     np.testing.assert_equal(chart.draw().marks[0].y, [1, 2, np.nan, 3, 4])
     assert [(rule.x, rule.text) for rule in chart.draw().rules] == [(1, "restart: run-2")]
+
+
+def test_the_words_of_commands_have_precedence_over_those_of_the_budget():
+    stream = Stream("loss", on="batch", fields=("step", "loss"))
+    push(stream, [(step, 1.0) for step in range(1, 9)])
+    stream.limited = (LimitedStretch(5, 6),)
+    chart = make(chosen(stream))
+    chart.add(stream)
+    chart.commands.add([{"name": "lr", "old": 0.1, "new": 0.2, "outcome": "done", "event": "batch", "number": 2}])
+    chart.pull()
+    found = [(rule.x, rule.text) for rule in chart.draw().rules]
+    assert found == [(5, "budget: fewer events"), (7, "budget: all events"), (2, "lr 0.1 → 0.2")]
 
 
 def gapped(values, fields, chart="", *, name="loss"):

@@ -266,6 +266,8 @@ def test_words_of_lines_that_are_too_close_do_not_lie_on_each_other():
     assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "", "lr 50.5", "lr 51"]  # in two rows
     drawing.update(said(20, 79.5, 80, 80.5))
     assert [text.get_text() for text in drawing.views[0].words] == ["lr 20", "", "lr 80", "lr 80.5"]
+    drawing.update(said(80.5, 80, 20, 79.5))  # the later rules have precedence, wherever they are
+    assert [text.get_text() for text in drawing.views[0].words] == ["", "lr 80", "lr 20", "lr 79.5"]
 
 
 NOISE = np.random.default_rng(0).normal(size=100_000)

@@ -124,24 +124,33 @@ class Marks:
         return changed
 
     def rules(self, series: list[Series]) -> tuple[VerticalLine, ...]:
-        """Return a line for each command, restart, and change of the overhead limit."""
-        found = []
+        """Return a line for each change of the overhead limit, restart and command.
+
+        Where there is no room for the words of all, the later ones have theirs.
+        """
+        events, limits = list[VerticalLine](), list[VerticalLine]()
         for command in self._shown:
             at = _place(command, [one for one in series if command.run in (None, run_of(one.stream))])
             if at is not None:
-                found.append(VerticalLine(at, command.text))
+                events.append(VerticalLine(at, command.text))
         for one in series:
-            for number, text in _changes(one.stream):
-                at = one.layer.place(one, "number", number)
-                if at is not None:
-                    found.append(VerticalLine(at, text))
-        return tuple({(rule.x, rule.text): rule for rule in found}.values())[-MAX_MARKS:]
+            for found, changes in ((events, _restarts(one.stream)), (limits, _limits(one.stream))):
+                for number, text in changes:
+                    at = one.layer.place(one, "number", number)
+                    if at is not None:
+                        found.append(VerticalLine(at, text))
+        rules = [*sorted(limits, key=lambda rule: rule.x), *sorted(events, key=lambda rule: rule.x)]
+        return tuple({(rule.x, rule.text): rule for rule in rules}.values())[-MAX_MARKS:]
 
 
-def _changes(stream: Stream) -> Iterator[tuple[int, str]]:
-    """Yield (number, text) for each item of a stream where something changed."""
+def _restarts(stream: Stream) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) for each item of a stream after a restart."""
     for seam in stream.seams:
         yield seam.after + 1, f"restart: {seam.new}"
+
+
+def _limits(stream: Stream) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) for each item of a stream where its budget changed."""
     for stretch in stream.limited:
         yield stretch.first, "budget: fewer events"
         if stretch.last is not None:

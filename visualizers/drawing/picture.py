@@ -131,7 +131,10 @@ Mark: TypeAlias = Line | Band | Points | Bars | Grid | Images | Pie | Table | Te
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerticalLine:
-    """A vertical line at ``x`` with a word beside it: a command, a restart."""
+    """A vertical line at ``x`` with a word beside it: a command, a restart.
+
+    Where there is no room for the words of all rules of a picture, the later ones in its list have theirs.
+    """
 
     x: float
     text: str

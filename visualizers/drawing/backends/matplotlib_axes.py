@@ -135,20 +135,22 @@ class PlaneView:
         return "limits" if moved else "data"
 
     def _say(self, picture: Picture, at: Any) -> None:
-        """Put the words of commands above the axes; the newest have precedence."""
+        """Put the words of commands above the axes; the later rules have precedence."""
         low, high = self.axes.get_xlim()
         across = self.axes.get_xaxis_transform()
         figure = self.axes.get_figure(root=True)
         box, letter = self.axes.bbox, _LETTER_INCHES * figure.dpi
         row_height, lowest = (inches * figure.dpi / box.height for inches in (_ROW_INCHES, self.above))
-        taken = [np.inf] * self.rows  # the left ends of the words in each row, in pixels
-        for text, x, rule in sorted(zip(self.words, at, picture.rules, strict=True), key=lambda one: -one[1]):
+        taken: list[list[tuple[float, float]]] = [[] for _ in range(self.rows)]  # of the words in each row, in pixels
+        for text, x, rule in reversed(list(zip(self.words, at, picture.rules, strict=True))):
             wide, left = letter * len(rule.text), float(across.transform((np.clip(x, low, high), 0))[0])
             left = max(box.x0, min(left, box.x1 - wide))
-            row = next((i for i, end in enumerate(taken) if left + wide + letter < end), -1)
+            right = left + wide + letter
+            free = (i for i, row in enumerate(taken) if all(right < start or left > end for start, end in row))
+            row = next(free, -1)
             said = row >= 0 and low <= x <= high
             if said:
-                taken[row] = left
+                taken[row].append((left, right))
             text.set_text(shown(rule.text) if said else "")
             text.set_transform(self.axes.transAxes)
             text.set_position(((left - box.x0) / box.width, 1.01 + lowest + row_height * max(0, row)))

@@ -152,21 +152,21 @@ def _plane(panel: Panel, picture: Picture, spot: Spot, traces: list[Any], layout
 
 
 def _rules(picture: Picture, shown: Limits | None, width: float, refs: dict[str, str], layout: dict[str, Any]) -> None:
-    """Add a dashed line for each command; of crowded ones only the newest has words."""
+    """Add a dashed line for each command; of crowded ones only the last has words."""
 
     def scaled(at: float) -> float:
         return math.log10(at) if picture.x.log and at > 0 else at
 
     near = 0.0 if shown is None else _MIN_WORD_GAP_PIXELS * (scaled(shown[1]) - scaled(shown[0])) / max(1.0, width)
-    line, last = {"color": "#555555", "width": 1, "dash": "dash"}, np.inf
-    for rule in sorted(picture.rules, key=lambda rule: -rule.x):
+    line, taken = {"color": "#555555", "width": 1, "dash": "dash"}, list[float]()
+    for rule in reversed(picture.rules):
         if shown is not None and not shown[0] <= rule.x <= shown[1]:
             continue
         (at,) = _values(np.array([rule.x]), picture.x)
         layout["shapes"].append({**refs, "type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": line})
         place = scaled(rule.x)
-        if not last - place < near:
-            last = place
+        if not any(abs(other - place) < near for other in taken):
+            taken.append(place)
             layout["annotations"].append(
                 {**refs, "x": place if picture.x.log else at, "y": 1, "text": escaped(rule.text), "textangle": -90,
                  "showarrow": False, "xanchor": "right", "yanchor": "top", "font": {"size": 9, "color": "#555555"}}

@@ -307,8 +307,8 @@ class Plane {
     ctx.restore();
     if (this.rows) this.rules(ctx, u, X, ratio);
   }
-  // A dashed line for each command; its words stand over the plot, where no curve is. The newest first: where there is
-  // no room for the words of all, the older lines have none.
+  // A dashed line for each command; its words stand over the plot, where no curve is. The last first: where there is no
+  // room for the words of all, the earlier rules have none.
   rules(ctx, u, X, ratio) {
     const { bbox } = u, end = bbox.left + bbox.width, gap = 3 * ratio;
     ctx.save();
@@ -318,8 +318,8 @@ class Plane {
     ctx.font = `${11 * ratio}px system-ui`;
     ctx.textAlign = "left";
     ctx.textBaseline = "alphabetic";
-    const taken = Array(this.rows).fill(Infinity);
-    for (const [x, text] of [...this.layout.rules].sort((one, other) => other[0] - one[0])) {
+    const taken = Array.from({ length: this.rows }, () => []); // the ends of the words in each row
+    for (const [x, text] of [...this.layout.rules].reverse()) {
       const px = Math.round(X(x)), wide = ctx.measureText(text).width;
       if (!(px >= bbox.left && px <= end)) continue;
       ctx.setLineDash([gap, gap]);
@@ -328,10 +328,10 @@ class Plane {
       ctx.lineTo(px, bbox.top + bbox.height);
       ctx.stroke();
       const left = Math.max(bbox.left, Math.min(px, end - wide));
-      const row = taken.findIndex((from) => left + wide + 2 * gap < from);
+      const right = left + wide + 2 * gap, row = taken.findIndex((words) => words.every(([from, to]) => right < from || left > to));
       if (row < 0) continue;
       ctx.fillText(text, left, bbox.top - (this.above + 4 + RULE_WORDS_PIXELS * row) * ratio);
-      taken[row] = left;
+      taken[row].push([left, right]);
     }
     ctx.restore();
   }
