@@ -1,9 +1,11 @@
 """What `looptap run` costs a script that does not mention looptap.
 
-Three processes run the same script, an MLP, in shuffled blocks of steps, one at a time: plain Python, `looptap run`
-without a client, and `looptap run` with five streams of names that the script has. One of the scripts takes its batches
+The same script, an MLP, runs in shuffled blocks of steps, one process at a time: in plain Python, under `looptap run`
+without a client, and under `looptap run` with five streams of names that the script has. There are three processes of
+each, as two of the same kind differ by more than what is looked for; the width of the MLP is what makes a step take the
+time of its row. One of the scripts takes its batches
 from a DataLoader, whose waits `looptap run` measures. Figures are wall time, the agent's I/O thread included. The
-losses of all three must be the same. The last row is what `looptap_auto.pth`, which pip installs with looptap, adds to
+losses of all must be the same. The last row is what `looptap_auto.pth`, which pip installs with looptap, adds to
 the start of an interpreter: two empty environments, one of which has the file.
 """
 
@@ -19,11 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import HERE, Block, Row, in_units, interleave, main, program
+from harness import HERE, Block, Measured, Row, in_units, interleave, main, program
 
 import looptap
 
-STEPS, ROUNDS, WARM_UP = 40, 100, 4
+STEPS, ROUNDS, WARM_UP, PROCESSES = 40, 25, 2, 3
+WIDTH = 640
 STARTS = 150
 """Starts of each interpreter."""
 QUERIES = [
@@ -37,6 +40,7 @@ class Setting(NamedTuple):
     """A script that is measured, by what a step of it is called."""
 
     words: str
+    seconds: float
     arguments: tuple[str, ...]
     queries: list[str]
     promised: float | None = None
@@ -44,11 +48,10 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting("a step of about 2 ms", ("384",), QUERIES),
-    Setting("a step of about 5 ms", ("640",), QUERIES, 1.01),
+    Setting("a step of about 2 ms", 0.002, (), QUERIES),
+    Setting("a step of about 5 ms", 0.005, (), QUERIES, 1.01),
     Setting(
-        "a step of about 5 ms with batches of a DataLoader", ("640", "loader"),
-        [*QUERIES[:-1], "data_seconds"], 1.01,
+        "a step of about 5 ms with batches of a DataLoader", 0.005, ("loader",), [*QUERIES[:-1], "data_seconds"], 1.01
     ),
 )  # fmt: skip
 
@@ -76,24 +79,41 @@ class Script:
         self.process.communicate()
 
 
+def width(setting: Setting) -> str:
+    """Return the width of the MLP whose step takes about as long as the setting says."""
+    script = Script((str(WIDTH), *setting.arguments))
+    script.block(STEPS)()
+    took = script.block(STEPS)()
+    script.close()
+    return str(round(WIDTH * (setting.seconds / took) ** 0.5))
+
+
 def of_scripts(rounds: int) -> Iterator[Row]:
     """Yield two rows of each setting."""
     for setting in SETTINGS:
-        names = tuple("-".join((kind, *setting.arguments)) for kind in ("idle", "asked"))
+        arguments = (width(setting), *setting.arguments)
         with contextlib.ExitStack() as stack:
-            scripts = [Script(setting.arguments), *(Script(setting.arguments, *RUN, name) for name in names)]
-            for script in scripts:
-                stack.callback(script.close)
-                script.block(2)()  # the agent starts with the first step
-            run = stack.enter_context(looptap.attach(names[1], timeout=60))
+            scripts: dict[str, list[Script]] = {}
+            for kind in ("plain", "idle", "asked"):
+                names = [f"{kind}-{len(setting.arguments)}-{setting.seconds:g}-{n}" for n in range(PROCESSES)]
+                how = [() if kind == "plain" else (*RUN, name) for name in names]
+                scripts[kind] = [Script(arguments, *one) for one in how]
+                for script in scripts[kind]:
+                    stack.callback(script.close)
+                    script.block(2)()  # the agent starts with the first step
+            runs = [stack.enter_context(looptap.attach(name, timeout=60)) for name in names]
             streams = [
-                run.stream(query, on="step", window=100 if "events" in query else None) for query in setting.queries
-            ]
-            blocks = dict(zip(("plain", "idle", "asked"), (s.block(STEPS) for s in scripts), strict=True))
-            seen = interleave(blocks, rounds, warm_up=WARM_UP)
-            assert scripts[0].losses == scripts[1].losses == scripts[2].losses
-            for stream in (streams[0], streams[-1]):
-                assert len(stream.values) > STEPS * rounds // 2, [str(one) for one in streams]
+                run.stream(query, on="step", window=100 if "events" in query else None)
+                for run in runs for query in setting.queries
+            ]  # fmt: skip
+            every = {f"{kind} {n}": one.block(STEPS) for kind, those in scripts.items() for n, one in enumerate(those)}
+            apart = interleave(every, rounds, warm_up=WARM_UP).seconds
+            pooled = {kind: [each for n in range(PROCESSES) for each in apart[f"{kind} {n}"]] for kind in scripts}
+            seen = Measured(pooled)
+            assert len({tuple(script.losses) for those in scripts.values() for script in those}) == 1
+            for stream, query in zip(streams, PROCESSES * setting.queries, strict=True):
+                least = STEPS * rounds // (200 if "events" in query else 2)
+                assert stream.arrived > least, [str(one) for one in streams]
         for name, what in (("idle", "no client"), ("asked", f"{len(setting.queries)} streams")):
             ratio, promised = seen.ratio(name, "plain"), setting.promised if name == "idle" else None
             yield Row(
