@@ -53,6 +53,14 @@ def test_limits_of_a_rule_are_metrics_also_if_larger_is_better(metric, sign):
     assert stop("baseline", like="keras", values=[0.2, 0.1, 0.19]) == [False, False, False]
 
 
+@pytest.mark.parametrize("late", [lambda x: x**-0.4, lambda x: 0.2 + 0.3 * np.exp(-x / 40), lambda x: 0.6 - x / 250])
+def test_a_fall_that_no_curve_matches_is_not_noise(late):
+    """Two speeds of learning, as a recorded loss often has: it falls fast, then slowly, and never rises."""
+    x = np.arange(20.0)
+    stops = followed([*(0.7 * np.exp(-x / 1.5) + late(x + 1))], Patience(5), metric="loss", epochs=100).stop_at
+    assert stops.median > 50
+
+
 @pytest.mark.parametrize(
     ("metric", "value"), [("accuracy", 0.1), ("loss", 2.302585), ("log", 1e-3), ("max", -200.0), ("error", 0.0)]
 )

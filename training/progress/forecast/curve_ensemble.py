@@ -49,6 +49,8 @@ _BAND_QUANTILES = (0.09, 0.91)  # of the draws, each fitted by itself on runs fo
 _SURPRISE_SHARE, _SURPRISE_FACTOR = 0.008, 0.12  # drops that are not known ahead, and the mean of their logarithms
 _MAX_RATES_SHARE = 0.5  # of the draws: that the learning rates matter is a hypothesis, whatever its evidence
 _RATES_OBSERVATIONS = 4.0  # validations after which it may have half of that; before the first, nothing speaks for it
+_SHAPE_ERROR_SHARE = 0.05  # of how far an error is from the last ones: what a curve's shape may miss there
+_RECENT_POINTS = 3  # whose mean these last ones are
 _MAX_RATE_DROPS = 8  # drops of the learning rate with their own coefficient
 
 
@@ -136,9 +138,10 @@ def _ends(
     """Return where ``count`` drawn futures after ``done`` raw points stop."""
     chosen, linear = curves.drawn(posterior, count, rng)
     cells, levels = np.divmod(chosen, len(_SIGMAS))
-    residuals, shares = curves.residuals(seen, unit, cells, linear)
+    sigmas = _SIGMAS[levels]
+    residuals, shares = curves.residuals(seen, unit, cells, linear, sigmas)
     length = min(curves.last - done, HORIZON_POINTS)
-    noise = drawn_noise(residuals, shares, _SIGMAS[levels], length, rng)
+    noise = drawn_noise(residuals, shares, sigmas, length, rng)
     luck = _luck(len(cells), length, rng)
     paths = np.empty((len(cells), 0))
     found = np.zeros(len(cells), np.int64)
@@ -168,6 +171,15 @@ def _luck(rows: int, length: int, rng: np.random.Generator) -> Floats:
 def _noise_level(errors: Floats, rates: Floats) -> Floats:
     """Return the variance of noise at ``errors`` and ``rates``, relative to 1."""
     return np.asarray(rates * np.clip(errors, 0.01, 1.5) ** _NOISE_ERROR_POWER)
+
+
+def _misfit(errors: Floats) -> Floats:
+    """Return the variance by which the shape of a curve misses ``errors``.
+
+    It is not noise: no real curve is exactly one of the ensemble, and the further an error is from the last ones, the
+    more a curve that is right from now on may miss it.
+    """
+    return np.asarray((_SHAPE_ERROR_SHARE * (errors - errors[-_RECENT_POINTS:].mean())) ** 2)
 
 
 class _Posterior(NamedTuple):
@@ -239,7 +251,7 @@ class _Curves:
         return found
 
     def residuals(
-        self, seen: MergedObservations, unit: float, cells: NDArray[np.int64], linear: Floats
+        self, seen: MergedObservations, unit: float, cells: NDArray[np.int64], linear: Floats, sigmas: Floats
     ) -> tuple[Floats, Floats]:
         """Return what each curve leaves of raw points, in units of noise; and weights."""
         raw = seen.v == 0
@@ -248,7 +260,7 @@ class _Curves:
             return np.empty((len(cells), 0)), np.empty(0)
         y = seen.y[raw] / unit
         found = y - self.paths(x, cells, linear)
-        found *= np.sqrt(seen.merged[raw] / _noise_level(y, self.rate(x)))
+        found /= np.sqrt(_noise_level(y, self.rate(x)) / seen.merged[raw] + _misfit(y) / sigmas[:, None] ** 2)
         return found, np.maximum(x / x[-1], _MIN_WEIGHT) ** _AGE_DISCOUNT
 
     def _parts(self, x: Floats) -> tuple[Floats, Floats, Floats]:
@@ -308,7 +320,7 @@ class _Curves:
         y = seen.y / unit
         designs = self.designs(seen.x)
         level = _noise_level(y, self.rate(seen.x))
-        variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit / unit
+        variance = (_SIGMAS[:, None] ** 2 * level) / seen.merged + seen.v / unit / unit + _misfit(y)
         discount = np.maximum((seen.x / seen.x[-1]) ** _AGE_DISCOUNT, _MIN_WEIGHT)
         precise = discount / variance
         pairs = (designs[:, :, :, None] * designs[:, :, None, :]).transpose(1, 0, 2, 3)
