@@ -103,7 +103,7 @@ def test_a_run_whose_validations_are_numbers_no_more_is_expected_to_stop_for_it(
     progress = followed([*falling, math.nan, math.inf, math.nan], Patience(8), metric="loss")
     assert progress.unless_better == 5
     assert progress.stop_at.median == progress.stop_at.low == 14
-    recovered = [*falling, math.nan, *(1.03 - 0.01 * k for k in range(8))]
+    recovered = [*falling, math.nan, *(1.03 - 0.01 * k for k in range(10))]
     progress = followed(recovered, Patience(8), metric="loss")
     alike = followed([*falling, 1.035, *recovered[7:]], Patience(8), metric="loss")
     assert progress.stop_at.median == pytest.approx(alike.stop_at.median, rel=0.2)

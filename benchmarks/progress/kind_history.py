@@ -22,8 +22,8 @@ from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stop_forecast import StopForecast
 
 TITLE = "Earlier runs of the same job"
-SEEDS = (0, 1)
-"""Of the runs that are judged; those of all other seeds are the earlier ones."""
+SEEDS, EARLIER_SEEDS = (0, 1), range(4)
+"""Of the runs that are judged, and of those of which the others are the earlier ones."""
 MOMENTS = 8
 PHASES = (0.0, 0.25, 0.5, 1.0)
 
@@ -48,7 +48,7 @@ class HistoryRow(NamedTuple):
 
 def section(jobs: int = 2) -> list[str]:
     """Judge the forecast with and without earlier runs; return the lines of the page."""
-    curves = read(DEVELOPMENT_FILE)
+    curves = [curve for curve in read(DEVELOPMENT_FILE) if curve.seed in EARLIER_SEEDS]
     found = [with_earlier(case, curves) for case in cases(curves) if case.curve.seed in SEEDS]
     with ProcessPoolExecutor(jobs) as pool:
         rows = [*track(pool.map(judged, found, chunksize=4), TITLE, total=len(found))]
