@@ -218,14 +218,18 @@ def test_a_loader_whose_factor_raises_does_not_end_the_loop():
     assert progress.remaining.median == pytest.approx(90)
 
 
-def test_soon_after_a_command_that_slows_training_the_old_speed_is_forgotten():
+@pytest.mark.parametrize("others", [(), (6,), range(10)])
+def test_soon_after_a_command_that_slows_training_the_old_speed_is_forgotten(others):
+    """Also if ``others`` came just before, after these steps of the epoch."""
     clock, looked = Clock(), []
     progress = Progress(10, epochs=60, clock=clock)
     for epoch in range(60):
-        for _ in progress.train([torch.zeros(4)] * 10):
+        for step, _ in enumerate(progress.train([torch.zeros(4)] * 10)):
             clock.now += 3.0 if epoch >= 30 else 1.0
             if epoch >= 30:
                 looked.append((clock.now, *progress.remaining))
+            elif epoch == 29 and step in others:
+                progress.on_command()
         if epoch == 29:
             progress.on_command()
     for at, median, low, high in looked:

@@ -27,7 +27,6 @@ SHORT_WINDOW_SECONDS = 60.0
 
 _SUSPENDED_STEP_FACTOR = 20.0  # times the median step: the process was suspended in a longer gap
 _MIN_GAP_SECONDS = 1.0  # shorter gaps do not count as suspended
-_REMEASURE_AFTER_SECONDS = 15.0  # seconds of training
 _MAX_SAMPLES = 2000  # samples that are kept
 
 
@@ -151,10 +150,10 @@ class Ledger:
     def turned(self, stated: float, unsure: float) -> None:
         """Expect training at ``stated`` times the speed, with log deviation ``unsure``.
 
-        Rates use no time before the change; the stated factor counts less and less. An unknown change (1.0) is ignored
-        soon after another one.
+        Rates use no time before the change; the stated factor counts less and less. Unknown changes (1.0) between which
+        no batch was counted are one.
         """
-        if stated == 1.0 and self._turn is not None and self._turn.seconds < _REMEASURE_AFTER_SECONDS:
+        if stated == 1.0 and self._turn is not None and not self._turn.counted:
             return
         self._book()
         rate = self.rate(TRAIN, SHORT_WINDOW_SECONDS)
