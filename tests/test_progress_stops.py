@@ -55,7 +55,7 @@ def test_limits_of_a_rule_are_metrics_also_if_larger_is_better(metric, sign):
 
 @pytest.mark.parametrize("late", [lambda x: x**-0.4, lambda x: 0.2 + 0.3 * np.exp(-x / 40), lambda x: 0.6 - x / 250])
 def test_a_fall_that_no_curve_matches_is_not_noise(late):
-    """Two speeds of learning, as a recorded loss often has: it falls fast, then slowly, and never rises."""
+    """A loss falls fast, then slowly, and never rises."""
     x = np.arange(20.0)
     stops = followed([*(0.7 * np.exp(-x / 1.5) + late(x + 1))], Patience(5), metric="loss", epochs=100).stop_at
     assert stops.median > 50
