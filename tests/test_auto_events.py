@@ -33,6 +33,11 @@ QUERIES = {
         "e['loss/critic_optimizer'], actor_loss.item(), critic_loss.item()",
         "max(e['loss/critic_optimizer'] for e in events)",
     ],
+    "three_losses": [
+        "e['loss/optimizer_a'], e['loss/optimizer_b'], e['loss/optimizer_c']",
+        "lambda e: e.optimizer_b.param_groups[0]['lr']",
+    ],
+    "accumulated": ["lambda e: len(e.losses)"],
     "in_backward": ["loss, step"],
     "threads": ["number, loss"],
     "epochs": [
@@ -93,7 +98,7 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
 
 SUMMED = [
     "gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward", "dropped", "dropped_by_hand",
-    "two_losses",
+    "two_losses", "three_losses",
 ]  # fmt: skip
 
 
@@ -154,6 +159,20 @@ def test_optimizers_that_step_on_the_same_gradients_have_the_losses_that_reached
     assert len(actor) >= 6  # the first events tell that both step, and what is asked of their passes
     assert largest == [pytest.approx(max(row[0] for row in critic))]
     assert {errors for errors, _ in seen.failures} == {0}
+
+
+def test_each_of_three_optimizers_has_its_own_losses_though_it_zeroes_its_gradients_before_the_next_one_steps():
+    rows = observed("three_losses").values[0]
+    printed = [[float(word) for word in words[1:]] for words in observed("three_losses").printed()]
+    assert len(rows) >= 6
+    assert rows == [pytest.approx(words, rel=TOLERANCE) for words in printed[-len(rows) :]]
+
+
+def test_losses_count_whose_gradients_are_zero_or_kept_elsewhere_and_which_the_script_changes_afterwards():
+    seen = observed("accumulated")
+    expected = [float(words[0]) for words in seen.printed()]
+    assert seen.losses == pytest.approx([*expected[:5], *expected[6:]], rel=1e-5)  # at 5 it has changed them first
+    assert seen.failures[0][0] == 1
 
 
 def test_steps_that_a_gradient_scaler_leaves_out_are_events_of_their_own():

@@ -11,42 +11,55 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-THERE, ZERO, ABSENT = "there", "zero", "absent"
-"""What the gradients of an optimizer are: one of them at least, all zero, or none at all."""
 MAX_FIRST_LOOK_NUMBERS = 65_536
 """Numbers of a gradient that is looked at before larger ones."""
 
 Marks = list[tuple[int, int]]
+Key = tuple[int, ...]
 
 
-def state_of(optimizer: Any) -> str:
-    """Return `THERE`, `ZERO` or `ABSENT`; values are read on the CPU only.
+def has_gradients(optimizer: Any) -> bool:
+    """Return False if all gradients are absent, or were written to and are zero.
 
-    FSDP keeps gradients elsewhere between passes: they count as there.
+    A zero gradient that nothing has written to is what a backward pass has left. Values are read on the CPU only; FSDP
+    keeps gradients elsewhere between passes, so they count as there.
     """
     torch: Any = sys.modules["torch"]
-    if _is_sharded(optimizer.param_groups[0]["params"][0]):
-        return THERE
-    larger, found = [], ABSENT
+    larger = []
     with torch._C.DisableTorchFunction():
-        for gradient in _gradients(optimizer):
+        for parameter in _parameters(optimizer):
+            if _is_sharded(parameter):
+                return True
+            gradient = parameter.grad
             if gradient is None:
                 continue
             plain = type(gradient) is torch.Tensor and gradient.is_cpu and gradient.layout is torch.strided
-            if not plain or torch._C._len_torch_dispatch_stack():
-                return THERE
-            found = ZERO
+            if not plain or not gradient._version or torch._C._len_torch_dispatch_stack():
+                return True
             if gradient.numel() > MAX_FIRST_LOOK_NUMBERS:
                 larger.append(gradient)
             elif gradient.any():
-                return THERE
-        return THERE if any(gradient.any() for gradient in larger) else found
+                return True
+        return any(gradient.any() for gradient in larger)
 
 
 def marks_of(optimizer: Any) -> Marks:
-    """Return what differs after a backward pass that has reached a gradient."""
+    """Return what differs after a backward pass that has reached a gradient.
+
+    A new gradient is made before the old one is released, so no two share an address.
+    """
     with sys.modules["torch"]._C.DisableTorchFunction():
-        return [(id(gradient), 0 if gradient is None else gradient._version) for gradient in _gradients(optimizer)]
+        gradients = (parameter.grad for parameter in _parameters(optimizer))
+        return [(0, 0) if gradient is None else (gradient._cdata, gradient._version) for gradient in gradients]
+
+
+def key_of(optimizer: Any) -> Key:
+    """Return what the parameters of an optimizer are known by; empty if it has none.
+
+    Optimizers of the same parameters share it: of some that wrap others, one zeroes the gradients and another one steps.
+    """
+    held = [group["params"] for group in optimizer.param_groups if group["params"]]
+    return (id(held[0][0]), id(held[-1][-1]), sum(map(len, held))) if held else ()
 
 
 def _is_sharded(parameter: Any) -> bool:
@@ -56,5 +69,5 @@ def _is_sharded(parameter: Any) -> bool:
     return not plain or "_is_flat_param" in held or "_fsdp_flattened" in held
 
 
-def _gradients(optimizer: Any) -> Iterator[Any]:
-    return (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looptap.agent.agent import Agent
-from looptap.integrations.auto.hooks.gradients import THERE, ZERO, Marks, marks_of, state_of
+from looptap.integrations.auto.hooks.gradients import Marks, has_gradients, key_of, marks_of
 from looptap.integrations.auto.hooks.passes import EVALUATION, LoaderPasses
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
-from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates, first_parameter
+from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer
 from looptap.integrations.auto.sight.models import optimizers_exist
 from looptap.integrations.harmless import harmlessly
@@ -53,7 +53,7 @@ class RunEvents:
         if update.evaluating:
             update.evaluating = False
             self._script.raise_event(EVALUATION, update)
-        looks, unsure = self._looks(update) if self._script.started else ([], [])
+        looks, unsure = (harmlessly(self._looks, update) if self._script.started else None) or ([], [])
         count = len(update.losses)
         for output in outputs:
             update.note_loss(output)
@@ -77,6 +77,7 @@ class RunEvents:
             update.scaled_steps.add(key)
         if key in update.stepped:
             self._end_update(update)
+        self._script.meet(optimizer)
         if update.note_step(optimizer) and not update.raised:
             update.raised = True
             self._script.raise_event(STEP, update, optimizer)
@@ -96,10 +97,16 @@ class RunEvents:
         """Raise an event for each optimizer whose step ``scaler`` has left out."""
         update = self._updates.mine
         stepped, update.scaled_steps = update.scaled_steps or set(), set()
-        for key, state in getattr(scaler, "_per_optimizer_states", {}).items():  # a disabled scaler has none
-            if key not in stepped and getattr(state.get("stage"), "value", 0) == _STEPPED_NUMBER:
-                known = self._script.optimizers.by_id.get(key)
-                self._script.raise_event(SKIPPED, update, None if known is None else known.reference())
+        states = getattr(scaler, "_per_optimizer_states", {}).items()  # a disabled scaler has none
+        skipped = [key for key, state in states if getattr(state.get("stage"), "value", 0) == _STEPPED_NUMBER]
+        skipped = [key for key in skipped if key not in stepped]
+        if skipped and update.stepped and not update.raised:  # the optimizer that usually steps last is left out
+            self._script.raise_event(STEP, update, update.stepped[next(reversed(update.stepped))](), last=False)
+            update.begin()
+        for key in skipped:
+            known = self._script.optimizers.by_id.get(key)
+            optimizer = None if known is None else known.reference()
+            self._script.raise_event(SKIPPED, update, optimizer, last=key == skipped[-1])
 
     def before_batch(self, iterator: Any) -> None:
         """Raise the event of a pass over the data that has ended."""
@@ -134,10 +141,9 @@ class RunEvents:
             return [], []
         few, unsure = self._script.optimizers.few(), []
         for known, optimizer in few if update.losses else ():
-            state = state_of(optimizer)
-            if state == THERE:
+            if has_gradients(optimizer):
                 known.keeps_gradients = True
-            elif state == ZERO or known.keeps_gradients:
+            elif known.keeps_gradients:
                 update.drop_losses(optimizer)
             elif known.looks_left:
                 known.looks_left -= 1
@@ -173,17 +179,21 @@ def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], unsure: li
     """
 
     def run_backward(*arguments: Any, **keywords: Any) -> Any:
-        before = [marks_of(optimizer) for _, optimizer in looks]
+        before = harmlessly(marks)
         result = run(*arguments, **keywords)
-        harmlessly(note, before)
+        if before is not None:
+            harmlessly(note, before)
         return result
 
+    def marks() -> list[Marks]:
+        return [marks_of(optimizer) for _, optimizer in looks]
+
     def note(before: list[Marks]) -> None:
-        reached = [one for one, marks in zip(looks, before, strict=True) if marks != marks_of(one[1])]
-        keys = {first_parameter(optimizer) for _, optimizer in reached}
+        reached = [one for one, old, new in zip(looks, before, marks(), strict=True) if old != new]
+        keys = {key_of(optimizer) for _, optimizer in reached}
         update.reached |= dict.fromkeys(range(count, len(update.losses)), keys)
         for known, optimizer in unsure:
-            known.keeps_gradients = first_parameter(optimizer) in keys
+            known.keeps_gradients = key_of(optimizer) in keys
             if known.keeps_gradients:
                 update.drop_losses(optimizer, count)
             else:  # what is not there after a pass may be kept elsewhere

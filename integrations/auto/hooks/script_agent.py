@@ -14,7 +14,7 @@ from typing import Any
 from looptap.agent.agent import Agent, emit_found, exposed_as, looks_next, name_events
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
 from looptap.integrations.auto.sight.found_names import found_names
-from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer, KnownOptimizers
+from looptap.integrations.auto.sight.known_optimizers import MAX_NAMED_COUNT, KnownOptimizer, KnownOptimizers
 from looptap.integrations.auto.sight.models import modules_in_sight, name_of
 from looptap.integrations.auto.sight.root_inputs import NAMES, ModelInputs
 from looptap.integrations.harmless import say_once
@@ -46,8 +46,17 @@ class ScriptAgent:
         """True from the first event on."""
         return self._agent is not None
 
-    def raise_event(self, event: str, update: ThreadUpdate, optimizer: Any = None) -> None:
-        """Raise an event of the thread of ``update``; ``optimizer`` has made it."""
+    def meet(self, optimizer: Any) -> None:
+        """Get to know an optimizer that has stepped, once there is an agent."""
+        if self._agent is not None and len(self.optimizers.by_id) <= MAX_NAMED_COUNT:
+            if self.optimizers.get(optimizer) is None:
+                self._meet(optimizer, sys._getframe())
+
+    def raise_event(self, event: str, update: ThreadUpdate, optimizer: Any = None, *, last: bool = True) -> None:
+        """Raise an event of the thread of ``update``; ``optimizer`` has made it.
+
+        What was noted for it is released, unless it is not the ``last`` one.
+        """
         known = None if optimizer is None else self.optimizers.get(optimizer)
         if self._agent is None or (known is None and optimizer is not None):
             known = self._meet(optimizer, sys._getframe())
@@ -56,7 +65,7 @@ class ScriptAgent:
             update.steps += 1
         if agent is not None:
             emit_found(agent, event, lambda: self._observables(agent, event, update, optimizer, known))
-        if event in UPDATES:
+        if event in UPDATES and last:
             update.forget()
             if self._inputs:
                 self._inputs.forget(_any_model if known is None else known.trains)

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from typing import Any
 
+from looptap.integrations.auto.hooks.gradients import Key, key_of
 from looptap.integrations.auto.sight.found_names import NamesAtBackward
 
 MAX_LOSSES_COUNT = 10_000
@@ -22,17 +23,19 @@ class ThreadUpdate:
     """The open update of one thread."""
 
     __slots__ = (
-        "at_backward", "backwards", "counted_from", "data_seconds", "evaluating", "fetch_began", "followers", "late",
+        "at_backward", "backwards", "copies", "counted_from", "data_seconds", "evaluating", "fetch_began", "followers", "late",
         "losses", "raised", "reached", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.losses: deque[tuple[Any, Any]] = deque(maxlen=MAX_LOSSES_COUNT)
-        """What backward was called on, detached, and the gradient scale that it was multiplied by, or None."""
-        self.counted_from: dict[int, int] = {}
-        """By the first parameter of an optimizer how many of the losses no longer count: their gradients are gone."""
-        self.reached: dict[int, set[int]] = {}
-        """By loss the first parameters of the optimizers whose gradients it has reached, where that was looked at."""
+        self.losses: deque[tuple[Any, Any, int]] = deque(maxlen=MAX_LOSSES_COUNT)
+        """What backward was called on, detached, the gradient scale that it was multiplied by, or None, its version."""
+        self.copies = False
+        """True once the script has changed a loss in place after its backward pass: from then on they are copied."""
+        self.counted_from: dict[Key, int] = {}
+        """By the parameters of an optimizer how many of the losses no longer count: their gradients are gone."""
+        self.reached: dict[int, set[Key]] = {}
+        """By loss the parameters of the optimizers whose gradients it has reached, where that was looked at."""
         self.steps = self.backwards = 0
         """Updates and backward passes so far."""
         self.raised = False
@@ -63,8 +66,8 @@ class ThreadUpdate:
         if not isinstance(output, torch.Tensor) or output.numel() != 1 or functions._len_torch_dispatch_stack():
             return
         with functions.DisableTorchFunction():
-            value = output.detach()
-        self.losses.append((value, None if scaler is None else getattr(scaler(), "_scale", None)))
+            value = output.detach().clone() if self.copies else output.detach()
+            self.losses.append((value, None if scaler is None else getattr(scaler(), "_scale", None), value._version))
 
     def begin(self) -> None:
         """Begin an update, since the last one has had its steps."""
@@ -98,10 +101,14 @@ class ThreadUpdate:
             self.at_backward.forget()
 
     def unscaled_losses(self) -> list[Any]:
-        """Return all losses since the last update, unscaled."""
+        """Return all losses since the last update, unscaled; none if the script has changed one in place."""
         torch: Any = sys.modules["torch"]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            return [value if scale is None else value / scale.to(value.device) for value, scale in [*self.losses]]
+            noted = [*self.losses]
+            if any(value._version != version for value, _, version in noted):
+                self.copies = True
+                return []
+            return [value if scale is None else value / scale.to(value.device) for value, scale, _ in noted]
 
     def loss(self, losses: list[Any], optimizer: Any) -> Any:
         """Return what the update descends on, of all ``losses``, or None.
@@ -112,12 +119,12 @@ class ThreadUpdate:
             return losses[0] if losses else None
         if not self.counted_from:
             return total(losses)
-        stepped = [one for reference in self.stepped.values() if (one := reference()) is not None]
-        return total(losses[min((self.counted_from.get(first_parameter(one), 0) for one in stepped), default=0) :])
+        keys = (self._stepped_keys() or ({key_of(optimizer)} if optimizer is not None else set())) - {()}
+        return total(losses[min((self.counted_from.get(key, 0) for key in keys), default=0) :])
 
     def loss_of(self, losses: list[Any], optimizer: Any) -> Any:
         """Return what one of the optimizers that have stepped descends on, if known."""
-        key = first_parameter(optimizer)
+        key = key_of(optimizer)
         counted = [*range(self.counted_from.get(key, 0), len(losses))]
         if len(losses) > 1:
             if not self.reached.keys() >= {*counted}:
@@ -128,10 +135,13 @@ class ThreadUpdate:
     def drop_losses(self, optimizer: Any, count: int | None = None) -> None:
         """Note that gradients are gone: of the first ``count`` losses, or of all.
 
-        Its parameters name it: of optimizers that wrap others, one zeroes the gradients and another one steps.
+        Those of an optimizer that has stepped in this update have done their part.
         """
-        if self.losses:
-            self.counted_from[first_parameter(optimizer)] = len(self.losses) if count is None else count
+        if self.losses and (key := key_of(optimizer)) not in self._stepped_keys():
+            self.counted_from[key] = len(self.losses) if count is None else count
+
+    def _stepped_keys(self) -> set[Key]:
+        return {key_of(one) for reference in self.stepped.values() if (one := reference()) is not None}
 
 
 class ThreadUpdates(threading.local):
@@ -139,11 +149,6 @@ class ThreadUpdates(threading.local):
 
     def __init__(self) -> None:
         self.mine = ThreadUpdate()
-
-
-def first_parameter(optimizer: Any) -> int:
-    """Return what an optimizer is known by here."""
-    return id(optimizer.param_groups[0]["params"][0])
 
 
 def total(losses: list[Any]) -> Any:
