@@ -326,6 +326,11 @@ def name_events(agent: Agent, name: str, event: str, *, replace: bool = True) ->
     forget_agents()
 
 
+def search_names(agent: Agent) -> None:
+    """Note that events have more than is exposed: it is searched for there."""
+    agent._life.sources.searched = True
+
+
 def parts_of(agent: Agent) -> Components:
     """Return the parts of ``agent``: for looptap's own tests, may change at any time."""
     return agent._parts

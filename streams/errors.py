@@ -29,6 +29,9 @@ class QueryError(LooptapError):
     ``hint`` a way out. The printed form shows the text with a caret below the column.
     """
 
+    hopeless = False
+    """True if no later event can mend it."""
+
     def __init__(self, reason: str, source: str = "", column: int | None = None, hint: str = "") -> None:
         super().__init__(reason, source, column, hint)
         self.reason, self.source, self.column, self.hint = reason, source, column, hint

@@ -34,10 +34,10 @@ MODULES = frozenset({"gc", "glob", "json", "np", "numpy", "os", "pathlib", "rand
 
 
 class MissingObservable(QueryError, AttributeError):
-    """A name that an event lacks; the message lists the names that it has."""
+    """A name that an event lacks; the message lists the names that it has.
 
-    hopeless = False
-    """True if no later event can have it: a misspelling of one of these, or a name that the job does not know."""
+    It is hopeless if it is a misspelling of one of these, or a name that the job does not know.
+    """
 
 
 lazies: list[bool] = []
@@ -82,7 +82,8 @@ def held(value: Any) -> Any:
 class FoundObservables(dict[str, Any]):
     """Observables of an event that are searched for by name when first read.
 
-    ``find`` returns the value of a name, and raises KeyError if there is none; ``names`` lists what it finds.
+    ``find`` returns the value of a name, and raises KeyError if there is none; ``names`` lists what it finds. ``words``
+    are those of the query language: they keep their meaning, and the job's variables are ``e['norm']``.
 
     >>> numbers = {"one": 1}
     >>> found = FoundObservables({"loss": 0.5}, numbers.__getitem__, lambda: numbers)
@@ -90,11 +91,14 @@ class FoundObservables(dict[str, Any]):
     (1, ['loss', 'one'])
     """
 
-    __slots__ = ("_found", "_names", "coming", "find", "nowhere", "varying")
+    __slots__ = ("_found", "_names", "coming", "find", "nowhere", "varying", "words")
 
-    def __init__(self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]],
+        words: Collection[str] = (),
+    ) -> None:  # fmt: skip
         super().__init__(present)
-        self.find, self._names = find, names
+        self.find, self._names, self.words = find, names, words
         self._found: dict[str, Any] = {}
         self.coming: set[str] = set()
         """Names that are not there yet: nothing had asked for them before, or they have no value so far."""
@@ -116,7 +120,7 @@ class FoundObservables(dict[str, Any]):
     def load(self, names: Iterable[str]) -> None:
         """Search for those of ``names`` that are not there yet."""
         for name in names:
-            if name not in self:
+            if name not in self and name not in self.words:
                 with suppress(KeyError):
                     self[name] = self.peek(name)
 

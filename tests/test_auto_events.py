@@ -38,6 +38,12 @@ QUERIES = {
         "lambda e: e.optimizer_b.param_groups[0]['lr']",
     ],
     "accumulated": ["lambda e: len(e.losses)"],
+    "two_trainings": [
+        "activations('body', shape)",
+        "activations('net.body', shape)",
+        "e['lr'], e.mean, e['values'], lr(optimizer)",
+        "mean(e['mean'] for e in events)",
+    ],
     "in_backward": ["loss, step"],
     "threads": ["number, loss"],
     "epochs": [
@@ -98,7 +104,7 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
 
 SUMMED = [
     "gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward", "dropped", "dropped_by_hand",
-    "two_losses", "three_losses",
+    "two_losses", "three_losses", "two_trainings",
 ]  # fmt: skip
 
 
@@ -173,6 +179,20 @@ def test_losses_count_whose_gradients_are_zero_or_kept_elsewhere_and_which_the_s
     expected = [float(words[0]) for words in seen.printed()]
     assert seen.losses == pytest.approx([*expected[:5], *expected[6:]], rel=1e-5)  # at 5 it has changed them first
     assert seen.failures[0][0] == 1
+
+
+@pytest.mark.parametrize(("query", "missed"), [(0, 3), (1, 1)])
+def test_a_query_on_a_module_follows_the_model_of_a_second_training_and_takes_the_name_of_the_script(query, missed):
+    seen = observed("two_trainings")
+    assert seen.values[query] == [[8, 8]] * 11 + [[8, 9]] * (12 - missed)
+    assert seen.failures[query] == (missed, "the run ended")
+
+
+def test_a_variable_named_like_a_word_of_the_query_language_is_read_from_the_event():
+    seen = observed("two_trainings")
+    printed = [[float(word) for word in words[1:]] for words in seen.printed()]
+    assert seen.values[2] == [[*words, 0.01] for words in printed]
+    assert seen.values[3] == [pytest.approx(5.5 / 8)]
 
 
 def test_steps_that_a_gradient_scaler_leaves_out_are_events_of_their_own():

@@ -46,13 +46,19 @@ def test_names_are_found_from_the_inside_out_and_then_in_the_module():
     assert (number, outer) == (1, "outer")
 
 
-def test_modules_functions_classes_and_words_of_the_language_are_no_observables():
-    mean, sys_, events = 5, sys, 6
-    for name in ("sys_", "copy", "seen", "SimpleNamespace", "mean", "events", "__name__", "nothing"):
+def test_modules_functions_classes_and_what_an_event_has_by_itself_are_no_observables():
+    sys_, rank = sys, 6
+    for name in ("sys_", "copy", "seen", "SimpleNamespace", "rank", "__name__", "nothing"):
         with pytest.raises(KeyError):
             seen(name)
-    assert (mean, sys_, events) == (5, sys, 6)
+    assert (sys_, rank) == (sys, 6)
     assert {"name"} <= set(listed(sys._getframe()))
+
+
+def test_variables_named_like_words_of_the_query_language_are_there_and_listed_by_no_message():
+    mean, events = 5, 6
+    assert (seen("mean"), seen("events")) == (mean, events)
+    assert {"mean", "events"}.isdisjoint(listed(sys._getframe()))
 
 
 def test_modules_of_torch_are_found_by_the_names_of_the_script_after_its_variables():
@@ -303,6 +309,7 @@ def test_a_variable_that_a_function_of_the_query_language_hides_is_named():
     stream = run.stream("step, norm", on="batch")
     agent.emit("batch", step=1)
     assert "the query language's own norm: call it, norm(" in stream.traceback
+    assert "a variable of the job of that name, which is e['norm']" in stream.traceback
 
 
 # ---------------------------------------------------------------- gradients

@@ -76,6 +76,21 @@ def job():
     return model, agent, run, step
 
 
+def test_a_query_on_a_module_that_is_never_called_ends_after_a_few_events_and_says_so(job):
+    model, _, run, step = job
+    model.unused = nn.Linear(4, 4)
+    never = run.stream("activations('unused', shape)")
+    means = run.stream("mean(norm(activations('unused')) for e in events)", window=2)
+    later = run.stream("activations('head', shape)", every=25)
+    step(24)
+    assert never.state == "failed"
+    assert never.error_count == 20
+    assert "'unused' was not called during 20 'batch' events" in never.reason
+    assert "'unused' was not called" in means.traceback
+    step(51)
+    assert later.values == [(5, 2)] * 2
+
+
 def test_activations_inputs_and_gradients_are_those_of_the_model(job):
     model, _agent, run, step = job
     stream = run.stream("activations('encoder'), inputs('encoder'), grads_of('encoder'), inputs('head')", on="batch")

@@ -125,6 +125,8 @@ def evaluate(
     keeps that for as long as it likes.
     """
     queues.defers = True
+    for hooks in plan.hooks:
+        hooks.begin(event)
     try:
         return _evaluate(plan.immediate, event, number, now, began, step, queues)
     finally:

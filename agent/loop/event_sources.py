@@ -324,7 +324,7 @@ class EventSources:
         self, groups: tuple[str, ...], exposed: dict[str, Any], rank: int, evaluator: DeferredEvaluator,
         clock: Callable[[], float] = monotonic, looks: ScalarLooks | None = None,
     ) -> None:  # fmt: skip
-        self.clock, self.looks = clock, looks  # the clock of events, in monotonic seconds
+        self.clock, self.looks, self.searched = clock, looks, False  # in monotonic seconds; True of a script as it is
         self.exposed, self.rank, self.evaluator = exposed, rank, evaluator
         self.machine: dict[str, Any] = {}
         """Readings of the machine, by the names that queries have for them. Only the I/O thread changes it."""

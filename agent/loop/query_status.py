@@ -18,7 +18,7 @@ from looptap.agent.loop.overhead_budget import (
 from looptap.agent.loop.thread_time import thread_usage
 from looptap.streams.columns.evaluation import ColumnForm
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.events import Event, MissingObservable
+from looptap.streams.events import Event
 from looptap.streams.expressions import format_error
 from looptap.streams.operators.pipeline import Latest, Pipeline
 from looptap.streams.text import last_line
@@ -231,7 +231,7 @@ class QueryStatus:
         """Report at once a window that will yield an error: its end may be far."""
         if not self.traceback:
             self.traceback = self.explained(self.pipeline.failure or "")
-        if isinstance(error, MissingObservable) and error.hopeless:
+        if isinstance(error, QueryError) and error.hopeless:
             self._failed(error)
         else:
             self._notify()
@@ -239,7 +239,7 @@ class QueryStatus:
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, SystemExit):
             self.fail(f"it raised SystemExit({error.code!r})")
-        elif isinstance(error, MissingObservable) and error.hopeless:
+        elif isinstance(error, QueryError) and error.hopeless:
             self.record_error(str(error))
             self.fail(str(error))
         elif isinstance(error, LooptapError):

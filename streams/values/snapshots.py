@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from inspect import signature
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -319,11 +319,13 @@ def _path(value: Any, walk: _Walk, depth: int) -> Any:
 def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
     if hasattr(value, "__looptap_names__"):
         raise _Refusal(f"an event, which is not a value: say what of it, as in {parts_of(value)}.")
-    if isinstance(value, FunctionType) and value.__module__.startswith("looptap."):
-        name = value.__name__
-        given = ", ".join(one.name for one in signature(value).parameters.values() if one.default is one.empty)
+    ours = isinstance(value, FunctionType) and value.__module__.startswith("looptap.")
+    if ours or (isinstance(value, BuiltinFunctionType) and value.__module__ == "builtins"):
+        name, parameters = value.__name__, signature(value).parameters.values() if ours else ()
+        given = ", ".join(one.name for one in parameters if one.default is one.empty) or "…"
         raise _Refusal(
-            f"the query language's own {name}: call it, {name}({given}). It hides a variable of the job of that name."
+            f"the query language's own {name}: call it, {name}({given}). It hides a variable of the job of that name, "
+            f"which is e[{name!r}]."
         )
     raise _Refusal(
         f"a {type(value).__module__}.{type(value).__qualname__}, which cannot leave the job. Return numbers, strings, "

@@ -12,6 +12,11 @@ from looptap.streams.events import Event, Lazy, held
 from looptap.streams.values.modules.module_read import ModuleRead
 from looptap.streams.values.modules.named_modules import find, is_module
 
+MAX_EVENTS_BEFORE_CALL = 20
+"""Events without a first call of the modules after which the query ends."""
+EVENTS_BEFORE_MOVING = 3
+"""Events without a call after which another model of these events may have taken the place of the first one."""
+
 
 class QueryHooks:
     """The hooks of a query that reads modules, on each module that it names.
@@ -25,6 +30,9 @@ class QueryHooks:
         self._reads, self._exposed, self._events, self._on, self._every = reads, exposed, events, on, every
         self._hooks: dict[ModuleRead, dict[str, ModuleHook]] = {}
         self._models: dict[str, weakref.ref[Any]] = {}
+        self._event: Event | None = None
+        self._called = False
+        self._uncalled = 0
         self._closed = False
         for read in reads:
             read.values = self._values
@@ -45,18 +53,27 @@ class QueryHooks:
         """
         if self._hooks:
             return True
+        models, awaited = self._models_at(event)
+        try:
+            if not self._closed:
+                self._put_in({**models_of(event.__looptap_exposed__()), **models})
+        except QueryError:
+            if not awaited:  # a variable of the job of that name, which has no value yet
+                raise
+        return False
+
+    def begin(self, event: Event) -> None:
+        """Note the event at which the query is evaluated next."""
+        self._event = event
+
+    def _models_at(self, event: Event) -> tuple[dict[str, Any], bool]:
+        """Return the models that the event itself has, and True if some may still come."""
         observables: Any = vars(event)
         awaited = False
         if (load := getattr(observables, "load", None)) is not None:  # in a script as it is they are searched for
             load(names := {"model", *(p.partition(".")[0] for read in self._reads for p in read.patterns if p)})
             awaited = not names.isdisjoint(observables.coming)
-        try:
-            if not self._closed:
-                self._put_in(models_of({**event.__looptap_exposed__(), **observables}))
-        except QueryError:
-            if not awaited:  # a variable of the job of that name, which has no value yet
-                raise
-        return False
+        return models_of(observables), awaited
 
     def _put_in(self, models: dict[str, Any]) -> None:
         hooks: dict[ModuleRead, dict[str, ModuleHook]] = {}
@@ -77,6 +94,8 @@ class QueryHooks:
         """Return the values of this event by name. Raises QueryError without any."""
         hooks = self._hooks[read]
         called = {name: hook for name, hook in hooks.items() if hook.calls}
+        self._called = self._called or bool(called)
+        self._uncalled = 0 if called else self._uncalled + 1
         found, problem = {}, None
         for name, hook in called.items():
             try:
@@ -91,15 +110,26 @@ class QueryHooks:
             raise QueryError("the model was replaced: its modules are watched from the next event on.")
         these = repr(next(iter(hooks))) if len(hooks) == 1 else f"none of the {len(hooks)} modules of {read}"
         verb = "was not" if len(hooks) == 1 else "was"
-        raise QueryError(
-            f"{these} {verb} called since the last {self._on!r} event. Hooks are not called inside a "
-            "function that torch.compile has compiled, or if forward() is called instead of the module."
+        hopeless = not self._called and self._uncalled >= MAX_EVENTS_BEFORE_CALL
+        since = f"during {self._uncalled} {self._on!r} events" if hopeless else f"since the last {self._on!r} event"
+        uncalled = QueryError(
+            f"{these} {verb} called {since}. Hooks are not called inside a function that torch.compile has compiled, "
+            "or if forward() is called instead of the module."
         )
+        uncalled.hopeless = hopeless
+        raise uncalled
 
     def _moved(self) -> bool:
-        """Put the hooks on other modules if the exposed model now consists of these."""
-        models = {name: model for name, weak in self._models.items() if (model := weak()) is not None}
-        models |= models_of(self._exposed)
+        """Put the hooks on other modules if the model now consists of these."""
+        if self._event is not None and self._uncalled >= EVENTS_BEFORE_MOVING:
+            models, _ = self._models_at(self._event)
+            if self._move(models):
+                return True
+        known = {name: model for name, weak in self._models.items() if (model := weak()) is not None}
+        return self._move({**known, **models_of(self._exposed)})
+
+    def _move(self, models: dict[str, Any]) -> bool:
+        """Put the hooks on the modules of ``models``; return False if they are there."""
         try:
             found = {read: find(models, read.patterns) for read in self._reads}
         except QueryError:
@@ -116,6 +146,7 @@ class QueryHooks:
 
     def release(self) -> None:
         """Drop the values of this event."""
+        self._event = None
         _each(self._hooks, ModuleHook.release)
 
     def close(self) -> bool:

@@ -23,7 +23,8 @@ MAX_FRAMES_COUNT = 200
 MAX_LISTED_NAMES_COUNT = 100
 """Names that a message lists."""
 _PLAIN_WORDS = frozenset({"iter", "input", "id", "hash", "dir", "bin", "format", "type", "next", "object"})
-_OWN = frozenset({"e", "v", "events", "values", "recent", "latest", *BUILT_IN, *MACHINE})
+_OWN = frozenset({*BUILT_IN, *MACHINE})
+_SYNTAX = frozenset({"e", "v", "events", "values", "recent", "latest"})
 _NO_VALUES = (ModuleType, FunctionType, BuiltinFunctionType, type)
 USER, LIBRARY, HIDDEN = "user", "library", "hidden"
 """Kinds of files."""
@@ -34,7 +35,7 @@ def find(frame: FrameType | None, name: str) -> Any:
 
     Of modules there are torch's own only, by the job's names for them.
     """
-    if name in reserved() or name.startswith("__"):
+    if is_ours(name):
         raise KeyError(name)
     modules: list[Any] = []
     for one in outward(frame):
@@ -63,7 +64,7 @@ def listed(frame: FrameType | None) -> list[str]:
     """Return names in sight that a message may list."""
     names = [
         name for one in outward(frame) if kind_of_file(one.f_code.co_filename) == USER for name in names_in(one)
-        if not name.startswith(("_", ".")) and name not in reserved() and any(True for _ in _values(one, (name,)))
+        if not name.startswith(("_", ".")) and name not in words() and any(True for _ in _values(one, (name,)))
     ]  # fmt: skip
     return list(dict.fromkeys(names))[:MAX_LISTED_NAMES_COUNT]
 
@@ -73,7 +74,7 @@ def may_come(frame: FrameType | None, name: str) -> bool:
 
     Functions that the user's modules in sight define count, too.
     """
-    if name in reserved() or name.startswith("__"):
+    if is_ours(name):
         return False
     if any(name in _assigned(one.f_code) and not variables_in(one, (name,)) for one in outward(frame)):
         return True
@@ -125,10 +126,22 @@ def kind_of_file(file: str) -> str:
     return USER
 
 
+def is_ours(name: str) -> bool:
+    """Return True for names of an event itself, whatever the job calls so.
+
+    >>> is_ours("rank"), is_ours("__name__"), is_ours("norm")
+    (True, True, False)
+    """
+    return name in _OWN or name.startswith("__")
+
+
 @cache
-def reserved() -> frozenset[str]:
-    """Return the names that queries have for themselves, whatever the job calls so."""
-    return frozenset(builtins.names()) - _PLAIN_WORDS | _OWN
+def words() -> frozenset[str]:
+    """Return the words of the query language, which keep their meaning.
+
+    A variable of the job of that name is ``e['norm']``.
+    """
+    return frozenset(builtins.names()) - _PLAIN_WORDS | _SYNTAX | _OWN
 
 
 @cache

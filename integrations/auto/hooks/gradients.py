@@ -56,7 +56,7 @@ def marks_of(optimizer: Any) -> Marks:
 def key_of(optimizer: Any) -> Key:
     """Return what the parameters of an optimizer are known by; empty if it has none.
 
-    Optimizers of the same parameters share it: of some that wrap others, one zeroes the gradients and another one steps.
+    Optimizers of the same parameters share it: of those that wrap others, one zeroes gradients and another one steps.
     """
     held = [group["params"] for group in optimizer.param_groups if group["params"]]
     return (id(held[0][0]), id(held[-1][-1]), sum(map(len, held))) if held else ()

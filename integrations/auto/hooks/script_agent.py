@@ -11,7 +11,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from looptap.agent.agent import Agent, emit_found, exposed_as, looks_next, name_events
+from looptap.agent.agent import Agent, emit_found, exposed_as, looks_next, name_events, search_names
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
 from looptap.integrations.auto.sight.found_names import found_names
 from looptap.integrations.auto.sight.known_optimizers import MAX_NAMED_COUNT, KnownOptimizer, KnownOptimizers
@@ -48,9 +48,9 @@ class ScriptAgent:
 
     def meet(self, optimizer: Any) -> None:
         """Get to know an optimizer that has stepped, once there is an agent."""
-        if self._agent is not None and len(self.optimizers.by_id) <= MAX_NAMED_COUNT:
-            if self.optimizers.get(optimizer) is None:
-                self._meet(optimizer, sys._getframe())
+        known = self.optimizers
+        if self._agent is not None and known.get(optimizer) is None and len(known.by_id) <= MAX_NAMED_COUNT:
+            self._meet(optimizer, sys._getframe())
 
     def raise_event(self, event: str, update: ThreadUpdate, optimizer: Any = None, *, last: bool = True) -> None:
         """Raise an event of the thread of ``update``; ``optimizer`` has made it.
@@ -136,6 +136,7 @@ class ScriptAgent:
                 try:
                     self._agent = self._start()
                     name_events(self._agent, "batch", STEP)
+                    search_names(self._agent)
                 except Exception as error:
                     self._failed = True
                     say_once(error)

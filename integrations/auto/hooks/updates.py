@@ -23,8 +23,8 @@ class ThreadUpdate:
     """The open update of one thread."""
 
     __slots__ = (
-        "at_backward", "backwards", "copies", "counted_from", "data_seconds", "evaluating", "fetch_began", "followers", "late",
-        "losses", "raised", "reached", "scaled_steps", "scaler", "stepped", "steps",
+        "at_backward", "backwards", "copies", "counted_from", "data_seconds", "evaluating", "fetch_began", "followers",
+        "late", "losses", "raised", "reached", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -101,7 +101,10 @@ class ThreadUpdate:
             self.at_backward.forget()
 
     def unscaled_losses(self) -> list[Any]:
-        """Return all losses since the last update, unscaled; none if the script has changed one in place."""
+        """Return all losses since the last update, unscaled.
+
+        There are none if the script has changed one in place.
+        """
         torch: Any = sys.modules["torch"]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             noted = [*self.losses]

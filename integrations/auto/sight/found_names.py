@@ -95,7 +95,7 @@ def found_names(
         try:
             return frames.find(frame, name)
         except KeyError:
-            if name.startswith("__") or name in frames.reserved():
+            if frames.is_ours(name):
                 raise
         if at_backward.want(name):
             observables.coming.add(name)
@@ -115,5 +115,5 @@ def found_names(
     def names() -> list[str]:
         return [*filter(there, special), *frames.listed(frame), *last, *otherwise]
 
-    observables = FoundObservables({}, find, names)
+    observables = FoundObservables({}, find, names, frames.words())
     return observables

@@ -1,4 +1,4 @@
-"""Accumulated losses that all count: of zero gradients, changed in place, with gradients that are kept elsewhere."""
+"""Accumulated losses that all count, though their gradients look dropped."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Three optimizers that step on the same gradients and zero theirs at once; two have the trunk."""
+"""Three optimizers that step on the same gradients and zero theirs at once."""
 
 import torch
 from torch import nn
