@@ -23,6 +23,7 @@ QUERIES = {
         "max(e['loss/optimizerG'] for e in events)",
     ],
     "scaled": ["loss, step", ("step, str(loss)", "skipped")],
+    "scaled_pair": [("loss", "skipped")],
     "lbfgs": ["lambda e: len(e.losses)"],
     "dropped": ["lambda e: len(e.losses)"],
     "dropped_by_hand": ["lambda e: len(e.losses)"],
@@ -104,7 +105,7 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
 
 SUMMED = [
     "gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward", "dropped", "dropped_by_hand",
-    "two_losses", "three_losses", "two_trainings",
+    "two_losses", "three_losses", "two_trainings", "scaled_pair",
 ]  # fmt: skip
 
 
@@ -200,6 +201,13 @@ def test_steps_that_a_gradient_scaler_leaves_out_are_events_of_their_own():
     assert seen.values[0] == [[float(loss), int(step)] for loss, step in seen.printed()]
     assert seen.values[1] == [[0, "nan"], [3, "nan"]]
     assert seen.events == {"step": 4, "skipped": 2}
+
+
+def test_a_step_of_two_optimizers_of_which_a_scaler_leaves_one_out_has_its_losses_and_so_has_what_is_left_out():
+    seen = observed("scaled_pair")
+    assert seen.events == {"step": 8, "skipped": 2}
+    assert seen.values[0] == ["inf", "inf"] or seen.values[0] == [float("inf")] * 2
+    assert seen.failures[0][0] == 0
 
 
 def test_optimizers_that_step_during_backward_make_one_event_a_pass():

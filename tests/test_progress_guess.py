@@ -126,7 +126,7 @@ def test_a_job_without_progress_has_a_guess(directory, capsys):
 @pytest.mark.parametrize(
     ("number", "total", "source"),
     [
-        ("epoch", "EPOCHS = 100_000", "EPOCHS of the job"),
+        ("epoch", "EPOCHS = 100_000; args = types.SimpleNamespace(epochs=3)", "EPOCHS of the job"),
         ("ep", "args = types.SimpleNamespace(epochs=100_000)", "args.epochs of the job"),
     ],
 )

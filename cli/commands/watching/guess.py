@@ -124,8 +124,12 @@ def _totals(run: Run) -> Totals:
 
 
 def _by_last_name(numbers: Mapping[str, Any], source: str) -> Totals:
+    """Return the numbers above 0, by last name.
+
+    Of several the first counts: a variable rather than an argument.
+    """
     return {
-        name.rpartition(".")[2].lower(): (float(value), source.format(name)) for name, value in numbers.items()
+        name.rpartition(".")[2].lower(): (float(value), source.format(name)) for name, value in [*numbers.items()][::-1]
         if isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     }  # fmt: skip
 
