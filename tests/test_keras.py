@@ -54,10 +54,11 @@ def run(code, backend="torch"):
 def test_a_training_is_the_same_to_the_last_bit_and_has_the_loss_of_each_step():
     run("""
 bare_model, bare, ended = keras_fit()
-model, history, same, (steps, norms, means), agent = watched(
+model, history, same, (steps, norms, means, shapes), agent = watched(
     ("step, loss, logs['loss'], epoch, batch_idx, x.shape[0]", "step"), ("layer_norms(model, 'grad')", "step"),
-    ("mean(e.loss for e in events)", "step"))
+    ("mean(e.loss for e in events)", "step"), ("activations('dense*', shape)", "step"))
 assert same == ended and history == bare
+assert shapes == [{"dense_2": (4, 8), "dense_3": (4, 1)}] * 11, shapes
 assert [row[0] for row in steps] == [*range(1, 13)]
 assert [tuple(row)[3:] for row in steps] == [(n // 6, n % 6, 4) for n in range(12)]
 assert all(norms) and len(means) == 2

@@ -76,9 +76,20 @@ def _below(name: str, module: Any, problem: str, above: tuple[int, ...]) -> Iter
         module, above = inner, (*above, id(inner))
         _, inside = _problems(module, inside)
     yield NamedModule(name, outer, problem, module)
-    for child, below in list(module._modules.items()):
+    for child, below in _children(module):
         if below is not None:
             yield from _below(f"{name}.{child}" if name else child, below, inside, above)
+
+
+def _children(module: Any) -> list[tuple[str, Any]]:
+    """Return the modules right below one; Keras has layers that torch does not know."""
+    children = list(module._modules.items())
+    layers = vars(module).get("_layers")
+    if not isinstance(layers, list) or not any(kind.__module__.startswith("keras.") for kind in type(module).__mro__):
+        return children
+    known = {id(below) for _, below in children}
+    own = [(layer.name, layer) for layer in [*layers] if is_module(layer) and id(layer) not in known]
+    return own + [(name, below) for name, below in children if name != "_functional"]  # the same layers once more
 
 
 def _problems(module: Any, problem: str) -> tuple[str, str]:
