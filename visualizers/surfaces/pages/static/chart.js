@@ -109,7 +109,7 @@ class View {
     return this.store.model.get("height");
   }
   resize() {
-    if (!this.el.clientWidth) return; // hidden: it is drawn anew once it has a width
+    if (!this.el.clientWidth) return; // hidden: draw it when it has a width again
     this.room = this.el.clientWidth;
     const { width } = this;
     if (width === this.wide) return this.legend.fit();
