@@ -153,10 +153,10 @@ class RunControls:
 
     def _follow(self, knob: Knob, newest: CommandRecord) -> None:
         """Show a newer change of a control: by an undo, or by another client."""
-        if (knob.change in ("", newest.id)) and knob.warning == newest.warning:
-            return
         if knob.change not in ("", newest.id):
             knob.outcome, knob.change = str(Outcome.of(newest)), newest.id
+        elif knob.warning == newest.warning:
+            return
         knob.warning = newest.warning
         self._said(knob)
 
