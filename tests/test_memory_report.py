@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import threading
 import tracemalloc
 
 import pytest
@@ -105,6 +106,11 @@ def test_a_tracer_of_the_jobs_own_is_left_running(directory):
     assert "the job traces memory itself" in report.notes[0]
 
 
+def recording():
+    """Return whether a recording has begun: its thread runs from its first event on."""
+    return any(thread.name == "looptap-memory" for thread in threading.enumerate())
+
+
 def begun(job, agent):
     """Ask for a long recording, and step until memory is traced."""
     pending = job.while_asked(agent, lambda run: run.memory(steps=20, timeout=0.0))
@@ -146,6 +152,7 @@ def test_a_recording_ends_in_a_loop_that_hangs(directory, monkeypatch):
     job = Job()
     with looptap.Agent("hanging") as agent:
         pending = job.while_asked(agent, lambda run: run.memory(steps=100, timeout=0.0))
+        soon(lambda: (job.step(), agent.emit("batch"), recording())[-1])
         with looptap.attach("hanging") as run:  # and no further event comes
             report = run.outcome(pending.id, timeout=300).result
     assert report["tensors"] == []
