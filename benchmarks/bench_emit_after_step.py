@@ -22,7 +22,7 @@ from reader import reader, run
 
 import looptap
 
-STEPS, ROUNDS = 100, 15
+STEPS, ROUNDS = 100, 60
 QUERIES = ("step, loss", "loss", "mean(e.loss for e in events)", "loss * 2", "max(e.loss for e in events)")
 MOST = promised(0.8, pure=2.0)
 
