@@ -57,49 +57,42 @@ class SlidingSums(NamedTuple):
 
 def slide(state: SlidingSums, items: Floats, size: int) -> tuple[Floats, NDArray[np.int64], SlidingSums]:
     """Return the sum and the count of the window at each item, and the new state."""
-    sums, counts = [], []
-    start = 0
+    room = size - len(state.younger)
+    counts = np.minimum(np.arange(state.filled + 1, state.filled + len(items) + 1), size)
     with np.errstate(all="ignore"):
-        while start < len(items):
-            count, left = state.filled, len(items) - start
-            if count == size and not state.has_older and left >= size:
-                blocks = items[start : start + left // size * size].reshape(-1, size)
-                found, state = _whole_blocks(state, blocks)
-                sums.append(found)
-                counts.append(np.full(len(found), size))
-                start += len(found)
-                continue
-            if count == size and not state.has_older:
-                state = SlidingSums(_suffixes(np.array(state.younger)).part(1), True, [], _one(0.0, 0.0))
-            room = len(state.older.totals) + 1 if state.has_older else size - count
-            new = items[start : start + room]
-            younger = _prefixes(state.total, new)
-            older = state.older.part(0, len(new))
-            both = len(older.totals)
-            merged = older.plus(younger.part(0, both)).values()
-            sums.append(np.concatenate((merged, younger.part(both).values())))
-            counts.append(np.minimum(np.arange(count + 1, count + len(new) + 1), size))
-            remains = state.has_older and both == len(new)
-            rest = state.older.part(len(new)) if remains else NO_SUMS
-            state = SlidingSums(rest, remains, [*state.younger, *new.tolist()], younger.part(-1))
-            start += len(new)
-    return np.concatenate(sums), np.concatenate(counts), state
+        sums, state = _within_half(state, items[:room]) if room else (np.zeros(0), state)
+        if len(items) > room:
+            further, state = _further_halves(state.younger, items[room:], size)
+            sums = np.concatenate((sums, further))
+    return sums, counts, state
 
 
-def _whole_blocks(state: SlidingSums, blocks: Floats) -> tuple[Floats, SlidingSums]:
-    """Return the sums at blocks of a window's size each, and the state behind them.
+def _within_half(state: SlidingSums, items: Floats) -> tuple[Floats, SlidingSums]:
+    """Return the sums at items for which the younger half has room, and the new state."""
+    younger, older = _prefixes(state.total, items), state.older.part(0, len(items))
+    both = len(older.totals)
+    sums = np.concatenate((older.plus(younger.part(0, both)).values(), younger.part(both).values()))
+    remains = state.has_older and both == len(items)
+    rest = state.older.part(len(items)) if remains else NO_SUMS
+    return sums, SlidingSums(rest, remains, [*state.younger, *items.tolist()], younger.part(-1))
 
-    Each begins where the older half has no items left: it becomes the younger one, which is the block before.
+
+def _further_halves(full: list[float], items: Floats, size: int) -> tuple[Floats, SlidingSums]:
+    """Return the sums at items behind a full younger half, and the new state.
+
+    At each block of a window's size the younger half, which is the block before, becomes the older one.
     """
-    before = np.concatenate((np.array([state.younger]), blocks[:-1]))
-    younger = _prefixes(PartialSums(*np.zeros((2, len(blocks), 1))), blocks)
-    both = _suffixes(before).part(1).plus(younger.part(0, -1)).values()
-    sums = np.concatenate((both, younger.part(-1).values()), axis=-1)
-    return sums.ravel(), SlidingSums(NO_SUMS, False, blocks[-1].tolist(), PartialSums(*(x[-1, -1:] for x in younger)))
-
-
-def _one(total: float, lost: float) -> PartialSums:
-    return PartialSums(np.array([total]), np.array([lost]))
+    blocks = -(-len(items) // size)
+    halves = np.zeros((blocks + 1) * size)
+    halves[:size], halves[size : size + len(items)] = full, items
+    halves = halves.reshape(-1, size)
+    older, younger = _suffixes(halves[:-1]), _prefixes(PartialSums(*np.zeros((2, blocks, 1))), halves[1:])
+    both = older.part(1).plus(younger.part(0, -1)).values()
+    sums = np.concatenate((both, younger.part(-1).values()), axis=-1).ravel()[: len(items)]
+    last = len(items) - (blocks - 1) * size  # the items of the last block
+    rest, has_older = (PartialSums(*(x[-1, last + 1 :] for x in older)), True) if last < size else (NO_SUMS, False)
+    total = PartialSums(*(x[-1, last - 1 : last] for x in younger))
+    return sums, SlidingSums(rest, has_older, halves[-1, :last].tolist(), total)
 
 
 def _error(before: Floats, item: Floats, after: Floats) -> Floats:
