@@ -68,7 +68,7 @@ def slide(state: SlidingSums, items: Floats, size: int) -> tuple[Floats, NDArray
 
 
 def _within_half(state: SlidingSums, items: Floats) -> tuple[Floats, SlidingSums]:
-    """Return the sums at items for which the younger half has room, and the new state."""
+    """Return the sums at items for which the younger half has room; the new state."""
     younger, older = _prefixes(state.total, items), state.older.part(0, len(items))
     both = len(older.totals)
     sums = np.concatenate((older.plus(younger.part(0, both)).values(), younger.part(both).values()))
@@ -83,9 +83,8 @@ def _further_halves(full: list[float], items: Floats, size: int) -> tuple[Floats
     At each block of a window's size the younger half, which is the block before, becomes the older one.
     """
     blocks = -(-len(items) // size)
-    halves = np.zeros((blocks + 1) * size)
-    halves[:size], halves[size : size + len(items)] = full, items
-    halves = halves.reshape(-1, size)
+    padding = np.zeros(blocks * size - len(items))
+    halves = np.concatenate((full, items, padding)).reshape(-1, size)
     older, younger = _suffixes(halves[:-1]), _prefixes(PartialSums(*np.zeros((2, blocks, 1))), halves[1:])
     both = older.part(1).plus(younger.part(0, -1)).values()
     sums = np.concatenate((both, younger.part(-1).values()), axis=-1).ravel()[: len(items)]
