@@ -614,7 +614,7 @@ def test_a_viewers_lost_link_is_restored_without_a_gap(job):
 def test_a_viewers_file_works_through_a_command_too(job):
     _, run = job
     path = run.share().path
-    with looptap.attach(f"command:{sys.executable} -m looptap.cli bridge {path}", timeout=20) as viewer:
+    with looptap.attach(f"command:{sys.executable} -m looptap.cli bridge {path}") as viewer:
         assert viewer.role == "viewer"
         assert len(viewer.stream("loss").wait(5, timeout=300)) == 5
 

@@ -16,7 +16,7 @@ import looptap
 def steer(reported):
     """Set the rate until killed."""
     chance = random.Random(os.getpid())
-    with looptap.attach("agreeing", timeout=20) as run:
+    with looptap.attach("agreeing") as run:
         while True:
             with contextlib.suppress(looptap.NotAgreed):
                 run.set("lr", chance.random() / 100, expected=None)
