@@ -8,6 +8,7 @@ import math
 import os
 import socket
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -394,6 +395,15 @@ def test_a_lost_link_is_tried_for_as_long_as_the_run_may_be_there(agent):
     link.close()
     assert not receiver.ended
     soon(lambda: not client_threads(), detail="the thread of the link ends")
+
+
+def test_a_closed_link_is_not_kept(agent):
+    link = client(agent)
+    link.start(RecordingReceiver(), 5)
+    link.close()
+    kept = weakref.ref(link)
+    del link
+    soon(lambda: gc.collect() is not None and kept() is None)
 
 
 def test_links_leave_no_descriptors_behind(agent):

@@ -9,13 +9,12 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-import weakref
 from collections.abc import Callable
 
 MAX_EXIT_SECONDS = 2.0
 """What the end of a process waits for all its background threads together."""
 
-_stops: weakref.WeakKeyDictionary[threading.Thread, Callable[[], object]] = weakref.WeakKeyDictionary()
+_stops: dict[threading.Thread, Callable[[], object]] = {}  # of those that have not ended
 
 
 def background_thread(run: Callable[[], object], name: str, stop: Callable[[], object]) -> threading.Thread:
@@ -24,7 +23,14 @@ def background_thread(run: Callable[[], object], name: str, stop: Callable[[], o
     ``stop`` asks it and returns at once. A thread that does not end within two seconds is left behind, as a callback
     that never returns would be.
     """
-    thread = threading.Thread(target=run, name=name, daemon=True)
+
+    def run_to_the_end() -> None:
+        try:
+            run()
+        finally:
+            _stops.pop(thread, None)  # which keeps alive whatever it stops
+
+    thread = threading.Thread(target=run_to_the_end, name=name, daemon=True)
     _stops[thread] = stop
     return thread
 
