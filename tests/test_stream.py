@@ -266,6 +266,15 @@ def test_a_column_is_a_field_or_what_is_known_of_a_value():
     assert stream_of([{"a": 1}, {"a": 2}]).to_numpy("a").tolist() == [1, 2]
 
 
+def test_a_stream_is_not_pickled_and_its_contents_are():
+    stream = stream_of([(1, 0.5)] * 20, fields=("step", "loss"))
+    with pytest.raises(TypeError, match=r"cannot be pickled.*Its values, records"):
+        pickle.dumps({"loss": stream})
+    for contents in (stream.values, stream.records, stream.columns()):
+        copy = pickle.loads(pickle.dumps(contents))
+        assert copy[-1] == contents[-1]
+
+
 def test_an_unknown_column_is_named_with_the_known_ones():
     with pytest.raises(ValueError, match=r"no column 'lss'; .*number, event, rank, time, wall, loss.*mean 'loss'"):
         stream_of([(1.0,)], fields=("loss",)).to_numpy("lss")
@@ -273,10 +282,21 @@ def test_an_unknown_column_is_named_with_the_known_ones():
     assert len(first) == len(second) == 0
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_tensors_become_arrays_also_those_that_numpy_does_not_know():
     torch = pytest.importorskip("torch")
-    stacked = stream_of([torch.ones(2, dtype=torch.bfloat16)] * 3).to_numpy()
-    assert stacked.tolist() == [[1.0, 1.0]] * 3
+    ones = torch.ones(2, dtype=torch.bfloat16)
+    assert stream_of([ones] * 3).to_numpy().tolist() == [[1.0, 1.0]] * 3
+    assert stream_of([[ones, ones]] * 3).to_numpy().tolist() == [[[1.0, 1.0]] * 2] * 3
+    assert stream_of([(step, ones[0]) for step in range(2)]).to_numpy().tolist() == [[0.0, 1.0], [1.0, 1.0]]
+    rows = stream_of([(1, ones), (2, ones)], fields=("step", "ones")).to_numpy()
+    assert (rows.dtype, [row.step for row in rows], rows[0].ones is ones) == (object, [1, 2], True)
+    half = torch.tensor([1 + 2j]).to(torch.complex32)
+    assert stream_of([half]).to_numpy().tolist() == [[1 + 2j]]
+    graph = [torch.tensor(0.5, requires_grad=True), torch.tensor([1 + 2j]).conj()[0].imag]
+    assert stream_of(graph).to_numpy().tolist() == [0.5, -2.0]
+    sparse = ones.to_sparse()
+    assert stream_of([sparse]).to_numpy()[0] is sparse
 
 
 def test_a_frame_has_a_column_for_each_field_beside_what_is_known_of_a_value():

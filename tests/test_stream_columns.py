@@ -193,6 +193,22 @@ def test_parts_and_errors_are_a_table_too(pyarrow):
     assert stream.to_arrow()["number"].to_pylist()[-2:] == [100, 102]
 
 
+def test_an_error_that_comes_first_changes_no_column(pyarrow):
+    stream = Stream(fields=FIELDS)
+    stream.publish(batch(1, ["failed"], bytes((ERROR,))))
+    assert stream.to_arrow().column_names[5:] == list(FIELDS)
+    stream.publish(batch(2, in_columns(ROWS)))
+    assert [str(kind) for kind in stream.to_arrow().schema.types[5:]] == ["int64", "double"]
+
+
+def test_each_column_of_a_table_has_a_name_of_its_own(pyarrow):
+    stream = stream_of([(1, 2, 3)] * 2, fields=("wall", "wall_", "time"))
+    names = ["number", "event", "rank", "time_", "wall__", "wall", "wall_", "time"]
+    assert stream.to_arrow().column_names == names
+    assert list(stream.to_pandas().columns) == names[1:]
+    assert stream.to_numpy("wall_").tolist() == [2, 2]
+
+
 def test_what_is_no_number_and_no_text_is_json(pyarrow):
     stream = stream_of([{"a": 1, "b": [1, 2]}, {"a": None, "b": {"c": 2**70}}])
     assert stream.to_arrow().select(["a", "b"]).to_pylist() == [

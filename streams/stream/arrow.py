@@ -21,10 +21,10 @@ def as_arrow(parts: Sequence[Batch], fields: Sequence[str] | None) -> Any:
         import pyarrow
     except ImportError:
         raise ImportError("Arrow tables need pyarrow: pip install 'looptap[parquet]'") from None
-    tables = [columns_of([part]) for part in parts]
+    tables = [table for table in (columns_of([part]) for part in parts) if len(table.values)]
     values = [table.values for table in tables if isinstance(table.values, ValueColumns)]
     if values and len(values) == len(tables) and all(map(values[0].like, values)) and _has_names(values[0], fields):
-        names = column_names(fields, values[0][0]) if len(values[0]) else ["value"]
+        names = column_names(fields, values[0][0])
         return pyarrow.Table.from_batches(
             [
                 pyarrow.record_batch([*_about(table), *map(_array, some.columns)], [*about_names(names), *names])

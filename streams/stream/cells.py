@@ -51,8 +51,13 @@ def elements(value: Any, columns: list[str]) -> list[Any]:
 
 
 def about_names(columns: list[str]) -> list[str]:
-    """Return the names of the other columns, with an underscore on a conflict."""
-    return [f"{name}_" if name in columns else name for name in ABOUT]
+    """Return the names of the other columns, with underscores on a conflict."""
+    found: list[str] = []
+    for name in ABOUT:
+        while name in columns:
+            name += "_"
+        found.append(name)
+    return found
 
 
 def as_cell_value(element: Any) -> Any:

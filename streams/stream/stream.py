@@ -226,6 +226,12 @@ class Stream(StreamContents):
         facts += [cut(note, 80) for note in self.notes[:3]]
         return f"<{type(self).__name__} {cut(self.name, 80)!r}{on}: {'; '.join(facts)}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "A Stream belongs to this process and cannot be pickled or sent along with a query. Its values, records, "
+            "to_numpy() and to_pandas() can."
+        )
+
     def _callback_failed(self, callback: object, error: BaseException) -> None:
         if self.callback_error is not None:
             return

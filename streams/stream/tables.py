@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from looptap.streams.columns.value_columns import Column, TextColumn, ValueColumns, joined
 from looptap.streams.flags import ERROR
 from looptap.streams.stream.buffer import Batch
+from looptap.streams.stream.cells import about_names
 from looptap.streams.text import did_you_mean
 from looptap.streams.values.rows import Row
 from looptap.streams.values.torch_interop import is_tensor
@@ -93,8 +94,11 @@ def as_array(values: Sequence[Any]) -> NDArray[Any]:
         values = [_of_tensor(value) if is_tensor(value) else value for value in values]
     plain = [tuple(v) if isinstance(v, Row) else v for v in values]  # numpy is five times slower with subclasses
     try:
-        array = np.array(plain)
-    except ValueError:  # arrays or rows of different shapes
+        try:
+            array = np.array(plain)
+        except (TypeError, RuntimeError):  # tensors in rows or lists of which numpy makes none
+            array = np.array(_with_arrays(plain))
+    except (ValueError, TypeError, RuntimeError):  # arrays or rows of different shapes, or sparse tensors
         array = np.empty(0, object)
     if array.dtype.kind == "f" and plain and all(type(value) is int for value in plain):  # some beyond int64
         array = np.array(plain, object)
@@ -108,11 +112,22 @@ def as_array(values: Sequence[Any]) -> NDArray[Any]:
     return array
 
 
+def _with_arrays(value: Any) -> Any:
+    """Return a value with an array in place of each tensor."""
+    if isinstance(value, list | tuple):
+        return [_with_arrays(item) for item in value]
+    return _of_tensor(value) if is_tensor(value) else value
+
+
 def _of_tensor(value: Any) -> Any:
+    """Return a tensor's array; a tensor that has none, such as a sparse one, as it is."""
     try:
-        return value.numpy()
-    except TypeError:  # bfloat16 and the 8-bit floats
-        return value.float().numpy()
+        return value.numpy(force=True)
+    except Exception:  # bfloat16, the 8-bit floats and complex32, which numpy lacks
+        try:
+            return (value.cfloat() if value.is_complex() else value.float()).numpy(force=True)
+        except Exception:
+            return value
 
 
 def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
@@ -160,10 +175,9 @@ def as_frame(columns: Columns, fields: Sequence[str] | None) -> pandas.DataFrame
 
 
 def _table(columns: Columns, fields: Sequence[str] | None) -> dict[str, Any]:
-    """Return all columns by name, with an underscore where a field has the name."""
-    about = {"event": columns.events, "rank": columns.ranks, "time": columns.times, "wall": columns.walls}
+    """Return all columns by name except the numbers."""
     parts = _value_columns(columns.values, fields)
-    return {name + "_" if name in parts else name: column for name, column in about.items()} | parts
+    return dict(zip(about_names([*parts])[1:], columns[1:5], strict=True)) | parts
 
 
 def _value_columns(values: Sequence[Any], fields: Sequence[str] | None) -> dict[str, Any]:
