@@ -21,10 +21,11 @@ from waiting import soon
 
 from looptap.streams.errors import QueryError, StreamEnded, StreamTimeout
 from looptap.streams.flags import ERROR, PARTIAL, TRIGGER
-from looptap.streams.operators.windows import sliding
+from looptap.streams.operators.windows import seconds, sliding
 from looptap.streams.stream.buffer import Batch, Gap
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.streams.values.sizing import size_of
+from looptap.testing import pair
 
 
 def batch(values, first=1, flags=b"", **about) -> Batch:
@@ -586,6 +587,29 @@ def test_a_window_that_lost_values_is_flagged_partial():
     stream.publish(batch([9, 9, 9], first=10))
     assert [(r.value, r.partial) for r in total.records] == [(3, False), (12, True), (18, False)]
     assert total.dropped == 6
+
+
+def test_a_sliding_window_is_flagged_partial_while_it_lacks_lost_values():
+    stream = fed(batch([1, 2, 3]))
+    total = stream.query("sum(v for v in values)", window=sliding(2))
+    stream.publish(batch([9, 9, 9], first=10))
+    assert [r.partial for r in total.records] == [False, False, False, True, False, False]
+    assert total.values == [1, 3, 5, 12, 18, 18]
+
+
+def test_a_window_that_the_end_cuts_short_is_flagged_partial_as_in_a_run():
+    job = pair()
+    values = job.run.stream("loss", on="batch")
+    windows = {"window": 2}, {}, {"window": sliding(3)}, {"window": seconds(60)}
+    here = [values.query("sum(v for v in values)", **window) for window in windows]
+    there = [job.run.stream("sum(e.loss for e in events)", on="batch", **window) for window in windows]
+    for loss in (1, 2, 4):
+        job.agent.emit("batch", loss=loss)
+    job.agent.close()
+    for mine, its in zip(here, there, strict=True):
+        soon(lambda mine=mine: mine.state == "ended")
+        assert [(r.value, r.partial) for r in mine.records] == [(r.value, r.partial) for r in its.records]
+    assert [r.partial for r in here[0].records] == [False, True]
 
 
 def test_a_derived_query_continues_after_an_error_at_one_value():

@@ -9,7 +9,7 @@ from typing import Any
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, HISTORY, PARTIAL, REPEATED
 from looptap.streams.language.compiler import QuerySpec, compile_query
-from looptap.streams.operators.windows import Sliding, as_window
+from looptap.streams.operators.windows import Group, as_window
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import FAILED, Feed
 from looptap.streams.values.rows import explain_missing_field
@@ -57,14 +57,14 @@ class Derivation:
 
     def _on_batch(self, batch: Batch) -> None:
         if batch.first != self._seen + 1:
-            self._flag_open_window()
+            self._pipeline.begin(partial=True)
         self._seen = batch.first + len(batch.values) - 1
         out = _Outputs(batch.rank, batch.clock)
         flags = batch.flags or bytes(len(batch.values))
         items = zip(batch.events, batch.times, batch.values, flags, strict=True)
         for number, (event, time, value, flag) in enumerate(items, batch.first):
             if flag & ERROR:
-                self._flag_open_window()
+                self._pipeline.begin(partial=True)
                 continue
             for found in self._outputs(value, number, time):
                 out.add(event, time, self._with_hint(found), flag & (PARTIAL | REPEATED | HISTORY))
@@ -95,12 +95,9 @@ class Derivation:
         flags, value = output
         return (flags, explain_missing_field(value, self._kind)) if flags & ERROR else output
 
-    def _flag_open_window(self) -> None:
-        """Flag the open window, unless it slides: it would keep the flag forever."""
-        if not isinstance(self._pipeline.window, Sliding):
-            self._pipeline.begin(partial=True)
-
     def _on_end(self) -> None:
+        if not isinstance(self._pipeline.window, Group):  # which ends here as it should
+            self._pipeline.begin(partial=True)
         event, time, rank, clock = self._last_position
         out = _Outputs(rank, clock)
         for found in self._pipeline.flush(time):
