@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import warm
@@ -80,8 +81,20 @@ def test_the_ending_of_the_file_says_the_format(stored, here, directory):
     pytest.importorskip("pyarrow")
     assert here("export", "small", "loss", "-o", "loss.parquet")[0] == 0
     assert (directory / "loss.parquet").read_bytes().startswith(b"PAR1")
+    assert here("export", "small", "loss", "-o", "loss.PARQUET")[0] == 0
+    assert (directory / "loss.PARQUET").read_bytes().startswith(b"PAR1")
     code, _, err = here("export", "small", "loss", "-o", "-", "--to", "parquet")
     assert (code, err) == (2, "looptap: --output - is for CSV; parquet needs a file. See: looptap export --help\n")
+
+
+@pytest.mark.parametrize("name", ["loss.jsonl", "loss.csv.gz"])
+def test_no_csv_is_written_to_a_file_of_another_format_unless_that_is_asked_for(stored, here, directory, name):
+    code, _, err = here("export", "small", "loss", "-o", name)
+    assert code == 2
+    assert err.startswith(f"looptap: --output {name}: {Path(name).suffix} is the ending of none of csv, parquet,")
+    assert not (directory / name).exists()
+    assert here("export", "small", "loss", "-o", name, "--to", "csv")[0] == 0
+    assert (directory / name).read_bytes().startswith(b"number,event,")
 
 
 def test_a_picture_of_a_query_whose_group_does_not_end_says_what_to_add(job, here):

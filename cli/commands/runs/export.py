@@ -21,6 +21,8 @@ from looptap.streams.text import did_you_mean
 
 FORMATS = ("csv", "parquet", "tensorboard")
 """The formats of an exported stream."""
+ENDINGS = {"": "csv", ".csv": "csv", ".txt": "csv", ".parquet": "parquet", ".pq": "parquet"}
+"""The formats by the ending of a file."""
 
 
 def main(
@@ -74,7 +76,10 @@ def main(
         given = {name: value for name, value in how.items() if value not in (None, 1)}
         return send_live(file, stream, given, to, output)
     only_with("--live", live, on=on, window=window, every=every != 1)
-    to = to or ("parquet" if str(output).endswith((".parquet", ".pq")) else "csv")
+    ending = "" if output in (None, "-") else Path(str(output)).suffix.lower()
+    to = to or ENDINGS.get(ending, "")
+    if not to:
+        raise BadParameter(f"--output {output}: {ending} is the ending of none of {', '.join(FORMATS)}; add --to.")
     if to in SINKS and to not in FORMATS:
         raise BadParameter(f"--to {to} sends the values of a live run: add --live.")
     if to not in FORMATS:
