@@ -361,9 +361,11 @@ def test_one_number_has_no_standard_deviation():
         stdev([1.0])
 
 
+@pytest.mark.parametrize("key", [lambda x: x, lambda x: (x, "a"), lambda x: ((1, x), None)])
 @given(cut=splits)
-def test_all_nans_are_one_key_whichever_objects_they_are_and_from_whichever_process(cut):
+def test_all_nans_are_one_key_whichever_objects_they_are_and_from_whichever_process(cut, key):
     nans = [math.nan, float("nan"), np.float64("nan"), torch.tensor(math.nan), math.inf - math.inf, 1.0]
+    nans = [key(x) for x in nans]
     for name, args, pairs in (("Counter", (), False), ("set", (), False), ("group_by", (len,), True)):
         items = [(nan, 0) for nan in nans] if pairs else nans
         found, sent = reduced(name, items, *args, cut=cut), REDUCERS[name].create(*args)

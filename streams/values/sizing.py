@@ -6,6 +6,7 @@ This module does not import torch; a tensor is recognized by its attributes.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -73,9 +74,12 @@ def as_number(item: Any, name: str) -> Any:
 def as_key(item: Any, name: str) -> Any:
     """Return a dict key for the item: the number in a tensor of one element.
 
-    The hash of a tensor and of a NaN is its identity: equal tensors, and NaNs, would be as many keys. Raises
-    ``TypeError`` for larger arrays.
+    The hash of a tensor and of a NaN, also in a tuple, is its identity: equal tensors, and NaNs, would be as many keys.
+    Raises ``TypeError`` for larger arrays.
     """
+    if isinstance(item, tuple):
+        parts = [as_key(part, name) for part in item]
+        return item if all(map(operator.is_, parts, item)) else tuple.__new__(type(item), parts)
     if isinstance(item, np.ndarray) or is_tensor(item):
         if item.ndim:
             raise TypeError(
