@@ -266,7 +266,8 @@ class DerivedStream(Stream):
     """The values of a query over the values of ``source``; ends with its source.
 
     Each value carries the event, time and rank of the value that completed it. Items that the source lost are counted
-    in `dropped`, and the window they belonged to is flagged partial. So is a window that the end of the source cuts short.
+    in `dropped`, and the window they belonged to is flagged partial. So is a window that the end of the source cuts
+    short.
     """
 
     def __init__(

@@ -120,7 +120,7 @@ def _with_arrays(value: Any) -> Any:
 
 
 def _of_tensor(value: Any) -> Any:
-    """Return a tensor's array; a tensor that has none, such as a sparse one, as it is."""
+    """Return a tensor's array; a tensor without one (sparse, meta) as it is."""
     try:
         return value.numpy(force=True)
     except Exception:  # bfloat16, the 8-bit floats and complex32, which numpy lacks
