@@ -267,6 +267,17 @@ def test_a_column_is_a_field_or_what_is_known_of_a_value():
     assert stream_of([{"a": 1}, {"a": 2}]).to_numpy("a").tolist() == [1, 2]
 
 
+def test_numpy_takes_a_live_stream_for_the_array_of_its_values():
+    stream = fed(batch([0.5, 1.5, 2.5]))
+    assert np.asarray(stream).tolist() == stream.to_numpy().tolist()
+    assert (np.mean(stream), np.array(stream, np.float32).dtype) == (1.5, np.float32)
+    rows = fed(batch([(1, 0.5), (2, 0.25)]), fields=("step", "loss"))
+    assert np.asarray(rows).shape == (2, 2)
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    (line,) = figure.subplots().plot(stream)
+    assert line.get_ydata().tolist() == [0.5, 1.5, 2.5]
+
+
 def test_a_stream_is_not_pickled_and_its_contents_are():
     stream = stream_of([(1, 0.5)] * 20, fields=("step", "loss"))
     with pytest.raises(TypeError, match=r"cannot be pickled.*Its values, records"):

@@ -197,6 +197,11 @@ class StreamContents:
         arrays = arrays_of(parts, self.feed.fields, names)
         return arrays if len(arrays) > 1 else arrays[0]
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the array of `to_numpy` to NumPy and matplotlib."""
+        found = self.to_numpy()
+        return found if dtype is None else found.astype(dtype)
+
     def to_pandas(self) -> pandas.DataFrame:
         """Return a DataFrame indexed by number: event, rank, time, wall and fields.
 
