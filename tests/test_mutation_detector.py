@@ -74,6 +74,75 @@ def test_a_query_that_changes_nothing_gets_no_warning(how):
     assert report(watched(HARMLESS[how])) == []
 
 
+LAYOUTS = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "compressed rows": lambda: torch.eye(3).to_sparse_csr(),
+    "blocks": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+    "of the compiler of layers": lambda: torch.eye(3).to_mkldnn(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "jagged": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "without memory": lambda: torch.empty(3, device="meta"),
+}
+
+
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns that some layouts may change
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_query_that_looks_past_a_tensor_of_any_layout_gets_no_warning(layout):
+    agent, run = pair("watched")
+    stream = run.stream(lambda e: (type(e.holder).__name__, e.holder.held.dtype.is_complex), on="batch")
+    for _ in range(3):
+        agent.emit("batch", holder=Holder(LAYOUTS[layout]()))
+    agent.close()
+    assert stream.values == [("Holder", False)] * 3
+    assert report(stream) == []
+
+
+def test_sparse_gradients_that_a_query_does_not_touch_are_not_said_to_have_changed():
+    model = nn.Embedding(5, 2, sparse=True)
+    model(torch.tensor([1, 1, 3])).sum().backward()
+    agent, run = pair("watched")
+    streams = [run.stream(query, on="batch") for query in ("model", lambda e: e.model.weight.grad.zero_() is None)]
+    for _ in range(3):
+        agent.emit("batch", model=model)
+    agent.close()
+    looked, changed = map(report, streams)
+    assert looked == []
+    assert changed[0].startswith("model.weight.grad changed in place")
+
+
+class Undecided:
+    """What raises when it is asked whether it is true, as a tensor or an array of several numbers does."""
+
+    def __bool__(self):
+        raise AssertionError("it was asked")
+
+
+head = Undecided()
+
+
+class Headed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def test_a_global_of_the_job_is_not_asked_whether_it_is_true_if_a_method_has_its_name():
+    agent, run = pair("watched")
+    streams = [run.stream(query, on="batch") for query in ("model", lambda e: e.model.head.in_features)]
+    agent.emit("batch", model=Headed())
+    agent.close()
+    assert [(stream.arrived, stream.error_count) for stream in streams] == [(1, 0)] * 2
+
+
 def test_a_command_may_change_what_it_sees():
     agent, run = pair("watched")
     stream = run.stream(lambda e: e.x.sum(), on="batch")

@@ -27,9 +27,8 @@ def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:  # it is empty so far
             continue
-    space, names = function.__globals__, function.__code__.co_names
-    for name in names:
-        item = space[name] if name in space else sys.modules.get(name)  # which the function imports itself
+    names = function.__code__.co_names
+    for name, item in _mentioned(function):
         if isinstance(item, types.ModuleType):
             yield from ((f"{name}.{one}", vars(item)[one]) for one in _named_in(item, names))
         elif not isinstance(item, type) or is_own(item.__module__):
@@ -39,11 +38,19 @@ def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 def module_names(function: types.FunctionType) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the namespaces of other modules of the job, with names that it mentions."""
-    names = function.__code__.co_names
-    for name in names:
-        item = function.__globals__.get(name) or sys.modules.get(name)
+    for _, item in _mentioned(function):
         if isinstance(item, types.ModuleType):
-            yield from ((vars(item), one) for one in _named_in(item, names))
+            yield from ((vars(item), one) for one in _named_in(item, function.__code__.co_names))
+
+
+def _mentioned(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the names in a function's code, with the global or the module of that name, or None.
+
+    Names of attributes are among them, so the global is not asked whether it is true.
+    """
+    space = function.__globals__
+    for name in function.__code__.co_names:
+        yield name, space[name] if name in space else sys.modules.get(name)  # which the function imports itself
 
 
 def _named_in(module: types.ModuleType, names: tuple[str, ...]) -> list[str]:

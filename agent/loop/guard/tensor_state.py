@@ -103,7 +103,7 @@ class Tensors:
     def _is_plain(self, tensor: Any) -> bool:
         """Return True if the memory can be copied without calling code of the job."""
         dispatches = type(tensor).__torch_dispatch__ is not self.torch.Tensor.__torch_dispatch__
-        if dispatches or tensor.layout is not self.torch.strided or tensor.is_meta:
+        if dispatches or tensor.layout is not self.torch.strided or tensor.is_meta or tensor.is_nested:
             return False
         if type(tensor) is not self.torch.Tensor and self.torch.nn.parameter.is_lazy(tensor):
             return False
@@ -194,10 +194,7 @@ class Tensors:
             tensor.data = data
             tensor.__class__ = one.kind
             yield Change(one.path, True, tensor)
-        elif kind_of(one.kind) == TENSOR and (
-            tensor.dtype != data.dtype or tensor.shape != data.shape or tensor.stride() != data.stride()
-            or tensor.data_ptr() != data.data_ptr()
-        ):  # fmt: skip
+        elif kind_of(one.kind) == TENSOR and self._is_exchanged(tensor, data):
             tensor.data = data
             yield Change(one.path, True, tensor)
         if one.twin is not None and tensor.grad_fn is not one.grad_fn and self._has_history(one):
@@ -213,6 +210,20 @@ class Tensors:
         if (one.requires is not None or tensor.retains_grad) and tensor.grad is not one.grad:
             tensor.grad = one.grad
             yield Change(ObjectPath(one.path, "grad"), True, tensor)
+
+    def _is_exchanged(self, tensor: Any, data: Any) -> bool:
+        """Return True if a tensor has other data than it had.
+
+        A sparse one has no strides and no address, a nested one has no shape either.
+        """
+        if (tensor.dtype, tensor.layout) != (data.dtype, data.layout):
+            return True
+        if tensor.is_nested:
+            return False
+        strided = tensor.layout is self.torch.strided
+        return tensor.shape != data.shape or bool(
+            strided and (tensor.stride() != data.stride() or tensor.data_ptr() != data.data_ptr())
+        )
 
     def _has_history(self, one: _Tensor) -> bool:
         """Return True if a tensor's twin still has its place in the graph."""
