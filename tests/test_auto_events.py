@@ -22,6 +22,7 @@ QUERIES = {
         "lambda e: len(e.losses)",
         "max(e['loss/optimizerG'] for e in events)",
     ],
+    "critic": ["losses[0], on_real"],
     "scaled": ["loss, step", ("step, str(loss)", "skipped")],
     "scaled_pair": [("loss", "skipped")],
     "lbfgs": ["lambda e: len(e.losses)"],
@@ -105,7 +106,7 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
 
 SUMMED = [
     "gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward", "dropped", "dropped_by_hand",
-    "two_losses", "three_losses", "two_trainings", "scaled_pair",
+    "two_losses", "three_losses", "two_trainings", "scaled_pair", "critic",
 ]  # fmt: skip
 
 
@@ -155,6 +156,12 @@ def test_two_models_have_their_own_optimizer_model_and_named_loss():
     assert counts == [2, 1] * 4
     assert largest == [pytest.approx(max(of_g))]
     assert {errors for errors, _ in seen.failures} == {0}  # the steps of the other optimizer have no such loss
+
+
+def test_a_loss_counts_as_often_as_the_gradient_says_that_backward_got_with_it():
+    (pairs,) = observed("critic").values
+    assert len(pairs) == 4
+    assert all(counted == -on_real for counted, on_real in pairs)
 
 
 def test_optimizers_that_step_on_the_same_gradients_have_the_losses_that_reached_theirs():

@@ -41,8 +41,8 @@ class RunEvents:
         self._steps_in_backward = False
         self._inside_backward: Callable[[], int] = sys.modules["torch"]._C._current_graph_task_id
 
-    def before_backward(self, outputs: Sequence[Any], run: Runner) -> Runner | None:
-        """Note the losses; return what is to run in place of ``run``, if anything."""
+    def before_backward(self, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner) -> Runner | None:
+        """Note the losses and their ``gradients``; return what is to run in place of ``run``, if anything."""
         update = self._updates.mine
         update.backwards += 1
         if update.stepped:
@@ -55,8 +55,8 @@ class RunEvents:
             self._script.raise_event(EVALUATION, update)
         looks, unsure = (harmlessly(self._looks, update) if self._script.started else None) or ([], [])
         count = len(update.losses)
-        for output in outputs:
-            update.note_loss(output)
+        for output, gradient in zip(outputs, gradients, strict=False):
+            update.note_loss(output, gradient)
         if update.at_backward:
             update.at_backward.read(sys._getframe())
         if not self._script.started and not self._without_optimizer:

@@ -21,6 +21,9 @@ from looptap.integrations.harmless import say_once
 
 _COPIES_LOCALS = sys.version_info < (3, 13)
 
+Before = Callable[[Sequence[Any], Sequence[Any], Callable[..., Any]], Callable[..., Any] | None]
+"""Gets the losses of a backward pass, their gradients and what runs it; returns what runs it instead, or None."""
+
 
 def place_hooks(events: RunEvents) -> None:
     """Have torch report to ``events``; torch has been imported."""
@@ -69,7 +72,7 @@ def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _watch_backward(before: Callable[[Sequence[Any], Callable[..., Any]], Callable[..., Any] | None]) -> None:
+def _watch_backward(before: Before) -> None:
     """Have ``before`` called with what each backward pass is called on."""
     import torch
     from torch.autograd import Variable, graph
@@ -94,8 +97,7 @@ def _watch_backward(before: Callable[[Sequence[Any], Callable[..., Any]], Callab
 
 
 def _look(
-    frame: Any, caller: Any, nested: Callable[[], int],
-    before: Callable[[Sequence[Any], Callable[..., Any]], Callable[..., Any] | None], run: Callable[..., Any],
+    frame: Any, caller: Any, nested: Callable[[], int], before: Before, run: Callable[..., Any],
     replaced: list[Callable[..., Any] | None],
 ) -> None:  # fmt: skip
     """Read what the engine is about to be called with; gradients of inputs are none."""
@@ -103,10 +105,10 @@ def _look(
         if frame.f_code is not caller or nested() != -1:
             return
         given = frame.f_locals
-        outputs, options = given["t_outputs"], given["kwargs"]
+        outputs, gradients, options = given["t_outputs"], given["args"][0], given["kwargs"]
         if _COPIES_LOCALS:
             given.clear()
         if options.get("accumulate_grad"):
-            replaced.append(before(outputs, run))
+            replaced.append(before(outputs, gradients, run))
     except Exception as error:
         say_once(error)

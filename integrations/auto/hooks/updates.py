@@ -28,8 +28,9 @@ class ThreadUpdate:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.losses: deque[tuple[Any, Any, int]] = deque(maxlen=MAX_LOSSES_COUNT)
-        """What backward was called on, detached, the gradient scale that it was multiplied by, or None, its version."""
+        self.losses: deque[tuple[Any, Any, Any, int]] = deque(maxlen=MAX_LOSSES_COUNT)
+        """What backward was called on, detached, the gradient that it got, or None, the gradient scale that it was
+        multiplied by, or None, and its version."""
         self.copies = False
         """True once the script has changed a loss in place after its backward pass: from then on they are copied."""
         self.counted_from: dict[Key, int] = {}
@@ -58,8 +59,8 @@ class ThreadUpdate:
         self.fetch_began = 0.0
         """When the wait that is under way began, or 0."""
 
-    def note_loss(self, output: Any) -> None:
-        """Note what backward is called on: a scalar, without its graph."""
+    def note_loss(self, output: Any, gradient: Any) -> None:
+        """Note what backward is called on: a scalar, without its graph, and its ``gradient``."""
         scaler, self.scaler = self.scaler, None
         torch: Any = sys.modules["torch"]
         functions = torch._C
@@ -67,7 +68,9 @@ class ThreadUpdate:
             return
         with functions.DisableTorchFunction():
             value = output.detach().clone() if self.copies else output.detach()
-            self.losses.append((value, None if scaler is None else getattr(scaler(), "_scale", None), value._version))
+            scale = None if scaler is None else getattr(scaler(), "_scale", None)
+            factor = gradient.detach() if gradient is not None and gradient.requires_grad else gradient
+            self.losses.append((value, factor, scale, value._version))
 
     def begin(self) -> None:
         """Begin an update, since the last one has had its steps."""
@@ -101,17 +104,18 @@ class ThreadUpdate:
             self.at_backward.forget()
 
     def unscaled_losses(self) -> list[Any]:
-        """Return all losses since the last update, unscaled.
+        """Return all losses since the last update, unscaled, as the update descends on them.
 
-        There are none if the script has changed one in place.
+        ``D_real.backward(minus_one)`` ascends. There are none if the script has changed one in place.
         """
         torch: Any = sys.modules["torch"]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             noted = [*self.losses]
-            if any(value._version != version for value, _, version in noted):
+            if any(value._version != version for value, *_, version in noted):
                 self.copies = True
                 return []
-            return [value if scale is None else value / scale.to(value.device) for value, scale, _ in noted]
+            given = [(value if factor is None else value * factor, scale) for value, factor, scale, _ in noted]
+            return [value if scale is None else value / scale.to(value.device) for value, scale in given]
 
     def loss(self, losses: list[Any], optimizer: Any) -> Any:
         """Return what the update descends on, of all ``losses``, or None.
