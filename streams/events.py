@@ -91,7 +91,7 @@ class FoundObservables(dict[str, Any]):
     (1, ['loss', 'one'])
     """
 
-    __slots__ = ("_found", "_names", "coming", "find", "nowhere", "varying", "words")
+    __slots__ = ("_found", "_names", "coming", "elsewhere", "find", "nowhere", "varying", "words")
 
     def __init__(
         self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]],
@@ -104,6 +104,8 @@ class FoundObservables(dict[str, Any]):
         """Names that are not there yet: nothing had asked for them before, or they have no value so far."""
         self.nowhere: dict[str, str] = {}
         """Names of which no code of the job in sight makes a variable, and what they are instead: a "function"."""
+        self.elsewhere: Callable[[str], str] = _nothing_like
+        """Returns how to read what an object in sight has by a name that is not there, as ``self.epoch``; or nothing."""
         self.varying: frozenset[str] = frozenset()
         """Names that some events of this type have and others do not: a query passes over those."""
 
@@ -132,11 +134,15 @@ class FoundObservables(dict[str, Any]):
         """Release everything, and find nothing more."""
         super().clear()
         self._found.clear()
-        self.find, self._names = _find_nothing, tuple
+        self.find, self._names, self.elsewhere = _find_nothing, tuple, _nothing_like
 
 
 def _find_nothing(name: str) -> Any:
     raise KeyError(name)
+
+
+def _nothing_like(name: str) -> str:
+    return ""
 
 
 class EventOrigin:
@@ -214,7 +220,10 @@ class Event:
             return reading
         if type(own) is not FoundObservables:
             raise _missing(name, self._source.name, own, exposed, self._source.names)
-        raise _missing(name, self._source.name, own.listed(), exposed, self._source.names, own.nowhere.get(name))
+        raise _missing(
+            name, self._source.name, own.listed(), exposed, self._source.names, own.nowhere.get(name),
+            own.elsewhere(name),
+        )  # fmt: skip
 
     def __getitem__(self, name: str) -> Any:
         """Return the observable ``name``, such as ``e["train/loss"]``."""
@@ -232,6 +241,11 @@ class Event:
         """Return the names that are not there yet, and are expected."""
         own = self.__dict__
         return own.coming if type(own) is FoundObservables else set()
+
+    def __looptap_elsewhere__(self, name: str) -> str:
+        """Return how to read what an object in sight has by this name; or nothing."""
+        own = self.__dict__
+        return own.elsewhere(name) if type(own) is FoundObservables else ""
 
     def __looptap_varying__(self) -> frozenset[str]:
         """Return the names that not every event of this type has."""
@@ -344,7 +358,7 @@ def types_with(name: str, event: str, carried: Mapping[str, Collection[str]]) ->
 
 def _missing(
     name: str, event: str, own: Iterable[str], exposed: Iterable[str], carried: Mapping[str, Collection[str]] = _NONE,
-    instead: str | None = None,
+    instead: str | None = None, elsewhere: str = "",
 ) -> MissingObservable:  # fmt: skip
     names = sorted({*own, *exposed})
     tags = [tag for tag in names if tag.partition("/")[0] == name]
@@ -357,6 +371,8 @@ def _missing(
         hint = f" {name} is read from the next heartbeat on, while a stream mentions it."
     if tags:
         hint = f" A name with a stroke is read as e[{tags[0]!r}]."
+    if elsewhere:
+        hint = f" There is {elsewhere}."
     if others := types_with(name, event, carried):
         hint = f" {others}"
     error = MissingObservable(

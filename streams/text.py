@@ -18,6 +18,16 @@ def cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: max(0, length - 1)] + "…"
 
 
+def cut_inside(text: str, length: int) -> str:
+    """Return ``text`` cut to ``length`` characters in its middle: its end may be a hint.
+
+    >>> cut_inside("no x; there are a, b, c. Did you mean c?", 24), cut_inside("loss", 5)
+    ('no x; there… you mean c?', 'loss')
+    """
+    half = length // 2
+    return text if len(text) <= length else f"{text[: length - half - 1]}…{text[-half:]}"
+
+
 def last_line(text: str) -> str:
     """Return the stripped last line of ``text``: of a traceback, the exception."""
     return text.strip().rpartition("\n")[2]

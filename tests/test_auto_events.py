@@ -47,6 +47,7 @@ QUERIES = {
         "mean(e['mean'] for e in events)",
     ],
     "in_backward": ["loss, step"],
+    "trainer_class": ["len(list(model.parameters()))", "rate", "penalty", "updates", "lr"],
     "threads": ["number, loss"],
     "epochs": [
         ("epoch, guess, batch_idx", "epoch"),
@@ -87,6 +88,9 @@ class Observed:
         self.always = [stream["values"] for stream in found["streams"]][: len(ALWAYS)]
         self.values = [stream["values"] for stream in found["streams"]][len(ALWAYS) :]
         self.failures = [(stream["errors"], stream["reason"]) for stream in found["streams"]][len(ALWAYS) :]
+        self.said = [" ".join([stream["said"], stream["reason"], *stream["notes"]]) for stream in found["streams"]][
+            len(ALWAYS) :
+        ]
         self.losses, self.events, self.stderr = self.always[0], found["events"], done.stderr
 
     def printed(self, word="step"):
@@ -107,6 +111,7 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
 SUMMED = [
     "gan", "lbfgs", "several_in_one", "epochs", "gpt", "manual_sgd", "in_backward", "dropped", "dropped_by_hand",
     "two_losses", "three_losses", "two_trainings", "scaled_pair", "critic",
+    "trainer_class",
 ]  # fmt: skip
 
 
@@ -243,6 +248,21 @@ def test_a_query_for_a_name_that_no_code_of_the_job_has_ends_at_once():
     count, reason = seen.failures[1]
     assert count == 1
     assert "no observable 'nowhere_at_all'" in reason
+
+
+def test_the_model_of_a_loop_without_an_optimizer_has_all_parts_that_have_gradients():
+    assert observed("trainer_class").values[0] == [4] * 12
+
+
+def test_what_objects_in_sight_have_by_a_name_that_is_no_variable_is_named():
+    _, rate, penalty, updates, _ = observed("trainer_class").said
+    assert "it waits for rate, which has no value so far; there is self.rate" in rate
+    assert "it waits for penalty, which has no value so far; there is parts['penalty']" in penalty
+    assert "There is self.progress.updates." in updates
+
+
+def test_a_word_of_the_query_language_is_not_said_to_hide_a_variable_that_is_not_there():
+    assert "call it, lr(optimizer). A variable of the job of that name is e['lr']." in observed("trainer_class").said[4]
 
 
 def test_a_query_calls_torch_by_the_names_that_the_script_has_for_its_modules():

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.utils.data import DataLoader, IterableDataset
 
 from looptap.agent.agent import emit_found
-from looptap.agent.loop.sight.frames import find, kind_of_file, listed, may_come, no_value
+from looptap.agent.loop.sight.frames import find, kind_of_file, listed, may_come, no_value, path_to
 from looptap.integrations.auto.hooks.gradients import has_gradients
 from looptap.integrations.auto.hooks.passes import LoaderPasses
 from looptap.integrations.auto.hooks.script_agent import ScriptAgent
@@ -102,6 +102,34 @@ def test_a_function_or_a_module_of_the_script_is_not_waited_for():
     later = sys
     words = [no_value(frame, name) for name in ("seen", "copy", "later", "SimpleNamespace", "of_the_module", "nowhere")]
     assert (words, later) == (["function", "module", "module", "class", "", ""], sys)
+
+
+class Fields:
+    field: int = 0
+
+    def method(self):
+        of_a_method = self.field
+        return of_a_method
+
+
+def test_a_field_of_a_class_is_no_variable_that_is_waited_for():
+    frame = sys._getframe()
+    assert not may_come(frame, "field")
+    assert may_come(frame, "of_a_method")
+
+
+def test_the_path_to_an_attribute_or_a_key_in_sight_is_found_and_runs_no_code():
+    class Asked:
+        def __getattr__(self, name):
+            raise AssertionError(name)
+
+    state = SimpleNamespace(epoch=3, logs={"kd": 0.5}, net=nn.Sequential(nn.Linear(1, 1)))
+    state.itself, holder = state, Asked()
+    holder.inside = SimpleNamespace(deep=SimpleNamespace(deeper=SimpleNamespace(deepest=1)))
+    frame = sys._getframe()
+    paths = [path_to(frame, name) for name in ("epoch", "kd", "inside", "deeper", "deepest", "nowhere", "append")]
+    assert paths == ["state.epoch", "state.logs['kd']", "holder.inside", "holder.inside.deep.deeper", "", "", ""]
+    assert path_to(frame, "itself") == "state.itself"
 
 
 def test_frames_of_libraries_come_after_those_of_the_user_and_of_torch_never():

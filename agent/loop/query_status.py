@@ -214,7 +214,9 @@ class QueryStatus:
                 return True
         self._empty += early
         if coming and not self.events and self._empty == EVENTS_BEFORE_WAITING:
-            self.missing_names = f"it waits for {', '.join(sorted(coming))}, which has no value so far"
+            there = [path for name in sorted(coming) if (path := event.__looptap_elsewhere__(name))]
+            hint = f"; there is {', '.join(there)}" if there else ""
+            self.missing_names = f"it waits for {', '.join(sorted(coming))}, which has no value so far{hint}"
             self._notify()
         return early
 

@@ -23,7 +23,7 @@ from looptap.streams.panel_hint import PanelChart
 from looptap.streams.stream.buffer import Batch, LimitedStretch
 from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
 from looptap.streams.stream.stream import Cost, Stream
-from looptap.streams.text import last_line, public_line
+from looptap.streams.text import cut_inside, last_line, public_line
 
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
 _PANEL_BUDGET_SHARE = 0.01  # of the loop's time, for each chart of a panel
@@ -338,7 +338,7 @@ class LiveStream(SentStream, Stream):
         self._mark_stretch(self.withheld > before)
         if self.traceback and not self._warned:
             self._warned = True
-            log.warning("looptap: %s: %s", self.title, last_line(self.traceback)[:300])
+            log.warning("looptap: %s: %s", self.title, cut_inside(last_line(self.traceback), 400))
         if status.reached and not (self._attached_again and self.mapped):  # else the first value tells
             self.feed.skip_to(min(status.reached, MAX_VALUE_NUMBER) + self._offset, unknown=False)
         if status.state != LIVE:

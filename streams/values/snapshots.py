@@ -324,11 +324,12 @@ def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
         name, parameters = value.__name__, signature(value).parameters.values() if ours else ()
         given = ", ".join(one.name for one in parameters if one.default is one.empty) or "…"
         raise _Refusal(
-            f"the query language's own {name}: call it, {name}({given}). It hides a variable of the job of that name, "
-            f"which is e[{name!r}]."
+            f"the query language's own {name}: call it, {name}({given}). A variable of the job of that name is "
+            f"e[{name!r}]."
         )
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise _Refusal(
-        f"a {type(value).__module__}.{type(value).__qualname__}, which cannot leave the job. Return numbers, strings, "
+        f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}, which cannot leave the job. Return numbers, strings, "
         "arrays, tensors or tuples, lists and dicts of them; a generator wants list(...), an object the attribute you "
         "are after."
     )

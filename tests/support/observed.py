@@ -23,7 +23,10 @@ def main(script, queries):
     runpy.run_path(script, run_name="__main__")
     agent.close()
     found = [
-        {"values": [plain(value) for value in stream.values], "errors": stream.error_count, "reason": stream.reason}
+        {
+            "values": [plain(value) for value in stream.values], "errors": stream.error_count,
+            "reason": stream.reason, "notes": stream.notes, "said": stream.traceback,
+        }  # fmt: skip
         for stream in streams
     ]
     counts = {name: source.number for name, source in parts_of(agent).sources.types() if source.number}

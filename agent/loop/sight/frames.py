@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from dis import get_instructions
 from functools import cache, lru_cache
+from inspect import CO_OPTIMIZED
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -22,6 +23,10 @@ MAX_FRAMES_COUNT = 200
 """Frames that a search goes through, from the inside out."""
 MAX_LISTED_NAMES_COUNT = 100
 """Names that a message lists."""
+MAX_PATH_PARTS_COUNT = 4
+"""Names in a path to an attribute that a message suggests."""
+MAX_LOOKED_OBJECTS_COUNT = 2000
+"""Objects of which the attributes are looked at for it."""
 _PLAIN_WORDS = frozenset({"iter", "input", "id", "hash", "dir", "bin", "format", "type", "next", "object"})
 _OWN = frozenset({*BUILT_IN, *MACHINE})
 _SYNTAX = frozenset({"e", "v", "events", "values", "recent", "latest"})
@@ -60,6 +65,27 @@ def no_value(frame: FrameType | None, name: str) -> str:
     return next((word for kind in kinds for base, word in named if issubclass(kind, base)), "")
 
 
+def path_to(frame: FrameType | None, name: str) -> str:
+    """Return how a query reads what an object in sight has by this name: ``self.state.epoch``; or nothing.
+
+    Attributes are read from the objects' own dicts: no code of the job's runs.
+    """
+    seen: set[int] = set()
+    level = [*bindings(frame)]
+    for _ in range(MAX_PATH_PARTS_COUNT - 1):
+        inner: list[tuple[str, Any]] = []
+        for path, holder in level:
+            if id(holder) in seen or issubclass(type(holder), _NO_VALUES) or len(seen) >= MAX_LOOKED_OBJECTS_COUNT:
+                continue
+            seen.add(id(holder))
+            parts = _parts(holder, path)
+            if name in parts and not issubclass(type(parts[name][1]), _NO_VALUES):
+                return parts[name][0]
+            inner += parts.values()
+        level = inner
+    return ""
+
+
 def listed(frame: FrameType | None) -> list[str]:
     """Return names in sight that a message may list."""
     names = [
@@ -82,7 +108,8 @@ def may_come(frame: FrameType | None, name: str) -> bool:
         things = [thing for thing in [*space.values()] if issubclass(type(thing), FunctionType | type)]
         things = [thing for thing in things if thing.__module__ == space.get("__name__")]
         things += [part for thing in things if issubclass(type(thing), type) for part in vars(thing).values()]
-        if any(type(thing) is FunctionType and name in _assigned(thing.__code__) for thing in things):
+        codes = [thing.__code__ for thing in things if type(thing) is FunctionType]
+        if any(name in _assigned(code) for code in codes if kind_of_file(code.co_filename) == USER):
             return True
     return False
 
@@ -166,15 +193,32 @@ def _folders() -> tuple[tuple[str, str], ...]:
 
 
 @lru_cache(4096)
-def _assigned(code: CodeType) -> frozenset[str]:
-    """Return the names that a code and those in it have for variables."""
+def _assigned(code: CodeType, inner: bool = False) -> frozenset[str]:
+    """Return the names that a code and those in it have for variables; the body of a class has none."""
+    stores = ("STORE_GLOBAL",) if inner and not code.co_flags & CO_OPTIMIZED else ("STORE_GLOBAL", "STORE_NAME")
     names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    names |= {one.argval for one in get_instructions(code) if one.opname in ("STORE_NAME", "STORE_GLOBAL")}
-    return frozenset(names.union(*(_assigned(one) for one in code.co_consts if isinstance(one, CodeType))))
+    names |= {one.argval for one in get_instructions(code) if one.opname in stores}
+    return frozenset(names.union(*(_assigned(one, True) for one in code.co_consts if isinstance(one, CodeType))))
 
 
 def _values(frame: FrameType, names: Iterable[str]) -> Iterator[Any]:
     return (value for _, value in variables_in(frame, names) if not issubclass(type(value), _NO_VALUES))
+
+
+def _parts(holder: Any, path: str) -> dict[str, tuple[str, Any]]:
+    """Return the attributes of an object, or the items of a dict, by name, each with its path and its value."""
+    if type(holder) is dict:
+        return {key: (f"{path}[{key!r}]", value) for key, value in [*holder.items()] if type(key) is str}
+    try:
+        own = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return {}
+    if type(own) is not dict:
+        return {}
+    registered = [own[one] for one in ("_modules", "_parameters", "_buffers") if type(own.get(one)) is dict]
+    items = [item for space in (own, *registered) for item in [*space.items()]]
+    named = [(key, value) for key, value in items if type(key) is str and key.isidentifier() and key[:1] != "_"]
+    return {key: (f"{path}.{key}", value) for key, value in named}
 
 
 def _is_part_of_torch(thing: Any) -> bool:

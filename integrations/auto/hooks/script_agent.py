@@ -15,7 +15,7 @@ from looptap.agent.agent import Agent, emit_found, exposed_as, looks_next, name_
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
 from looptap.integrations.auto.sight.found_names import found_names
 from looptap.integrations.auto.sight.known_optimizers import MAX_NAMED_COUNT, KnownOptimizer, KnownOptimizers
-from looptap.integrations.auto.sight.models import modules_in_sight, name_of
+from looptap.integrations.auto.sight.models import name_of
 from looptap.integrations.auto.sight.root_inputs import NAMES, ModelInputs
 from looptap.integrations.harmless import say_once
 from looptap.streams.events import FoundObservables, lazy
@@ -79,7 +79,7 @@ class ScriptAgent:
         if known is None and len(self.optimizers.by_id) == 1:
             (known,) = [*self.optimizers.by_id.values()]
             optimizer = known.reference()
-        special: dict[str, Callable[[], Any]] = {"model": lambda: _model(known, frame)}
+        special: dict[str, Callable[[], Any]] = {"model": lambda: _model(known, update, frame)}
         if optimizer is not None:
             special["optimizer"] = lambda: optimizer
         found = found_names(special, frame, update.at_backward, {"step": update.steps})
@@ -174,14 +174,10 @@ class ScriptAgent:
         self._agent, self._failed, self._lock = None, False, threading.RLock()
 
 
-def _model(known: KnownOptimizer | None, frame: FrameType) -> Any:
-    """Return the model of an optimizer, or the first in sight. Raises KeyError."""
+def _model(known: KnownOptimizer | None, update: ThreadUpdate, frame: FrameType) -> Any:
+    """Return the model of an optimizer, or one in sight. Raises KeyError."""
     model = None if known is None else known.model(frame)
-    if model is None:
-        for _, module in modules_in_sight(frame):
-            return module
-        raise KeyError("model")
-    return model
+    return _present("model", lambda: update.model_in_sight.get(frame) if model is None else model)
 
 
 def _present(name: str, read: Callable[[], Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from looptap.integrations.auto.hooks.gradients import Key, key_of
 from looptap.integrations.auto.sight.found_names import NamesAtBackward
+from looptap.integrations.auto.sight.models import ModelInSight
 
 MAX_LOSSES_COUNT = 10_000
 """Micro-losses of one update that are kept."""
@@ -24,7 +25,7 @@ class ThreadUpdate:
 
     __slots__ = (
         "at_backward", "backwards", "copies", "counted_from", "data_seconds", "evaluating", "fetch_began", "followers",
-        "late", "losses", "raised", "reached", "scaled_steps", "scaler", "stepped", "steps",
+        "late", "losses", "model_in_sight", "raised", "reached", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class ThreadUpdate:
         self.evaluating = False
         """True after ``model.eval()``, until the next backward pass."""
         self.at_backward = NamesAtBackward()
+        self.model_in_sight = ModelInSight()
         self.data_seconds: float | None = None
         """How long it has waited for DataLoaders; None if the thread has used none."""
         self.fetch_began = 0.0

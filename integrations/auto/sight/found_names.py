@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -116,4 +117,5 @@ def found_names(
         return [*filter(there, special), *frames.listed(frame), *last, *otherwise]
 
     observables = FoundObservables({}, find, names, frames.words())
+    observables.elsewhere = partial(frames.path_to, frame)
     return observables

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -12,6 +13,8 @@ from looptap.agent.loop.sight.frames import bindings
 
 MAX_OBJECTS_COUNT = 5000
 """Values in sight that a search looks at."""
+RETRY_EVENTS = 20
+"""Events until the model of a loop without a known optimizer is searched for again."""
 MAX_MODULES_COUNT = 64
 """Modules in sight of which the parameters are counted."""
 
@@ -23,8 +26,39 @@ def model_of(optimizer: Any, frame: FrameType | None) -> Any:
     called, then the one that is called ``model``, then the first.
     """
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return _holder_of(held, modules_in_sight(frame))
+
+
+class ModelInSight:
+    """The model of a loop whose optimizer is not known: it has most of the gradients.
+
+    It is held weakly, and searched for again every `RETRY_EVENTS` events that ask for it.
+    """
+
+    def __init__(self) -> None:
+        self._model: weakref.ref[Any] | None = None
+        self._search_in = 0
+
+    def get(self, frame: FrameType | None) -> Any:
+        """Return the model, or the first module in sight if none has gradients; None if there is no module."""
+        model = None if self._model is None else self._model()
+        self._search_in -= 1
+        if model is None or self._search_in < 0:
+            self._search_in = RETRY_EVENTS
+            found = [*modules_in_sight(frame)]
+            parameters = [one for _, module in found for one in module.parameters()]
+            held = {id(one) for one in parameters if one.is_leaf and one.grad is not None}
+            model = _holder_of(held, found)
+            if model is None:
+                model = next((module for _, module in found), None)
+            self._model = None if model is None else weakref.ref(model)
+        return model
+
+
+def _holder_of(held: set[int], modules: Iterable[tuple[str, Any]]) -> Any:
+    """Return the module that has most of these parameters, or None."""
     best, rank = None, (0, 0, False, False)
-    for name, module in modules_in_sight(frame):
+    for name, module in modules:
         ids = {id(parameter) for parameter in module.parameters()}
         mine = (len(ids & held), -len(ids - held), "_orig_mod" in module._modules, name == "model")
         if mine[0] and mine > rank:
