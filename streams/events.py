@@ -105,7 +105,7 @@ class FoundObservables(dict[str, Any]):
         self.nowhere: dict[str, str] = {}
         """Names of which no code of the job in sight makes a variable, and what they are instead: a "function"."""
         self.elsewhere: Callable[[str], str] = _nothing_like
-        """Returns how to read what an object in sight has by a name that is not there, as ``self.epoch``; or nothing."""
+        """Returns how to read what an object in sight has by an absent name, as ``self.epoch``; or nothing."""
         self.varying: frozenset[str] = frozenset()
         """Names that some events of this type have and others do not: a query passes over those."""
 

@@ -568,6 +568,21 @@ def test_two_models_need_a_name_in_front():
     assert set(run.modules("netD.*")) == {"netD.0"}
 
 
+def test_an_evaluation_of_a_model_that_is_gone_is_no_value_of_the_next_training():
+    agent, run = pair("modules")
+    stream = run.stream("activations('0', shape)", on="batch")
+    for rows in (2, 3):
+        model = nn.Sequential(nn.Linear(4, rows))
+        for _ in range(6):
+            model(torch.ones(rows, 4))
+            agent.emit("batch", model=model)
+        model(torch.ones(9, 4))  # the evaluation after it
+        del model
+    agent.close()
+    assert stream.values == [(2, 2)] * 5 + [(3, 3)] * len(stream.values[5:])
+    assert len(stream.values) > 5
+
+
 def test_a_model_may_be_passed_to_events_and_be_replaced():
     agent, run = pair("passed", history=True)
     model = nn.Sequential(nn.Linear(4, 4))

@@ -24,9 +24,12 @@ def main(script, queries):
     agent.close()
     found = [
         {
-            "values": [plain(value) for value in stream.values], "errors": stream.error_count,
-            "reason": stream.reason, "notes": stream.notes, "said": stream.traceback,
-        }  # fmt: skip
+            "values": [plain(value) for value in stream.values],
+            "errors": stream.error_count,
+            "reason": stream.reason,
+            "notes": stream.notes,
+            "said": stream.traceback,
+        }
         for stream in streams
     ]
     counts = {name: source.number for name, source in parts_of(agent).sources.types() if source.number}

@@ -93,7 +93,7 @@ class QueryHooks:
     def _values(self, read: ModuleRead) -> dict[str, Any]:
         """Return the values of this event by name. Raises QueryError without any."""
         hooks = self._hooks[read]
-        called = {name: hook for name, hook in hooks.items() if hook.calls}
+        called = {name: hook for name, hook in hooks.items() if hook.calls and not hook.is_on(None)}
         self._called = self._called or bool(called)
         self._uncalled = 0 if called else self._uncalled + 1
         found, problem = {}, None
