@@ -51,6 +51,13 @@ def run(code, backend="torch"):
     return done.stdout
 
 
+def test_the_learning_rate_is_asked_for_as_of_any_optimizer():
+    run("""
+model, *_, (rates,), agent = watched(("lr(optimizer)", "step"))
+assert len(rates) > 2 and {*rates} == {float(model.optimizer.learning_rate)}, rates
+""")
+
+
 def test_a_training_is_the_same_to_the_last_bit_and_has_the_loss_of_each_step():
     run("""
 bare_model, bare, ended = keras_fit()

@@ -147,14 +147,21 @@ def shape(x: Any) -> Any:
 
 
 def lr(optimizer: Any) -> Any:
-    """Return an optimizer's learning rate; a tuple if its parameter groups differ."""
-    rates = []
-    for group in optimizer.param_groups:
-        rate = group["lr"]
+    """Return an optimizer's learning rate; a tuple if its parameter groups differ.
+
+    An optimizer of Keras has no groups, and one rate.
+    """
+    rates, groups = [], getattr(optimizer, "param_groups", None)
+    for rate in [_keras_rate(optimizer)] if groups is None else [group["lr"] for group in groups]:
         rates.append(rate.item() if is_tensor(rate) and rate.is_cpu else rate)
     if any(is_tensor(rate) for rate in rates):
         return rates[0].detach() if len(rates) == 1 else tuple(rates)
     return rates[0] if len(set(rates)) == 1 else tuple(rates)
+
+
+def _keras_rate(optimizer: Any) -> Any:
+    rate = optimizer.learning_rate
+    return getattr(rate, "value", rate)
 
 
 HELPERS: dict[str, Callable[..., Any]] = {
