@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import dataclasses
 import enum
 import gc
 import io
+import types
 
 import numpy as np
 import pytest
@@ -124,6 +126,13 @@ def test_a_dataclass_becomes_a_dict_and_its_tensors_copies():
     metrics.grad.zero_()
     assert copy["step"] == 3
     assert copy["grad"].tolist() == [1, 1]
+
+
+def test_the_arguments_of_a_script_become_a_dict():
+    arguments = argparse.Namespace(lr=0.1, model=types.SimpleNamespace(width=[8]), device=torch.device("cpu"))
+    copy, _ = snapshot(arguments)
+    arguments.model.width.append(9)
+    assert copy == {"lr": 0.1, "model": {"width": [8]}, "device": "cpu"}
 
 
 def test_a_later_change_in_place_does_not_reach_what_was_taken():

@@ -93,10 +93,10 @@ def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any,
     """Return a detached copy of ``value`` and its size in bytes.
 
     Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
-    dataclasses (as dicts), named tuples (with their names), pictures (PIL, matplotlib), dates, times and durations.
-    0-dimensional arrays and tensors, Decimal and Fraction become numbers; paths, dtypes and devices become text. The
-    copy is `Pending` if a device has to deliver first. Raises SnapshotError, with type and path, for anything else and
-    above ``max_bytes``.
+    dataclasses and namespaces (as dicts), named tuples (with their names), pictures (PIL, matplotlib), dates, times and
+    durations. 0-dimensional arrays and tensors, Decimal and Fraction become numbers; paths, dtypes and devices become
+    text. The copy is `Pending` if a device has to deliver first. Raises SnapshotError, with type and path, for anything
+    else and above ``max_bytes``.
 
     >>> snapshot((1, 2.5))
     ((1, 2.5), 128)
@@ -200,6 +200,10 @@ def _dict(value: Any, walk: _Walk, depth: int) -> Any:
 
 def _dataclass(value: Any, walk: _Walk, depth: int) -> Any:
     return _dict({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, walk, depth)
+
+
+def _namespace(value: Any, walk: _Walk, depth: int) -> Any:
+    return _dict(vars(value), walk, depth)
 
 
 def _scalar(value: Any, walk: _Walk, depth: int) -> Any:
@@ -376,6 +380,8 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
     if dataclasses.is_dataclass(kind):
         return _dataclass
     names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+    if names & {"argparse.Namespace", "types.SimpleNamespace"}:
+        return _namespace
     if names & {"PIL.Image.Image", "matplotlib.figure.Figure"}:
         return _picture
     if isinstance(value, type({}.keys()) | type({}.values())):
