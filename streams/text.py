@@ -19,7 +19,9 @@ def cut(text: str, length: int) -> str:
 
 
 def cut_inside(text: str, length: int) -> str:
-    """Return ``text`` cut to ``length`` characters in its middle: its end may be a hint.
+    """Return ``text`` cut to ``length`` characters in its middle.
+
+    Its end may be a hint.
 
     >>> cut_inside("no x; there are a, b, c. Did you mean c?", 24), cut_inside("loss", 5)
     ('no x; there… you mean c?', 'loss')

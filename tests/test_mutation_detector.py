@@ -117,7 +117,7 @@ def test_sparse_gradients_that_a_query_does_not_touch_are_not_said_to_have_chang
 
 
 class Undecided:
-    """What raises when it is asked whether it is true, as a tensor or an array of several numbers does."""
+    """What raises when it is asked whether it is true, as a tensor of several does."""
 
     def __bool__(self):
         raise AssertionError("it was asked")

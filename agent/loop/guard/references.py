@@ -44,9 +44,9 @@ def module_names(function: types.FunctionType) -> Iterator[tuple[dict[str, Any],
 
 
 def _mentioned(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the names in a function's code, with the global or the module of that name, or None.
+    """Yield the names in a function's code, each with the global or the module.
 
-    Names of attributes are among them, so the global is not asked whether it is true.
+    That is None if there is neither. Names of attributes are among them, so no global is asked whether it is true.
     """
     space = function.__globals__
     for name in function.__code__.co_names:

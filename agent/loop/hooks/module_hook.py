@@ -165,7 +165,7 @@ class ModuleHook(UnsavedHook):
     # ------------------------------------------------------------ at the event
 
     def is_on(self, module: Any) -> bool:
-        """Return True if this is the hooked module; None once that is gone, so that its calls were of no use."""
+        """Return True if this is the hooked module, or None once that is gone."""
         return self._module() is module
 
     def value(self) -> Any:

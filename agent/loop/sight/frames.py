@@ -66,9 +66,10 @@ def no_value(frame: FrameType | None, name: str) -> str:
 
 
 def path_to(frame: FrameType | None, name: str) -> str:
-    """Return how a query reads what an object in sight has by this name: ``self.state.epoch``; or nothing.
+    """Return how a query reads what an object in sight has by this name, or nothing.
 
-    Attributes are read from the objects' own dicts: no code of the job's runs.
+    That is a path such as ``self.state.epoch``. Attributes are read from the objects' own dicts: no code of the job's
+    runs.
     """
     seen: set[int] = set()
     level = [*bindings(frame)]
@@ -194,7 +195,10 @@ def _folders() -> tuple[tuple[str, str], ...]:
 
 @lru_cache(4096)
 def _assigned(code: CodeType, inner: bool = False) -> frozenset[str]:
-    """Return the names that a code and those in it have for variables; the body of a class has none."""
+    """Return the names that a code and those in it have for variables.
+
+    The body of a class has none.
+    """
     stores = ("STORE_GLOBAL",) if inner and not code.co_flags & CO_OPTIMIZED else ("STORE_GLOBAL", "STORE_NAME")
     names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     names |= {one.argval for one in get_instructions(code) if one.opname in stores}
@@ -206,7 +210,7 @@ def _values(frame: FrameType, names: Iterable[str]) -> Iterator[Any]:
 
 
 def _parts(holder: Any, path: str) -> dict[str, tuple[str, Any]]:
-    """Return the attributes of an object, or the items of a dict, by name, each with its path and its value."""
+    """Return attributes of an object or items of a dict: paths and values by name."""
     if type(holder) is dict:
         return {key: (f"{path}[{key!r}]", value) for key, value in [*holder.items()] if type(key) is str}
     try:

@@ -42,7 +42,7 @@ class RunEvents:
         self._inside_backward: Callable[[], int] = sys.modules["torch"]._C._current_graph_task_id
 
     def before_backward(self, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner) -> Runner | None:
-        """Note the losses and their ``gradients``; return what is to run in place of ``run``, if anything."""
+        """Note losses and their gradients; return what runs in place of ``run``, if any."""
         update = self._updates.mine
         update.backwards += 1
         if update.stepped:

@@ -62,7 +62,7 @@ class ThreadUpdate:
         """When the wait that is under way began, or 0."""
 
     def note_loss(self, output: Any, gradient: Any) -> None:
-        """Note what backward is called on: a scalar, without its graph, and its ``gradient``."""
+        """Note a scalar that backward is called on, without graph, and its gradient."""
         scaler, self.scaler = self.scaler, None
         torch: Any = sys.modules["torch"]
         functions = torch._C
@@ -106,9 +106,10 @@ class ThreadUpdate:
             self.at_backward.forget()
 
     def unscaled_losses(self) -> list[Any]:
-        """Return all losses since the last update, unscaled, as the update descends on them.
+        """Return all losses since the last update, unscaled.
 
-        ``D_real.backward(minus_one)`` ascends. There are none if the script has changed one in place.
+        Each counts as often as the gradient says that backward got with it: ``D_real.backward(minus_one)`` ascends.
+        There are none if the script has changed one in place.
         """
         torch: Any = sys.modules["torch"]
         with torch.no_grad(), torch._C.DisableTorchFunction():

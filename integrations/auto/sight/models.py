@@ -40,7 +40,7 @@ class ModelInSight:
         self._search_in = 0
 
     def get(self, frame: FrameType | None) -> Any:
-        """Return the model, or the first module in sight if none has gradients; None if there is no module."""
+        """Return the model, or the first module in sight if none has gradients, or None."""
         model = None if self._model is None else self._model()
         self._search_in -= 1
         if model is None or self._search_in < 0:

@@ -1,4 +1,4 @@
-"""Losses that ``backward`` gets a gradient with: a critic ascends on one, and a scaled one counts in part."""
+"""Losses that ``backward`` gets a gradient with: a critic ascends on one."""
 
 import torch
 from torch import autograd, nn

@@ -1,4 +1,4 @@
-"""A trainer class that keeps its numbers in attributes, and updates the weights of a model of parts by itself."""
+"""A trainer class with its numbers in attributes, and weights updated by hand."""
 
 from dataclasses import dataclass
 
