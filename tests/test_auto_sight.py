@@ -337,7 +337,7 @@ def test_a_variable_that_a_function_of_the_query_language_hides_is_named():
     stream = run.stream("step, norm", on="batch")
     agent.emit("batch", step=1)
     assert "the query language's own norm: call it, norm(" in stream.traceback
-    assert "a variable of the job of that name, which is e['norm']" in stream.traceback
+    assert "A variable of the job of that name is e['norm']." in stream.traceback
 
 
 # ---------------------------------------------------------------- gradients
