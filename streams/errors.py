@@ -31,6 +31,8 @@ class QueryError(LooptapError):
 
     hopeless = False
     """True if no later event can mend it."""
+    passing = False
+    """True if it is of this event alone, even where it comes at many in a row."""
 
     def __init__(self, reason: str, source: str = "", column: int | None = None, hint: str = "") -> None:
         super().__init__(reason, source, column, hint)

@@ -76,6 +76,27 @@ def job():
     return model, agent, run, step
 
 
+def test_a_query_waits_while_the_loop_does_not_use_its_module():
+    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+    agent, run = pair("phases")
+    agent.expose(generator=generator, critic=critic)
+    stream = run.stream("activations('generator').shape[0]", on="batch")
+
+    def step(trained, rows):
+        trained(torch.randn(rows, 4)).sum().backward()
+        agent.emit("batch")
+
+    step(generator, 1)  # the hook is in from the first event on
+    step(generator, 2)
+    for _ in range(150):
+        step(critic, 2)
+    step(generator, 3)
+    assert stream.values == [2, 3]
+    assert stream.state == "live"
+    assert stream.error_count
+    assert "'generator' was not called since the last 'batch' event. The loop may not use it here." in stream.traceback
+
+
 def test_a_query_on_a_module_that_is_never_called_ends_after_a_few_events_and_says_so(job):
     model, _, run, step = job
     model.unused = nn.Linear(4, 4)

@@ -245,7 +245,8 @@ class QueryStatus:
             self.record_error(str(error))
             self.fail(str(error))
         elif isinstance(error, LooptapError):
-            self.record_error(str(error))
+            passing = isinstance(error, QueryError) and error.passing
+            self.record_error(str(error), in_a_row=not passing)
         else:
             self.record_error(format_error(error, self.pipeline.text))
 
@@ -253,11 +254,11 @@ class QueryStatus:
         """Return the text of an error, with what is known about its cause."""
         return error
 
-    def record_error(self, text: str) -> None:
+    def record_error(self, text: str, *, in_a_row: bool = True) -> None:
         """Count an error; report the first, and end the query at a hundred in a row."""
         text = self.explained(text)
         self.errors += 1
-        self._in_a_row += 1
+        self._in_a_row += in_a_row
         if self.errors == 1:
             self.traceback = text
             self._notify()

@@ -112,11 +112,10 @@ class QueryHooks:
         verb = "was not" if len(hooks) == 1 else "was"
         hopeless = not self._called and self._uncalled >= MAX_EVENTS_BEFORE_CALL
         since = f"during {self._uncalled} {self._on!r} events" if hopeless else f"since the last {self._on!r} event"
-        uncalled = QueryError(
-            f"{these} {verb} called {since}. Hooks are not called inside a function that torch.compile has compiled, "
-            "or if forward() is called instead of the module."
-        )
-        uncalled.hopeless = hopeless
+        cause = "Hooks are not called inside a function that torch.compile has compiled, or if forward() is called"
+        here = "The loop may not use it here. " if self._called else ""
+        uncalled = QueryError(f"{these} {verb} called {since}. {here}{cause} instead of the module.")
+        uncalled.hopeless, uncalled.passing = hopeless, self._called
         raise uncalled
 
     def _moved(self) -> bool:
