@@ -33,6 +33,7 @@ from page_job import NAME, Job
 from waiting import soon
 
 import looptap
+from looptap.agent.server import recording
 from looptap.streams.stream.feed import LIVE
 
 ENDLESS = {"watch", "plot", "top", "web", "guard", "progress", "demo", "relay"}
@@ -127,6 +128,7 @@ class World:
     def _files(self) -> None:
         """Store a run, under all names that the pages give one."""
         os.environ["LOOPTAP_DIR"], announced = str(self.apart), os.environ["LOOPTAP_DIR"]
+        recording.CLOSE_TIMEOUT_SECONDS = 60.0  # a busy machine must not lose the file
         job = Job()
         job.train(epochs=2)
         job.agent.checkpoint(lambda: None)
