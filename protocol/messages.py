@@ -366,7 +366,7 @@ class Beat(Message, tag="beat", frozen=True):
 
     With ``confirm`` it is answered at once with `Got`. ``ages`` are the seconds since the last event of each type;
     ``inside`` names the query or command that the loop has been running for long. A client says for how many seconds
-    (``patience``) its values may gather before they are sent.
+    (``patience``) its values may gather before they are sent, and at which of its streams nothing looks (``unseen``).
     """
 
     events: _Counts = {}
@@ -376,6 +376,7 @@ class Beat(Message, tag="beat", frozen=True):
     ages: dict[str, float] = {}
     inside: str = ""
     patience: float = 0.0
+    unseen: _Numbers = ()
 
 
 class Goodbye(Message, tag="goodbye", frozen=True):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 import pytest
+from interrupts import interrupted
 from memory_wire import Wire
 from waiting import soon
 
 import looptap
+from looptap.agent.loop import evaluation_plan
 from looptap.agent.loop.deferred_evaluation import MAX_PENDING_EVENTS
 from looptap.agent.server import exporter
 from looptap.protocol import messages as m
+from looptap.streams.operators.windows import Count
 from looptap.streams.stream.attention import PROMPT_SECONDS, UNSEEN_SECONDS, WATCHED_SECONDS
 from looptap.testing import Clock, pair, parts_of
 
@@ -177,6 +181,164 @@ def test_an_interrupt_costs_no_request_to_hurry(wire):
     assert woken
 
 
+# ---------------------------------------------------------------- what something looks at comes first
+
+
+@pytest.fixture
+def due(monkeypatch):
+    """Return the clock that says when the values at which nothing looks are due."""
+    found = Clock()
+    monkeypatch.setattr(evaluation_plan, "monotonic", found)
+    return found
+
+
+def two_streams(wire: Wire, **second) -> None:
+    """Attach two streams, at the second of which nothing looks, with one value each."""
+    wire.parts.sources.evaluator.max_pending = MAX_PENDING_EVENTS
+    wire.client(A, token="same")
+    wire.attach(A, 1, code="step")
+    wire.attach(A, 2, code="step * 10", **second)
+    wire.tell(A, m.Beat(patience=WATCHED_SECONDS, unseen=(2,)))
+    wire.emit(0)
+    wire.deliver()
+    assert arrived(wire) == (1, 1)
+
+
+def arrived(wire: Wire) -> tuple[int, int]:
+    return len(wire.values(A, 1)), len(wire.values(A, 2))
+
+
+def test_values_at_which_something_looks_are_evaluated_before_the_others(wire, due):
+    two_streams(wire)
+    for step in range(1, 100):
+        wire.emit(step)
+        if step % 10 == 0:
+            wire.deliver()
+    assert arrived(wire) == (91, 1)
+    due.advance(UNSEEN_SECONDS)
+    wire.deliver()
+    assert arrived(wire) == (100, 100)
+    assert wire.values(A, 2) == [10 * step for step in range(100)]
+    wire.emit(100)
+    wire.deliver()
+    assert arrived(wire) == (101, 100)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda wire: wire.tell(A, m.Beat(patience=WATCHED_SECONDS)),
+        lambda wire: (wire.tell(A, m.Attach(3, 3, m.Code("step + 1"), "batch")), wire.emit(4)),
+        lambda wire: wire.tell(A, m.Attach(3, 3, m.Code("v + 1"), "", of_stream=2)),
+        lambda wire: wire.tell(A, m.Detach(3, 1)),
+        lambda wire: (wire.client(B, token="same", streams=(1, 2)), wire.tell(B, m.Detach(3, 1))),
+        lambda wire: wire.agent.close(),
+    ],
+    ids=["looks", "attaches", "reads its values", "detaches", "comes back", "ends"],
+)
+def test_values_that_have_waited_come_as_soon_as_something_changes(look, due, wire):
+    two_streams(wire)
+    wire.emit(1, 2, 3)
+    wire.deliver()
+    assert arrived(wire) == (4, 1)
+    look(wire)
+    wire.deliver()
+    assert (wire.values(A, 2) + wire.values(B, 2))[:4] == [0, 10, 20, 30]
+
+
+def test_no_more_values_wait_than_may_gather(wire, due):
+    two_streams(wire)
+    evaluator = wire.parts.sources.evaluator
+    for step in range(1, 3000):
+        wire.emit(step)
+        if step % 7 == 0:
+            wire.deliver()
+            assert evaluator.pending() <= MAX_PENDING_EVENTS
+    due.advance(UNSEEN_SECONDS)
+    wire.deliver()
+    assert wire.values(A, 2) == [10 * step for step in range(3000)]
+    assert wire.said(m.Status)[-1].dropped == 0
+
+
+def test_a_stream_of_low_latency_never_waits(wire, due):
+    two_streams(wire, latency="low")
+    wire.emit(1, 2)
+    wire.deliver()
+    assert arrived(wire) == (3, 3)
+
+
+@pytest.mark.parametrize("query", ["step * 10", "mean(e.step for e in recent(20))", "sum(e.step for e in events)"])
+def test_ctrl_c_while_what_has_waited_is_evaluated_costs_one_value_at_most(query, due):
+    def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
+        wire = Wire()
+        wire.parts.sources.evaluator.max_pending = MAX_PENDING_EVENTS
+        wire.client(A)
+        wire.attach(A, 1, code="step")
+        wire.attach(A, 2, code=query)
+        wire.tell(A, m.Beat(patience=WATCHED_SECONDS, unseen=(2,)))
+        wire.emit(*range(1, 21))
+        wire.deliver()
+        wire.emit(*range(21, 41))
+        count, pressed = interrupted(wire.parts.sources.drain, at)
+        wire.emit(*range(41, 51))
+        (steps, other), dropped = wire.parts.sources.by_name["batch"].queries, []
+        wire.agent.close()
+        wire.deliver()
+        assert wire.values(A, 1) == list(range(1, 51))
+        assert steps.events == other.events == 50
+        for status in wire.said(m.Status):
+            dropped += [status.dropped] * (status.stream == 2 and status.state == "ended")
+        values = sum(len(message.events) // 8 for message in wire.said(m.Values) if message.stream == 2)
+        assert values + dropped[-1] == (1 if "events" in query else 50)
+        assert dropped[-1] <= (pressed is not None)
+        return count, pressed
+
+    count, pressed = once(0)
+    assert pressed is None
+    for at in range(random.randrange(1, 23), count, 23):
+        once(at)
+
+
+QUERIES = {
+    "step": {}, "step, loss": {}, "2 * loss": {"every": 3}, "mean(e.loss for e in recent(20))": {},
+    "sum(e.step for e in events)": {}, "max(e.loss for e in events)": {"window": Count(7)}, "step / (step % 50)": {},
+    "group_by(((e.step % 3, e.loss) for e in events), mean)": {"window": Count(40)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_stream_has_the_same_values_whether_or_not_it_waits_for_others(seed, due):
+    """Play random events, groups, flushes and looks; compare with a job that is flushed only at the end."""
+    draw = random.Random(seed)
+    acts = [draw.choice("eeeeeeeeeeeefffglt") for _ in range(1500)]
+    numbers = range(1, len(QUERIES) + 1)
+    seen = []
+    for waits in (True, False):
+        wire, looks, step = Wire(), random.Random(seed), 0
+        wire.parts.sources.evaluator.max_pending = MAX_PENDING_EVENTS
+        wire.client(A)
+        for number, (query, how) in zip(numbers, QUERIES.items(), strict=True):
+            wire.attach(A, number, code=query, **how)
+        for act in acts:
+            if act == "e":
+                step += 1
+                wire.emit(step, loss=looks.random())
+            elif act == "g":
+                wire.agent.end_group("batch")
+            elif waits and act == "f":
+                wire.deliver()
+            elif waits and act == "l":
+                unseen = tuple(number for number in numbers if draw.random() < 0.6)
+                wire.tell(A, m.Beat(patience=WATCHED_SECONDS, unseen=unseen))
+            elif waits and act == "t":
+                due.advance(0.2)
+        wire.agent.close()
+        wire.deliver()
+        seen.append([repr(wire.values(A, number)) for number in numbers])
+    assert seen[0] == seen[1]
+    assert all(len(values) > 20 for values in seen[0])
+
+
 # ---------------------------------------------------------------- the client's side
 
 
@@ -213,6 +375,27 @@ def test_a_client_is_patient_while_nothing_looks_at_its_streams():
     other.on_value(print)
     forget(stream, other)
     assert patience(job) == PROMPT_SECONDS
+    job.agent.close()
+
+
+def test_a_client_says_at_which_streams_nothing_looks():
+    job = pair()
+    streams = [job.run.stream(query, on="batch") for query in ("step", "step * 2", "step * 3")]
+    subscribed = job.parts.dispatcher.exporter.streams
+
+    def unseen() -> list[bool]:
+        return [one.unseen for one in subscribed]
+
+    forget(*streams)
+    job.run.session.on_tick()
+    assert unseen() == [True, True, True]
+    assert streams[1].latest is None
+    assert unseen() == [True, False, True]  # at once
+    assert streams[2].values == []
+    assert unseen() == [True, False, False]
+    forget(*streams)
+    job.run.session.on_tick()
+    assert unseen() == [True, True, True]
     job.agent.close()
 
 

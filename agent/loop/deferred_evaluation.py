@@ -54,6 +54,27 @@ class Evaluable(Protocol):
     started: bool
     """False before the first event, which is evaluated without delay: a client has just asked."""
     replaced: bool
+    done: int
+    """The length of what ``rows`` begins with that the queries ``ahead`` have seen, and those ``behind`` have not."""
+
+    @property
+    def deferred(self) -> Sequence[Any]:
+        """The deferred queries."""
+
+    @property
+    def ahead(self) -> Sequence[Any]:
+        """Some of them, whose values are awaited."""
+
+    @property
+    def behind(self) -> Sequence[Any]:
+        """The others."""
+
+    def end_ahead(self) -> int:
+        """Return the length of ``rows`` up to which those ``ahead`` may be evaluated alone, 0 if there are none."""
+
+    @property
+    def all_due(self) -> bool:
+        """True if those ``behind`` are to be evaluated, too."""
 
     @property
     def room(self) -> int:
@@ -63,8 +84,8 @@ class Evaluable(Protocol):
     def batch(self) -> int:
         """The most events that are evaluated at once."""
 
-    def evaluate(self, rows: Any, give_way: Callable[[], None]) -> None:
-        """Evaluate these events and ends of groups."""
+    def evaluate(self, queries: Sequence[Any], rows: Any, give_way: Callable[[], None]) -> None:
+        """Evaluate deferred queries at these events and ends of groups."""
 
     def fail(self, reason: str) -> None:
         """Fail the deferred queries."""
@@ -110,8 +131,8 @@ class DeferredEvaluator:
         self.max_pending = max(MAX_PENDING_EVENTS, COPIED_EVENTS_PER_BATCH)
         """The most events that may wait, of any plan."""
         self.turn = Turn()
-        self.piece: tuple[Evaluable, Any] | None = None
-        """The events being evaluated, or left over by Ctrl-C."""
+        self.piece: tuple[Evaluable, Sequence[Any], Any] | None = None
+        """The queries and the events being evaluated, or left over by Ctrl-C."""
 
     def for_unobserved_events(self) -> DeferredEvaluator:
         """Return a twin that never wakes the I/O thread; the two take turns."""
@@ -158,6 +179,7 @@ class DeferredEvaluator:
         for plan in self.plans:
             if plan.rows:
                 plan.rows.clear()
+                plan.done = 0
                 plan.fail(
                     f"{OVERFLOW_EVENTS:,} events were waiting while an evaluation on the I/O thread did not return; "
                     "looptap stacks names the query"
@@ -172,22 +194,30 @@ class DeferredEvaluator:
         """Evaluate what waits now. I/O thread.
 
         The training thread takes a part of a flood. Events that come meanwhile gather for the next time: a piece of
-        one costs as much as one of thirty.
+        one costs as much as one of thirty. So do those of queries whose values nothing looks at: see `end_ahead`.
         ``give_way`` is called between two queries and between events, unless a thread waits for the piece.
         """
         if self.piece is not None:
             self.evaluate(give_way=give_way)
         for plan in self.plans:
             left, turns = len(plan.rows) // plan.width, BATCHES_PER_TURN
+            if ahead := plan.end_ahead():
+                self.evaluate(give_way=give_way, only=plan, ahead=ahead)
+                left = plan.done // plan.width if plan.all_due else 0
             while left > 0 and turns > 0 and (done := self.evaluate(give_way=give_way, only=plan)):
                 left, turns = left - done, turns - 1
 
     def evaluate(
-        self, blocking: bool = True, give_way: Callable[[], None] = lambda: None, only: Evaluable | None = None
+        self,
+        blocking: bool = True,
+        give_way: Callable[[], None] = lambda: None,
+        only: Evaluable | None = None,
+        ahead: int = 0,
     ) -> int:
         """Evaluate one batch; return its number of events.
 
         They are those of ``only``, or of the first plan that has some; 0 if another thread evaluates, or nothing waits.
+        ``ahead``: of the queries that are ahead alone, up to this length of the plan's rows.
         """
         turn, lock = self.turn, self.turn.lock
         me = threading.get_ident()
@@ -204,11 +234,11 @@ class DeferredEvaluator:
             turn.thread = me
             turn.overdue = turn.wanted = False
             if self.piece is None:
-                self._take_piece(self.plans if only is None else (only,))
+                self._take_piece(self.plans if only is None else (only,), ahead)
             if self.piece is None:
                 return 0
-            plan, rows = self.piece
-            plan.evaluate(rows, lambda: None if turn.wanted else give_way())
+            plan, queries, rows = self.piece
+            plan.evaluate(queries, rows, lambda: None if turn.wanted else give_way())
             self.piece = None
             return len(rows) // plan.width
         except KeyboardInterrupt:
@@ -226,17 +256,26 @@ class DeferredEvaluator:
             except RuntimeError:  # another thread has it
                 pass
 
-    def _take_piece(self, plans: Sequence[Evaluable]) -> None:
+    def _take_piece(self, plans: Sequence[Evaluable], ahead: int) -> None:
         """Move the first events of one of the plans to `piece`.
 
-        The limit is lowered first: an event that comes too late for this look finds it at 0 and asks for another one.
-        Between the two halves of the move is no call, so no interrupt and no other thread's event.
+        Those that only the queries ``ahead`` see stay in the plan. What these have seen already comes first, for the
+        others alone. The limit is lowered first: an event that comes too late for this look finds it at 0 and asks for
+        another one. Between the two halves of the move is no call, so no interrupt and no other thread's event.
         """
         for plan in plans:
-            rows = plan.rows
+            rows, done = plan.rows, plan.done
+            if ahead:
+                plan.limit, ahead = 0, min(ahead, len(rows))
+                if ahead > done:
+                    self.piece = plan, plan.ahead, rows[done:ahead]
+                    plan.done = ahead
+                return
             if rows:
-                plan.limit = 0
-                end = min(plan.batch, max(plan.room, 1)) * plan.width
-                self.piece = plan, rows[:end]
+                plan.limit, end = 0, min(plan.batch, max(plan.room, 1)) * plan.width
+                queries, end = (plan.behind, min(end, done)) if done else (plan.deferred, end)
+                left = max(0, done - end)
+                self.piece = plan, queries, rows[:end]
                 del rows[:end]
+                plan.done = left
                 return

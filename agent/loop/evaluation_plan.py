@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from looptap.agent.loop.overhead_budget import MEASURE_NEXT
 from looptap.agent.loop.tap.choice import PlanState, know_tensors, new_rows
 from looptap.streams.events import Event, EventOrigin
 from looptap.streams.language.copyable import row_maker
+from looptap.streams.stream.attention import UNSEEN_SECONDS
 
 
 class DeferredActions(Exception):
@@ -39,8 +40,8 @@ class EvaluationPlan(PlanState):
     """
 
     __slots__ = (
-        "deferred", "hooks", "immediate", "origin", "padding", "queries", "reads", "replaced", "row_of", "started",
-        "width",
+        "_all_due", "_most", "ahead", "deferred", "done", "hooks", "immediate", "origin", "padding", "queries", "reads",
+        "replaced", "row_of", "started", "width",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,9 @@ class EvaluationPlan(PlanState):
         """A function of an event's observables, number, time and group that returns its row, or raises an error."""
         self.stale = False  # whether a query of ``later`` has turned out to be expensive
         self.started = self.replaced = False
+        self.ahead: tuple[AttachedQuery, ...] = ()
+        self.done = self._most = 0  # `_most`: the length of ``rows`` at which all queries are due, and the time
+        self._all_due = 0.0
 
     def row_or_missed(self, observables: Mapping[str, Any], number: int, now: float, began: int) -> tuple[Any, ...]:
         """Return an event's row; as missed if its numbers cannot be had."""
@@ -88,13 +92,41 @@ class EvaluationPlan(PlanState):
         typed = not isinstance(self.rows, list)
         return COPIED_EVENTS_PER_BATCH if typed and all([q.copies for q in self.deferred]) else EVENTS_PER_BATCH
 
-    def evaluate(self, rows: Any, give_way: Callable[[], None]) -> None:
-        """Evaluate the ``later`` queries at those of the events that they have not seen.
+    @property
+    def behind(self) -> tuple[AttachedQuery, ...]:
+        """The ``later`` queries that have yet to see the events up to ``done``."""
+        return tuple([query for query in self.deferred if query not in self.ahead])
+
+    def end_ahead(self) -> int:
+        """Return the length of ``rows`` up to which the queries ``ahead`` may be evaluated alone, 0 if there are none.
+
+        Their values are awaited. The others wait for more events: what a piece costs hardly depends on its size.
+        """
+        if not self.done:
+            self.ahead = self._awaited()
+            if not self.ahead or len(self.ahead) == len(self.deferred):
+                return 0
+            self._all_due = monotonic() + UNSEEN_SECONDS
+            self._most = 3 * min(self.batch, self.room) // 4 * self.width
+            if len(self.rows) >= self._most:
+                return 0
+        return min(len(self.rows), self.done + self._most)
+
+    @property
+    def all_due(self) -> bool:
+        """True if the queries ``behind`` have waited long enough, or one of them is awaited now."""
+        return monotonic() >= self._all_due or len(self.rows) >= self._most or self._awaited() != self.ahead
+
+    def _awaited(self) -> tuple[AttachedQuery, ...]:
+        return tuple([query for query in self.deferred if query.awaited])
+
+    def evaluate(self, queries: Sequence[AttachedQuery], rows: Any, give_way: Callable[[], None]) -> None:
+        """Evaluate some of the ``later`` queries at those of the events that they have not seen.
 
         Calls ``give_way`` between two of them, and between events that one takes one by one.
         """
         batch = EventBatch.of_rows(self.origin, self.names, rows)
-        for query in self.deferred:
+        for query in queries:
             give_way()
             if not query.cheap_later(partial(query.evaluate_batch, batch), len(batch), give_way):
                 query.deferred = False  # it is for the budget to judge, event by event

@@ -37,6 +37,10 @@ class Dependent(Protocol):
     sink: ValueSink
     reached: int
 
+    @property
+    def awaited(self) -> bool:
+        """True if something looks at its values."""
+
     def may_wait(self) -> bool:
         """Return True if the other query may be evaluated after the event."""
 
@@ -60,6 +64,8 @@ class QueryStatus:
         self.state, self.reason = "live", ""
         self.detached = False
         """True once no further event reaches it."""
+        self.unseen = False
+        """True while nothing looks at its values where they are sent to."""
         self.hooks: QueryHooks | None = None
         """Its hooks on modules: it is not evaluated before they are in."""
         self.errors = self.events = 0
@@ -94,6 +100,12 @@ class QueryStatus:
         self._in_a_row = 0
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
         self._form: ColumnForm | None = None  # the same for many events
+
+    @property
+    def awaited(self) -> bool:
+        """True if something looks at its values, or at those of a query over them."""
+        seen = not (self.unseen or self.sink.unobserved)
+        return seen or bool(self.derived and any([query.awaited for query in self.derived]))
 
     def redirect(self, sink: ValueSink, shift: int) -> None:
         """Put values into ``sink`` from now on, whose numbers are ``shift`` higher.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -30,7 +30,7 @@ from looptap.protocol import messages as m
 from looptap.protocol.codec import encode
 from looptap.protocol.limits import Limits
 from looptap.streams.columns.value_columns import ValueColumns
-from looptap.streams.stream.attention import PROMPT_SECONDS
+from looptap.streams.stream.attention import PROMPT_SECONDS, UNSEEN_SECONDS
 
 TYPICAL_BATCH_VALUES, MAX_BATCH_VALUES, BATCH_BYTES_PER_VALUE = 512, 16_384, 512
 """Values of one stream in a message, and bytes for each: packing 512 holds the GIL for about 150 µs. Where thousands
@@ -127,8 +127,7 @@ class ValueExporter:
         self.streams[stream] = None
         stream.client.streams[stream.number] = stream
         self.low_latency_streams += stream.low_latency
-        self._served.setdefault(stream.sink, {})[stream] = None
-        self.mark(stream)
+        self._link(stream)
 
     def continue_with(
         self,
@@ -142,8 +141,18 @@ class ValueExporter:
         """Serve a stream from ``source``; ``declared``: its query belongs to the job."""
         self._unlink(stream)
         stream.continue_with(query, source, declared=declared, shared=shared)
-        self._served.setdefault(stream.sink, {})[stream] = None
-        self.mark(stream)
+        self._link(stream)
+
+    def note_attention(self, client: ClientSession, patience: float, unseen: Collection[int] = ()) -> None:
+        """Note for how long a client's values may gather, and at which streams nothing looks.
+
+        The values of these streams come after those of others.
+        """
+        client.patience, unseen = min(max(PROMPT_SECONDS, patience), UNSEEN_SECONDS), frozenset(unseen)
+        for stream in client.streams.values():
+            if stream.unseen != (now := stream.number in unseen and not stream.low_latency):
+                stream.unseen = now
+                self._note_readers(stream)
 
     def remove(self, *streams: Subscription) -> None:
         """Remove streams, and detach their queries unless these are the host's."""
@@ -193,11 +202,20 @@ class ValueExporter:
             if stream.changed or stream.waits():
                 self.mark(stream)
 
+    def _link(self, stream: Subscription) -> None:
+        self._served.setdefault(stream.sink, {})[stream] = None
+        self._note_readers(stream)
+        self.mark(stream)
+
     def _unlink(self, stream: Subscription) -> None:
         served = self._served[stream.sink]
         del served[stream]
+        self._note_readers(stream)
         if not served:
             del self._served[stream.sink]
+
+    def _note_readers(self, stream: Subscription) -> None:
+        stream.query.unseen = all([other.unseen for other in self._served[stream.sink]])
 
     # ------------------------------------------------------------ sending
 

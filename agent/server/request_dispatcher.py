@@ -43,7 +43,7 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send, refusal
 from looptap.protocol.values.packing import pack
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.stream.attention import PROMPT_SECONDS, UNSEEN_SECONDS
+from looptap.streams.stream.attention import PROMPT_SECONDS
 
 LAST_VALUES_TIMEOUT_SECONDS, LAST_STATUS_TIMEOUT_SECONDS = 1.0, 0.25
 """Seconds for the last values at the end of the run, and then for how each stream ended."""
@@ -254,6 +254,7 @@ class RequestDispatcher:
             self._reply(peer, m.Refused(str(limit), m.VERSION))
             return
         self.exporter.remove(*(s for n, s in client.streams.items() if n not in hello.streams and client.token))
+        self.exporter.note_attention(client, PROMPT_SECONDS)
         for stream in client.streams.values():
             self.exporter.mark(stream)
         beat = self.statistics.beat(client)
@@ -332,7 +333,7 @@ class RequestDispatcher:
                 client.token = ""  # it will not be back
                 self.on_disconnect(client.peer)
             case m.Beat():
-                client.patience = min(max(PROMPT_SECONDS, message.patience), UNSEEN_SECONDS)
+                self.exporter.note_attention(client, message.patience, message.unseen)
 
     def _config(self, client: ClientSession, message: m.GetConfig) -> None:
         if not client.viewer:

@@ -15,7 +15,6 @@ from looptap.protocol.errors import LimitReached
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
 from looptap.protocol.statistics import ClientStats
-from looptap.streams.stream.attention import PROMPT_SECONDS
 
 _MAX_EXPIRED_SESSIONS = 64  # clients of which the numbers of their streams are kept
 _MAX_TOKEN_CHARACTERS = 100  # characters of a token that is one
@@ -50,7 +49,6 @@ class SessionTable:
             del self.clients[known.peer]
             known.peer, known.disconnected, known.full_until = peer, False, 0.0
             known.sent_bytes = known.got_bytes = 0
-            known.patience = PROMPT_SECONDS
             known.unsent_replies.clear()  # what is still wanted is asked for again
             for stream in known.streams.values():  # who knows what of it has arrived
                 stream.touch()

@@ -140,6 +140,8 @@ class Subscription:
         self.name = ask.name if ask is not None else ""
         self.sink: ValueSink = query.sink
         """The output of its query."""
+        self.unseen = False
+        """True if its client has said that nothing looks at it."""
         self.shared: SharedQuery | None = None
         """Its query, if other clients may join it: known as long as it is referred to."""
         self.scalars = ""

@@ -21,6 +21,7 @@ class ValueReceiver:
         self._streams, self._transport = streams, transport
         self._received_bytes = self._acknowledged_bytes = 0  # of values, over this link
         self._patience = PROMPT_SECONDS  # what the agent knows
+        self._unseen: frozenset[int] = frozenset()  # and at which streams nothing looks
         self.refused_messages = 0
         """Messages of the agent that were malformed, or belong to no stream."""
 
@@ -62,17 +63,22 @@ class ValueReceiver:
 
     def beat(self) -> None:
         """Send a heartbeat, which says how long values may gather."""
-        self._patience = min([stream.patience for _, stream in self._streams.living()], default=UNSEEN_SECONDS)
-        self._transport.send(encode(m.Beat(patience=self._patience)))
+        patience = {number: stream.patience for number, stream in self._streams.living()}
+        self._patience = min(patience.values(), default=UNSEEN_SECONDS)
+        self._unseen = frozenset(number for number, seconds in patience.items() if seconds >= UNSEEN_SECONDS)
+        self._transport.send(self._beat())
 
-    def hurry(self, seconds: float) -> None:
-        """Send a heartbeat at once if values may not gather for so long. Any thread."""
-        if seconds < self._patience:
-            self._patience = seconds
+    def hurry(self, number: int, seconds: float) -> None:
+        """Send a heartbeat at once if a stream's values may not gather for so long. Any thread."""
+        if seconds < self._patience or number in self._unseen:
+            self._patience, self._unseen = min(seconds, self._patience), self._unseen - {number}
             with contextlib.suppress(LinkError):  # the agent begins the next link with the shortest
-                self._transport.send(encode(m.Beat(patience=seconds)))
+                self._transport.send(self._beat())
+
+    def _beat(self) -> bytes:
+        return encode(m.Beat(patience=self._patience, unseen=tuple(self._unseen)))
 
     def restart(self) -> None:
         """Count from 0, as the agent does over a new link."""
-        self._patience = PROMPT_SECONDS
+        self._patience, self._unseen = PROMPT_SECONDS, frozenset()
         self._received_bytes = self._acknowledged_bytes = 0

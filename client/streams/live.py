@@ -80,7 +80,7 @@ class LiveStream(SentStream, Stream):
     ) -> None:  # fmt: skip
         feed = self.feed_type(buffer, buffer_bytes, run.session.callbacks.schedule)
         super().__init__(name, text=text, on=attach.on, feed=feed)
-        feed.attention.hurry = run.session.values.hurry
+        feed.attention.hurry = functools.partial(run.session.values.hurry, attach.stream)
         self.run = run
         self.mapped = False
         """True if the query yields at events, not at the ends of windows."""
