@@ -308,7 +308,7 @@ QUERIES = {
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_stream_has_the_same_values_whether_or_not_it_waits_for_others(seed, due):
-    """Play random events, groups, flushes and looks; compare with a job that is flushed only at the end."""
+    """Play random acts; compare with a job that is flushed only at the end."""
     draw = random.Random(seed)
     acts = [draw.choice("eeeeeeeeeeeefffglt") for _ in range(1500)]
     numbers = range(1, len(QUERIES) + 1)

@@ -70,7 +70,7 @@ class Evaluable(Protocol):
         """The others."""
 
     def end_ahead(self) -> int:
-        """Return the length of ``rows`` up to which those ``ahead`` may be evaluated alone, 0 if there are none."""
+        """Return how far into ``rows`` those ``ahead`` may be evaluated alone."""
 
     @property
     def all_due(self) -> bool:

@@ -98,9 +98,10 @@ class EvaluationPlan(PlanState):
         return tuple([query for query in self.deferred if query not in self.ahead])
 
     def end_ahead(self) -> int:
-        """Return the length of ``rows`` up to which the queries ``ahead`` may be evaluated alone, 0 if there are none.
+        """Return how far into ``rows`` the queries ``ahead`` may be evaluated alone.
 
-        Their values are awaited. The others wait for more events: what a piece costs hardly depends on its size.
+        Their values are awaited. The others wait for more events: what a piece costs hardly depends on its size. 0 if
+        all values are awaited, or none.
         """
         if not self.done:
             self.ahead = self._awaited()
@@ -114,14 +115,14 @@ class EvaluationPlan(PlanState):
 
     @property
     def all_due(self) -> bool:
-        """True if the queries ``behind`` have waited long enough, or one of them is awaited now."""
+        """True if the queries ``behind`` have waited long enough, or are awaited."""
         return monotonic() >= self._all_due or len(self.rows) >= self._most or self._awaited() != self.ahead
 
     def _awaited(self) -> tuple[AttachedQuery, ...]:
         return tuple([query for query in self.deferred if query.awaited])
 
     def evaluate(self, queries: Sequence[AttachedQuery], rows: Any, give_way: Callable[[], None]) -> None:
-        """Evaluate some of the ``later`` queries at those of the events that they have not seen.
+        """Evaluate deferred queries at those of the events that they have not seen.
 
         Calls ``give_way`` between two of them, and between events that one takes one by one.
         """

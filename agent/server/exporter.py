@@ -144,15 +144,18 @@ class ValueExporter:
         self._link(stream)
 
     def note_attention(self, client: ClientSession, patience: float, unseen: Collection[int] = ()) -> None:
-        """Note for how long a client's values may gather, and at which streams nothing looks.
-
-        The values of these streams come after those of others.
-        """
+        """Note how long a client's values may gather, and which streams are unseen."""
         client.patience, unseen = min(max(PROMPT_SECONDS, patience), UNSEEN_SECONDS), frozenset(unseen)
         for stream in client.streams.values():
             if stream.unseen != (now := stream.number in unseen and not stream.low_latency):
                 stream.unseen = now
                 self._note_readers(stream)
+
+    def welcome_back(self, client: ClientSession) -> None:
+        """Serve the streams of a client over its new link."""
+        self.note_attention(client, PROMPT_SECONDS)
+        for stream in client.streams.values():
+            self.mark(stream)
 
     def remove(self, *streams: Subscription) -> None:
         """Remove streams, and detach their queries unless these are the host's."""

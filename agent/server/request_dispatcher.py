@@ -43,7 +43,6 @@ from looptap.protocol.limits import Limits
 from looptap.protocol.roles import may_send, refusal
 from looptap.protocol.values.packing import pack
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.stream.attention import PROMPT_SECONDS
 
 LAST_VALUES_TIMEOUT_SECONDS, LAST_STATUS_TIMEOUT_SECONDS = 1.0, 0.25
 """Seconds for the last values at the end of the run, and then for how each stream ended."""
@@ -254,9 +253,7 @@ class RequestDispatcher:
             self._reply(peer, m.Refused(str(limit), m.VERSION))
             return
         self.exporter.remove(*(s for n, s in client.streams.items() if n not in hello.streams and client.token))
-        self.exporter.note_attention(client, PROMPT_SECONDS)
-        for stream in client.streams.values():
-            self.exporter.mark(stream)
+        self.exporter.welcome_back(client)
         beat = self.statistics.beat(client)
         streams = tuple(client.streams)
         self._reply(peer, m.Welcome(m.VERSION, self.run, role, beat.events, streams, beat.idle, beat.ages))

@@ -69,7 +69,7 @@ class ValueReceiver:
         self._transport.send(self._beat())
 
     def hurry(self, number: int, seconds: float) -> None:
-        """Send a heartbeat at once if a stream's values may not gather for so long. Any thread."""
+        """Send a heartbeat at once if values may not gather for so long. Any thread."""
         if seconds < self._patience or number in self._unseen:
             self._patience, self._unseen = min(seconds, self._patience), self._unseen - {number}
             with contextlib.suppress(LinkError):  # the agent begins the next link with the shortest
