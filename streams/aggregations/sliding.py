@@ -1,7 +1,8 @@
 """Sums of floats over the last events, for many events at once.
 
 `slide` takes the steps of `SlidingSlot` with a `Sum`, in their order, on arrays: two stacks of partial sums, of which
-the older one loses an item at each event and the younger one gets one. So each sum has the same bits.
+the older one loses an item at each event and the younger one gets one. So each sum has the same bits. With the compiled
+tap, its `slide` takes these steps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looptap.streams.aggregations.sketches import Floats
+from looptap.streams.native.compiled import tap
 
 
 class PartialSums(NamedTuple):
@@ -55,16 +57,35 @@ class SlidingSums(NamedTuple):
         return len(self.older.totals) + self.has_older + len(self.younger)
 
 
-def slide(state: SlidingSums, items: Floats, size: int) -> tuple[Floats, NDArray[np.int64], SlidingSums]:
+def slide(state: SlidingSums, items: Floats, size: int) -> tuple[Floats, NDArray[np.int64] | int, SlidingSums]:
     """Return the sum and the count of the window at each item, and the new state."""
+    before = state.filled
+    counts = size if before >= size else np.minimum(np.arange(before + 1, before + len(items) + 1), size)
+    sums, after = slide_in_arrays(state, items, size) if tap is None else _slide(state, items, size)
+    return sums, counts, after
+
+
+def _slide(state: SlidingSums, items: Floats, size: int) -> tuple[Floats, SlidingSums]:
+    """Do what `slide_in_arrays` does, with the compiled tap."""
+    older, has_older, younger, total = state
+    sums, totals, lost, used, has_older, younger, *sum_and_lost = tap.slide(
+        older.totals, older.lost, has_older, younger, total.totals.item(), total.lost.item(),
+        np.ascontiguousarray(items), size,
+    )  # fmt: skip
+    rest = older.part(used) if totals is None else PartialSums(np.frombuffer(totals), np.frombuffer(lost))
+    total = PartialSums(*np.array(sum_and_lost).reshape(2, 1))
+    return np.frombuffer(sums), SlidingSums(rest, has_older, younger, total)
+
+
+def slide_in_arrays(state: SlidingSums, items: Floats, size: int) -> tuple[Floats, SlidingSums]:
+    """Return the sum of the window at each item, and the new state."""
     room = size - len(state.younger)
-    counts = np.minimum(np.arange(state.filled + 1, state.filled + len(items) + 1), size)
     with np.errstate(all="ignore"):
         sums, state = _within_half(state, items[:room]) if room else (np.zeros(0), state)
         if len(items) > room:
             further, state = _further_halves(state.younger, items[room:], size)
             sums = np.concatenate((sums, further))
-    return sums, counts, state
+    return sums, state
 
 
 def _within_half(state: SlidingSums, items: Floats) -> tuple[Floats, SlidingSums]:

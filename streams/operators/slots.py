@@ -16,12 +16,13 @@ from looptap.streams.aggregations.sliding import PartialSums, SlidingSums, slide
 from looptap.streams.aggregations.state import ItemSeries
 from looptap.streams.columns.arithmetic import Mask, NotInColumns
 from looptap.streams.columns.evaluation import ColumnForm, ColumnSource
+from looptap.streams.native.compiled import tap
 from looptap.streams.values.sizing import MISSING
 from looptap.streams.values.snapshots import take_item
 
 Feed = Callable[[Any], Any]
-MIN_SLIDING_EVENTS = 16
-"""The size of a window from which many events at once cost less: each time it has moved by that takes 50 µs."""
+MIN_SLIDING_EVENTS = 16 if tap is None else 1
+"""The size of a window from which many events at once cost less: in arrays, 50 µs each time it has moved by that."""
 
 
 class Items:

@@ -145,7 +145,8 @@ class Fuzz:
             return
         Fuzz.depth += 1
         with contextlib.suppress(Exception):
-            getattr(self, pick.choice(["emit"] * 12 + ["change", "append", "take", "drop", "odd", "more", "lock"]))()
+            others = ["change", "append", "take", "drop", "odd", "more", "lock", "slide"]
+            getattr(self, pick.choice(["emit"] * 12 + others))()
         Fuzz.depth -= 1
 
     def emit(self) -> None:
@@ -157,6 +158,14 @@ class Fuzz:
             else:
                 count = self.random.choice([0, 1, 3, 3, 3, 3, 3, 30])
                 agent.emit(event, **{self.name(): self.value() for _ in range(count)})
+
+    def slide(self) -> None:
+        pick = self.random
+        older, new = (pick.randbytes(8 * pick.choice([0, 0, 1, 5]) + (pick.random() < 0.05)) for _ in range(2))
+        younger = [pick.random() if pick.random() < 0.99 else self.value() for _ in range(pick.choice([0, 1, 4, 9]))]
+        size = pick.choice([-1, 0, 1, 2, 5, 6, 9, 40, 2**62])
+        lost = older if pick.random() < 0.9 else new
+        self.tap.slide(older, lost, pick.random() < 0.5, younger, pick.random(), self.value(), new, size)
 
     def change(self) -> None:
         source = self.random.choice(list(self.random.choice(self.agents)._types.values()))

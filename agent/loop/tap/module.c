@@ -10,6 +10,7 @@
 #include "source.c"
 #include "lock.c"
 #include "emit.c"
+#include "sliding.c"
 
 static int
 add(PyObject *module, PyTypeObject *type, PyTypeObject **place)
@@ -87,6 +88,7 @@ tap_free(void *op)
 
 static PyMethodDef tap_methods[] = {
     {"know_tensors", know_tensors, METH_VARARGS, "Take the type of tensors, `is_neg`, and the capsule that reads them."},
+    {"slide", slide, METH_VARARGS, "Return the sums of a window that slides, and what it is then."},
     {NULL},
 };
 

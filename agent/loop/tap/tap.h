@@ -6,6 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +17,7 @@
 
 /* Raise it with each change of what Python code and this exchange: streams/native/compiled.py names the same one, and
    leaves a module alone that was built from older sources. */
-#define INTERFACE_VERSION 3
+#define INTERFACE_VERSION 4
 
 /* One number, or an object, as a row holds it. */
 typedef union {
