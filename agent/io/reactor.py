@@ -35,10 +35,11 @@ MAX_RECEIVE_SECONDS = 0.0005
 """Seconds after which receiving stops, even if frames are pending."""
 MAX_FLUSH_SECONDS = 0.0002
 """Seconds of flushing after which the GIL is given away, if there is more."""
-MAX_HOLD_SECONDS = 0.00025
+MAX_HOLD_SECONDS = 0.0002
 """Seconds of other work after which the GIL is given away, at the next opportunity."""
-MAX_WAIT_SECONDS, HURRY_SECONDS = 0.001, 1.0
-"""Seconds until it is had back, beyond which it is not given away within a piece of work, for so many seconds."""
+MAX_WAIT_SECONDS, LONG_WAITS, HURRY_SECONDS = 0.001, 3, 1.0
+"""Seconds until it is had back; after so many longer waits in a row it is not given away within a piece of work, for so
+many seconds. One alone may be the machine's."""
 MIN_GAP_SECONDS = 0.0002
 """Minimum sleep between two pieces of work: less would not let another thread take the GIL."""
 TOUCH_INTERVAL_SECONDS = 6 * 3600.0
@@ -95,7 +96,7 @@ class Reactor:
         self._server, self._handler, self._authenticator = link, handler, zap_socket
         self._viewers_ignored_until: float | None = None  # when viewers are heard again; None while they are
         handler.give_way = self._give_way
-        self._held_since, self._hurried_until = _spent(), 0.0
+        self._held_since, self._hurried_until, self._long_waits = _spent(), 0.0, 0
         self._register_sockets()
         self._due: float | None = None  # when to flush; None while cold
         self._gathers_for_long = False
@@ -176,7 +177,8 @@ class Reactor:
         if _spent() - self._held_since > MAX_HOLD_SECONDS and (began := time.monotonic()) > self._hurried_until:
             time.sleep(MIN_GAP_SECONDS)
             now = time.monotonic()
-            if now - began > MAX_WAIT_SECONDS:
+            self._long_waits = self._long_waits + 1 if now - began > MAX_WAIT_SECONDS else 0
+            if self._long_waits >= LONG_WAITS:
                 self._hurried_until = now + HURRY_SECONDS
             self._held_since = _spent()
 

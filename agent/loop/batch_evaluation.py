@@ -78,11 +78,11 @@ class BatchEvaluation(QueryStatus):
     def evaluate_batch(self, events: EventBatch, give_way: Callable[[], None] = lambda: None) -> None:
         """Evaluate the query at the events it has not seen, and end their windows.
 
-        Calls ``give_way`` now and then where it takes them one by one.
+        Calls ``give_way`` now and then where it takes them one by one, and between windows.
         """
         if (self._feed is not None or self._form is not None) and self._put_at_once(events):
             return
-        if self._reduces() and self._reduce_at_once(events):
+        if self._reduces() and self._reduce_at_once(events, give_way):
             return
         batch: Sequence[EventOccurrence] = events.occurrences
         give_way()
@@ -118,7 +118,7 @@ class BatchEvaluation(QueryStatus):
         begun = self.events > 0 and self.state == "live" and not (self.suspended or self._flush_requested)
         return begun and self.deferred is True and not self.pipeline.mapped
 
-    def _reduce_at_once(self, batch: EventBatch) -> bool:
+    def _reduce_at_once(self, batch: EventBatch, give_way: Callable[[], None]) -> bool:
         """Do what `_reduce` does for each event; False if some are left to it."""
         pipeline = self.pipeline
         events = batch.events
@@ -134,11 +134,11 @@ class BatchEvaluation(QueryStatus):
         try:
             for number, now, group in batch.ends if self.grouped else ():
                 stop = bisect_right(events.numbers, number)
-                self._reduce_parts(pipeline, parts, events, start, stop)
+                self._reduce_parts(pipeline, parts, events, start, stop, give_way)
                 start = stop
                 if group != self.closed:
                     self.flush(number, now, group)
-            self._reduce_parts(pipeline, parts, events, start, len(events))
+            self._reduce_parts(pipeline, parts, events, start, len(events), give_way)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -147,10 +147,12 @@ class BatchEvaluation(QueryStatus):
         return True
 
     def _reduce_parts(
-        self, pipeline: Reducing, parts: Sequence[BatchItems], events: EventBatch, start: int, stop: int
-    ) -> None:
+        self, pipeline: Reducing, parts: Sequence[BatchItems], events: EventBatch, start: int, stop: int,
+        give_way: Callable[[], None],
+    ) -> None:  # fmt: skip
         sink = self.sink
         while start < stop and self.state == "live":
+            give_way()
             end = pipeline.reach(events.times, start, stop)
             at = start if isinstance(pipeline.window, Seconds) else end - 1  # where a window may end
             number, now = events.numbers[at], events.times[at]

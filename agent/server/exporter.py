@@ -320,6 +320,7 @@ class ValueExporter:
                 columns = isinstance(batch.values, ValueColumns)
                 room -= len(batch.numbers) // (COLUMN_VALUES if columns else 1) + MESSAGE_VALUES
                 size += len(frames[-1])
+        give_way()
         if frames and self._send_values(client, frames):
             for stream, batch in taken:
                 stream.take(batch)

@@ -102,6 +102,48 @@ def test_the_thread_sleeps_until_the_next_beat_whether_or_not_anybody_is_attache
     soon(lambda: wire.handler.beats >= 6)
 
 
+def test_the_gil_is_given_away_unless_it_takes_long_to_get_back_time_after_time(wire, monkeypatch):
+    wire.open()
+    reactor.Reactor(wire.link, wire.handler, wire.link.authenticator.socket)
+    found = LongSleeps()
+    monkeypatch.setattr(reactor, "time", found)
+
+    def gives_way(seconds: float) -> bool:
+        """Return whether the GIL is given away, had back after ``seconds``."""
+        found.seconds, before = seconds, found.count
+        worked = time.thread_time()
+        while time.thread_time() < worked + 2 * reactor.MAX_HOLD_SECONDS:
+            pass
+        wire.handler.give_way()
+        return found.count > before
+
+    assert [gives_way(seconds) for seconds in (0.005, 0.0, 0.005, 0.005, 0.0, 0.005)] == [True] * 6
+    assert [gives_way(0.005) for _ in range(6)] == [True, True, False, False, False, False]
+    found.later += 2 * reactor.HURRY_SECONDS
+    assert [gives_way(0.005) for _ in range(3)] == [True, False, False]
+    found.later += 2 * reactor.HURRY_SECONDS
+    assert [gives_way(0.0) for _ in range(3)] == [True, True, True]
+
+
+class LongSleeps:
+    """The module `time`; in this thread sleeps are counted, and alone take time."""
+
+    def __init__(self) -> None:
+        self.seconds, self.later, self.count = 0.0, 0.0, 0
+        self.here, self.began = threading.get_ident(), time.monotonic()
+        self.thread_time = time.thread_time
+
+    def monotonic(self) -> float:
+        return (self.began if threading.get_ident() == self.here else time.monotonic()) + self.later
+
+    def sleep(self, seconds: float) -> None:
+        if threading.get_ident() != self.here:
+            time.sleep(seconds)
+        else:
+            self.later += self.seconds
+            self.count += 1
+
+
 def test_waking_is_cheap_and_never_waits_for_a_thread_that_is_stuck(wire):
     wire.open()
     attach(wire)
