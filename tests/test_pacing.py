@@ -108,6 +108,24 @@ def test_values_that_are_kept_in_a_file_gather_no_longer_than_ever(tmp_path):
     agent.close()
 
 
+def test_a_stream_that_is_kept_in_a_file_never_waits_for_others(tmp_path):
+    agent, run = pair(store=tmp_path / "run.looptap")
+    seen, kept = run.stream("step", on="batch"), run.stream("step * 10", on="batch")
+    run.keep(kept, name="tens")
+    parts_of(agent).sources.evaluator.max_pending = MAX_PENDING_EVENTS
+    agent.emit("batch", step=0)
+    forget(kept)
+    run.session.on_tick()
+    queries = parts_of(agent).sources.by_name["batch"].queries
+    assert [query.unseen for query in queries] == [False, True]
+    parts_of(agent).connection.manual = True
+    for step in range(1, 40):
+        agent.emit("batch", step=step)
+    parts_of(agent).dispatcher.flush()
+    assert seen.arrived == kept.arrived == 40
+    agent.close()
+
+
 def test_many_events_that_wait_for_their_evaluation_are_evaluated_at_once(wire):
     patient(wire)
     wire.parts.sources.evaluator.max_pending = MAX_PENDING_EVENTS

@@ -39,7 +39,7 @@ class Dependent(Protocol):
 
     @property
     def awaited(self) -> bool:
-        """True if something looks at its values."""
+        """True if something needs its values soon."""
 
     def may_wait(self) -> bool:
         """Return True if the other query may be evaluated after the event."""
@@ -64,8 +64,8 @@ class QueryStatus:
         self.state, self.reason = "live", ""
         self.detached = False
         """True once no further event reaches it."""
-        self.unseen = False
-        """True while nothing looks at its values where they are sent to."""
+        self.unseen = self.recorded = False
+        """True while nothing looks at its values where they are sent to, and while they are written to a file."""
         self.hooks: QueryHooks | None = None
         """Its hooks on modules: it is not evaluated before they are in."""
         self.errors = self.events = 0
@@ -103,8 +103,8 @@ class QueryStatus:
 
     @property
     def awaited(self) -> bool:
-        """True if something looks at its values, or at those of a query over them."""
-        seen = not (self.unseen or self.sink.unobserved)
+        """True if something needs its values soon, or those of a query over them."""
+        seen = self.recorded or not (self.unseen or self.sink.unobserved)
         return seen or bool(self.derived and any([query.awaited for query in self.derived]))
 
     def redirect(self, sink: ValueSink, shift: int) -> None:

@@ -73,7 +73,7 @@ class RunRecorder:
         """Record a declared stream, from its oldest value or where it was left off."""
         if declared in self._kept:
             return
-        declared.kept = True
+        declared.kept = declared.query.recorded = True
         self._by_sink[declared.buffer] = declared
         self._ready[declared] = None
         if declared in self._before:
@@ -94,7 +94,7 @@ class RunRecorder:
 
     def stop_recording(self, declared: DeclaredStream, run_history: RunHistory) -> None:
         """Stop recording a stream, after handing over its last values."""
-        declared.kept = False
+        declared.kept = declared.query.recorded = False
         if declared in self._kept:
             self._ready[declared] = None
             self.hand_over(run_history)
