@@ -151,7 +151,7 @@ class RequestDispatcher:
             self._report(self._finished_commands.popleft())
         sinks = self.queues.collect()
         self.exporter.mark_sinks(sinks)
-        if self.recorder is not None:
+        if self.recorder is not None and self.recorder.recording:
             self.recorder.mark_sinks(sinks)
             self.recorder.hand_over(self.history)
         more = self.exporter.flush(seconds, True, self.give_way)
