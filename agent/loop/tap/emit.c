@@ -39,7 +39,8 @@ count_idle(SourceState *self, PyTypeObject *source_type)
     Py_ssize_t size = PyTuple_GET_SIZE(inner);
     for (Py_ssize_t i = 0; i < size; i++) {
         PyObject *one = PyTuple_GET_ITEM(inner, i);
-        if (!PyObject_TypeCheck(one, source_type) || !has_no_queries((SourceState *)one)) {
+        int is_source = Py_TYPE(one) == Py_TYPE(self) || PyObject_TypeCheck(one, source_type);
+        if (!is_source || !has_no_queries((SourceState *)one)) {
             return 0;
         }
     }
