@@ -37,7 +37,7 @@ MAX_FLUSH_SECONDS = 0.0002
 """Seconds of flushing after which the GIL is given away, if there is more."""
 MAX_HOLD_SECONDS = 0.0002
 """Seconds of other work after which the GIL is given away, at the next opportunity."""
-MAX_WAIT_SECONDS, LONG_WAITS, HURRY_SECONDS = 0.001, 3, 1.0
+MAX_WAIT_SECONDS, MAX_LONG_WAITS, HURRY_SECONDS = 0.001, 3, 1.0
 """Seconds until it is had back; after so many longer waits in a row it is not given away within a piece of work, for so
 many seconds. One alone may be the machine's."""
 MIN_GAP_SECONDS = 0.0002
@@ -178,7 +178,7 @@ class Reactor:
             time.sleep(MIN_GAP_SECONDS)
             now = time.monotonic()
             self._long_waits = self._long_waits + 1 if now - began > MAX_WAIT_SECONDS else 0
-            if self._long_waits >= LONG_WAITS:
+            if self._long_waits >= MAX_LONG_WAITS:
                 self._hurried_until = now + HURRY_SECONDS
             self._held_since = _spent()
 
