@@ -112,7 +112,8 @@ class KeptScalars(Reply, frozen=True, kw_only=True):
     """Rows of the history of scalars: native-endian int64 and float64 columns.
 
     ``columns`` and ``present`` have one entry for each name: its numbers, and a byte for each row that is 1 if the row
-    has one. ``kinds`` are their types: int, bool or float.
+    has one. ``kinds`` are their types: int, bool or float. ``rests`` are int16 columns: a number with a rest is an
+    integer beyond 2**53, the float nearest to it plus the rest. An older agent sends none.
     """
 
     on: str
@@ -125,6 +126,7 @@ class KeptScalars(Reply, frozen=True, kw_only=True):
     columns: Annotated[tuple[bytes, ...], _Few]
     present: Annotated[tuple[bytes, ...], _Few]
     kinds: _Texts
+    rests: Annotated[tuple[bytes, ...], _Few] = ()
     pace: float
     """Mean seconds between two rows."""
     clock: float

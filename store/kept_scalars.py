@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, repeat
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from looptap.protocol.errors import MessageError
@@ -93,7 +93,10 @@ def kept_batch(kept: KeptScalars, first: int, rank: int) -> Batch:
     width = len(kept.columns)
     if not len(kept.present) == len(kept.kinds) == len(kept.fields or kept.columns) == width > 0:
         raise MessageError("The history of scalars has columns without names.")
-    columns = list(zip(kept.columns, kept.present, kept.kinds, strict=True))
+    rests = kept.rests or (b"",) * width
+    if {*map(len, rests)} - {0, 2 * count} or len(rests) != width:
+        raise MessageError("The history of scalars has rests of other lengths.")
+    columns = list(zip(kept.columns, kept.present, kept.kinds, rests, strict=True))
     even = {len(kept.events), len(kept.times), *map(len, kept.columns)} == {8 * count}
     if not even or set(map(len, kept.present)) != {count} or count * width > _MAX_NUMBERS:
         raise MessageError("The history of scalars has columns of different lengths, or too many rows.")
@@ -101,13 +104,18 @@ def kept_batch(kept: KeptScalars, first: int, rank: int) -> Batch:
     times.frombytes(kept.times)
     if count and not (min(events) >= 0 and max(events) <= MAX_VALUE_NUMBER):
         raise MessageError("The history of scalars has events that cannot be.")
-    whole = [all(row) for row in zip(*(present for _, present, _ in columns), strict=True)]
+    whole = [all(row) for row in zip(*(present for _, present, _, _ in columns), strict=True)]
     found = []
-    for values, _, kind in columns:
-        numbers = array("d")
+    for values, _, kind, above in columns:
+        numbers, rests_of = array("d"), array("h")
         numbers.frombytes(values)
+        rests_of.frombytes(above)
+        as_kept = _AS_KEPT.get(kind, float)
         try:
-            found.append([_AS_KEPT.get(kind, float)(number) for number in compress(numbers, whole)])
+            found.append([
+                int(number) + rest if rest else as_kept(number)
+                for number, rest in compress(zip(numbers, rests_of or repeat(0), strict=False), whole)
+            ])  # fmt: skip
         except (ValueError, OverflowError):  # an int that is none
             raise MessageError("The history of scalars has a number of another type.") from None
     items: list[Any] = found[0] if len(found) == 1 else list(zip(*found, strict=True))

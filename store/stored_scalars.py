@@ -66,7 +66,8 @@ class StoredTable:
             times=little_endian(array("d", self._row.times)).tobytes(),
             columns=tuple(little_endian(array("d", data[at * wide : (at + 1) * wide])).tobytes() for at, _ in found),
             present=tuple(data[flags + at * count : flags + (at + 1) * count] for at, _ in found),
-            kinds=tuple(one.kind for _, one in found), pace=self.pace, clock=self._row.clock,
+            kinds=tuple(one.kind for _, one in found), rests=tuple(array("h", one.rests).tobytes() for _, one in found),
+            pace=self.pace, clock=self._row.clock,
         )  # fmt: skip
 
     def batch(self, names: Sequence[str], first: int = 1, above: int = -1) -> Batch:

@@ -159,8 +159,30 @@ def test_types_of_numbers_come_back_as_they_were():
     found = {one.name: one for one in run.scalars}
     assert [found[name].value for name in ("step", "loss", "flag", "np", "count")] == [3, 0.5, True, 0.25, 7]
     assert math.isnan(found["nan"].value)
-    for name, kind in (("step", int), ("loss", float), ("flag", bool), ("big", float), ("count", int)):
+    for name, kind in (("step", int), ("loss", float), ("flag", bool), ("big", int), ("count", int)):
         assert type(run.stream(name).values[0]) is kind
+
+
+BIG = [2**53 + 1, 1 - 2**60, 7, 2**63 - 1, -(2**63), 2**53, 2**62 + 511]
+
+
+def test_integers_beyond_the_exact_floats_come_back_as_they_were():
+    agent, run = pair(history=True)
+    for n in BIG:
+        agent.emit("batch", n=n, tensor=torch.tensor(n), numpy=np.int64(n), mixed=n if n % 2 else 0.5)
+    for name in ("n", "tensor", "numpy"):
+        found = run.stream(name).values
+        assert (found, {*map(type, found)}) == (BIG, {int})
+    assert run.stream("mixed, n").values == [(n if n % 2 else 0.5, n) for n in BIG]
+
+
+def test_a_full_table_thins_integers_beyond_the_exact_floats_without_rounding_them():
+    table = ScalarTable("batch")
+    table.open("n", exposed=True)
+    for number in range(1, MAX_ROWS + 500):
+        table.add(number, number * 0.1, {"n": 2**60 + number})
+    assert [table.columns["n"].number(row) for row in range(len(table.events))] == [2**60 + n for n in table.events]
+    assert table.columns["n"].changes == MAX_ROWS + 498
 
 
 def test_the_first_hundred_events_of_each_type_are_kept_and_then_marked_ones():
@@ -384,6 +406,8 @@ def test_a_history_of_another_shape_is_refused():
         {"events": bytes(8)}, {"times": bytes(9)}, {"columns": (bytes(8),)}, {"present": (b"\1",)}, {"columns": ()},
         {"events": array("q", [-1, 2]).tobytes()}, {"kinds": ()}, {"fields": ("a", "b")},
         {"kinds": ("int",), "columns": (array("d", [math.nan] * 2).tobytes(),)},
+        {"rests": (bytes(2),)}, {"rests": (bytes(4), bytes(4))},
+        {"rests": (array("h", [1, 1]).tobytes(),), "columns": (array("d", [math.nan] * 2).tobytes(),)},
     ):  # fmt: skip
         with pytest.raises(MessageError):
             kept_batch(KeptScalars(**good | bad), 1, 0)

@@ -270,6 +270,18 @@ def test_a_good_row_is_read(tmp_path):
         assert run.stream("step, loss").values == [(0, 0.5), (1, 0.25)]
 
 
+def test_integers_beyond_the_exact_floats_are_stored_as_they_are(directory, tmp_path):
+    big = [2**53 + 1, 1 - 2**60, 7, 2**63 - 1]
+    with looptap.Agent("big", store=tmp_path, config={}) as agent:
+        for n in big:
+            agent.emit("batch", n=n, loss=0.5)
+    (path,) = tmp_path.glob("*.looptap")
+    with looptap.open(path) as run:
+        found = run.stream("n").values
+        assert (found, {*map(type, found)}) == (big, {int})
+        assert run.stream("loss, n").values == [(0.5, n) for n in big]
+
+
 NAN = float("nan")
 
 
@@ -285,6 +297,8 @@ NAN = float("nan")
         {"names": "["}, {"names": "[]"}, {"names": "{}"}, {"names": '[["loss"]]'}, {"names": "[" * 100_000},
         {"names": '[["loss","loss","float",false],["loss","loss","float",false]]'},
         {"names": '[["loss","loss","complex",false],["step","step","int",false]]'},
+        {"names": '[["loss","loss","float",false,[1]],["step","step","int",false]]'},
+        {"names": '[["loss","loss","float",false],["step","step","int",false,[0,513]]]'},
         {"columns": array("d", [0.5, 0.25, 0, NAN]).tobytes() + b"\1\1\1\1"},
         {"columns": array("d", [0.5, 0.25, 0, 9e999]).tobytes() + b"\1\1\1\1"},
     ],

@@ -205,6 +205,7 @@ class ScalarHistory:
             columns=tuple(column.values[:count].tobytes() for column in columns),
             present=tuple(bytes(column.present[:count]) for column in columns),
             kinds=tuple(column.kind.__name__ for column in columns),
+            rests=tuple(column.rests[:count].tobytes() if any(column.rests) else b"" for column in columns),
             pace=table.spacing(), clock=time.time() - time.monotonic(),
         )  # fmt: skip
 

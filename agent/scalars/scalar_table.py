@@ -18,16 +18,17 @@ MAX_STEPS_COUNT = 100
 """Changes of an exposed number up to which the rows beside each stay."""
 _MAX_STEP_ROWS = MAX_ROWS // 4  # that thinning leaves for steps
 _MIN_SPACING_SHARE = 0.75  # of the pace: a row that is closer to the one before gives way to the next
-_MAX_EXACT_INT_NUMBER = 2**53
 
 
 class ScalarColumn:
     """The kept numbers of one name: a float each, and whether the event had it."""
 
-    __slots__ = ("changes", "exposed", "kind", "latest", "present", "query", "values")
+    __slots__ = ("changes", "exposed", "kind", "latest", "present", "query", "rests", "values")
 
     def __init__(self, rows: int, query: str, exposed: bool) -> None:
         self.values = array("d", bytes(8 * rows))
+        self.rests = array("h", bytes(2 * rows))
+        """By how much an integer differs from its float: up to 512 beyond 2**53, else 0."""
         self.present = bytearray(rows)
         self.kind: type = type(None)
         """The common type of the numbers: int, bool or float."""
@@ -47,19 +48,24 @@ class ScalarColumn:
 
     def changes_at(self, row: int) -> bool:
         """Return whether its number in a row is another than in the row before."""
-        return bool(self.present[row] and self.present[row - 1]) and self.values[row] != self.values[row - 1]
+        return bool(self.present[row] and self.present[row - 1]) and self.number(row) != self.number(row - 1)
+
+    def number(self, row: int) -> float:
+        """Return the number in a row, which has one."""
+        rest = self.rests[row]
+        return int(self.values[row]) + rest if rest else self.values[row]
 
     def append(self, number: Any) -> None:
         """Append a row; None if the event lacks this number."""
-        self.values.append(0.0 if number is None else float(number))
+        value = 0.0 if number is None else float(number)
+        self.values.append(value)
+        self.rests.append(number - int(value) if type(number) is int else 0)
         self.present.append(number is not None)
         if number is None:
             return
         self.changes += self.latest is not None and number != self.latest
         self.latest = number
         kind = type(number)
-        if kind is int and abs(number) > _MAX_EXACT_INT_NUMBER:
-            kind = float
         self.kind = kind if self.kind in (type(None), kind) else float
 
     @property
@@ -106,7 +112,7 @@ class ScalarTable:
         if len(times) < 2 or times[-1] - times[-2] >= _MIN_SPACING_SHARE * self.pace:
             return False
         steps = [(numbers.get(name), column) for name, column in self.columns.items() if column.steps]
-        if any(column.changes_at(-1) or number not in (None, column.values[-1]) for number, column in steps):
+        if any(column.changes_at(-1) or number not in (None, column.number(-1)) for number, column in steps):
             return False
         # unless it has a number that the next one lacks
         return all(name in numbers for name, column in self.columns.items() if column.present[-1])
@@ -116,6 +122,7 @@ class ScalarTable:
         self.times.pop()
         for column in self.columns.values():
             column.values.pop()
+            column.rests.pop()
             column.present.pop()
 
     def _thin(self) -> None:
@@ -134,6 +141,7 @@ class ScalarTable:
         self.times = array("d", compress(self.times, keep))
         for column in self.columns.values():
             column.values = array("d", compress(column.values, keep))
+            column.rests = array("h", compress(column.rests, keep))
             column.present = bytearray(compress(column.present, keep))
 
     def _beside_steps(self) -> list[int]:

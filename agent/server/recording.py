@@ -209,9 +209,12 @@ class RunRecorder:
 
 def _row(table: ScalarTable) -> ScalarRow:
     columns = table.columns
+    names = [
+        (name, one.query, one.kind.__name__, one.exposed, one.rests.tolist() if any(one.rests) else [])
+        for name, one in columns.items()
+    ]
     return row_of(
-        table.on, time.time() - time.monotonic(), table.events, table.times,
-        [(name, one.query, one.kind.__name__, one.exposed) for name, one in columns.items()],
+        table.on, time.time() - time.monotonic(), table.events, table.times, names,
         [one.values for one in columns.values()], [one.present for one in columns.values()],
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,14 +32,16 @@ class ScalarName(msgspec.Struct, array_like=True, frozen=True):
     kind: Literal["int", "bool", "float", "NoneType"]
     """The type of the numbers; NoneType before there is one."""
     exposed: bool
+    rests: list[Annotated[int, msgspec.Meta(ge=-512, le=512)]] = []
+    """For integers beyond 2**53, one for each row: by how much the integer differs from the float nearest to it."""
 
 
 def row_of(
-    on: str, clock: float, events: array[int], times: array[float], names: Iterable[tuple[str, str, str, bool]],
+    on: str, clock: float, events: array[int], times: array[float], names: Iterable[tuple[Any, ...]],
     columns: Sequence[array[float]], present: Sequence[bytearray],
 ) -> ScalarRow:  # fmt: skip
     """Return the row of a table that is not empty, a copy of it."""
-    named = [(_utf8(name), _utf8(query), kind, exposed) for name, query, kind, exposed in names]
+    named = [(_utf8(name), _utf8(query), *about) for name, query, *about in names]
     return ScalarRow(
         on, events[-1], clock, msgspec.json.encode(named).decode(), little_endian(events).tobytes(),
         little_endian(times).tobytes(), b"".join([*(little_endian(one).tobytes() for one in columns), *present]),

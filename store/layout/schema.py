@@ -85,7 +85,8 @@ CREATE TABLE scalars (      -- the history of scalars, a row for each type of ev
     event TEXT PRIMARY KEY,
     last INTEGER NOT NULL,  -- the number of the newest event in it
     clock REAL NOT NULL,    -- what to add to times for seconds since 1970
-    names TEXT NOT NULL,    -- a JSON array of [name, query, int or bool or float, whether the job exposes it]
+    names TEXT NOT NULL,    -- a JSON array of [name, query, int or bool or float, whether the job exposes it, rests]:
+                            -- an int beyond 2**53 is its float64 plus its rest; [] where no row has one
     numbers BLOB NOT NULL,  -- of the events: int64, little-endian, as all are
     times BLOB NOT NULL,    -- seconds of the host's monotonic clock: float64
     columns BLOB NOT NULL   -- the float64 of each name in turn, then for each name a byte that is 1 where it has one
