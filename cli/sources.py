@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from looptap.client.attach import attach, comes, resolve
 from looptap.client.directory.select import path_of
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.run import Run
+from looptap.client.streams.kept_history import kept_history
 from looptap.client.transport.tunnel.process import is_remote
 from looptap.protocol.errors import NoDirectory, NoSuchRun, RunEnded
 from looptap.protocol.keys import VIEWER
@@ -106,8 +107,7 @@ def streams_of(
     if isinstance(run, StoredRun):
         return _stored_streams(run, queries, how)
     if queries:
-        history = history and "of" not in how
-        return [run.stream(query, **how, history=history) for query in queries]
+        return [run.stream(query, **how, history=history and from_start(run, query, how)) for query in queries]
     declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
     named = [run.stream(one.name, **how) for one in declared]
     found: list[Stream] = [
@@ -123,6 +123,11 @@ def streams_of(
             f"looptap plot {run.name} 'step, loss'"
         )
     return found
+
+
+def from_start(run: Run, query: str, how: Mapping[str, Any]) -> bool | None:
+    """Return ``history`` for `Run.stream`: True where the names have one."""
+    return None if any(map(how.get, ("of", "when", "combine"))) else kept_history(run, query)
 
 
 def _stored_streams(run: StoredRun, queries: Sequence[str], how: dict[str, Any]) -> list[Stream]:

@@ -11,6 +11,7 @@ from looptap.client.ranks.over_ranks import over_ranks
 from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS
 from looptap.client.ranks.ranks import RankHandle
 from looptap.client.streams.code import all_named, code_of, name_of
+from looptap.client.streams.kept_history import NO_HISTORY, check_history
 from looptap.client.streams.live import LiveStream
 from looptap.client.streams.source import source_of
 from looptap.client.transport.timeouts import REPLY_SECONDS
@@ -82,7 +83,7 @@ def stream(
         patience: Seconds that a value waits for slower ranks; after that it comes without them and names them.
         relay: With ``combine="merge"``: merge on each host first, by a `looptap relay` that is started there.
         history: True begins with the kept history of the names, or of the stream ``of``, even with ``on`` or other
-            arguments; False gives live values only.
+            arguments; an expression, which has none, is refused. False gives live values only.
 
     Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
     """
@@ -115,6 +116,8 @@ def stream(
             "A viewer may not ask queries of the job. Name an exported stream (run.streams lists them) and nothing "
             "else; a query of your own runs on this side: run.stream(name).query(…)."
         )
+    if history and of is None and run.role != VIEWER:
+        check_history(run, query, attach, combine)
     text = name_of(query)
     if ranks is not None or combine is not None:
         return over_ranks(
@@ -123,6 +126,8 @@ def stream(
         )  # fmt: skip
     stream = LiveStream(run, attach, name=name, text=text, buffer=buffer, buffer_bytes=buffer_bytes)
     run.session.begin(stream, timeout)
+    if history and of is None and stream.history is None and stream.declared is None:
+        stream.notes.append(NO_HISTORY)
     return stream
 
 

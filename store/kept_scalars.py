@@ -29,15 +29,24 @@ class NamedColumns(Protocol):
     def columns(self) -> Mapping[str, Any]:
         """What is kept of each name."""
 
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The names by the query that yields their numbers."""
+
 
 T = TypeVar("T", bound=NamedColumns)
 
 
 def chosen(text: str, tables: Sequence[T]) -> tuple[T, list[str]] | None:
-    """Return the first table with the name ``text``, or all of several with commas."""
-    for names in ([text.strip()], [part.strip() for part in text.split(",")]):
+    """Return the first table with the name or query ``text``, or all of several.
+
+    Several have commas between them.
+    """
+    for parts in ([text.strip()], [part.strip() for part in text.split(",")]):
         for table in tables:
-            known = len(names) <= len(table.columns) and all(name in table.columns for name in names)
+            by_query = {} if len(parts) > len(table.columns) else table.names
+            names = [part if part in table.columns else by_query.get(part, part) for part in parts]
+            known = bool(by_query) and all(name in table.columns for name in names)
             if known and (SPEED not in names or len(names) == 1):  # its query is no part of a tuple
                 return table, names
     return None

@@ -55,6 +55,11 @@ class StoredTable:
         if not all(map(math.isfinite, (*times, self.pace, read.clock))):
             raise StoreError(f"The stored scalars of {self.on!r:.60} have impossible times: the file is damaged.")
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The names by the query that yields their numbers."""
+        return {one.query: name for name, (_, one) in self.columns.items()}
+
     def rows(self, names: Sequence[str]) -> KeptScalars:
         """Return the rows of some names, not yet checked."""
         found, data, count = [self.columns[name] for name in names], self._row.columns, self.count

@@ -369,10 +369,10 @@ def test_a_name_means_all_runs_of_it_live_and_stored(directory, monkeypatch, tmp
 def test_a_live_run_that_declares_nothing_is_compared_by_the_history_of_its_scalars(directory, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     bare = looptap.Agent("bare", config={"lr": 0.1})
-    with bare as agent, training(agent, loss=0.25, acc=0.5), looptap.attach("bare") as run:
-        soon(lambda: {one.name for one in run.scalars} >= {"loss", "acc"})
+    with bare as agent, training(agent, loss=0.25, acc=0.5, **{"val/f1": 0.75}), looptap.attach("bare") as run:
+        soon(lambda: {one.name for one in run.scalars} >= {"loss", "acc", "val/f1"})
         table = looptap.compare([run])
-        assert {"loss", "acc"} <= set(table.lines)
+        assert {"loss", "acc", "val/f1"} <= set(table.lines)
         assert table.values("best(loss)") == [0.25]
         assert table.values("final(acc)") == [0.5]
         soon(lambda: not run.stats()["queries"])  # nothing stays behind in the job

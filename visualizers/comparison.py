@@ -257,7 +257,8 @@ def compare(*sources: Any, x: str = "step", best: Mapping[str, str] | None = Non
     """
     if len(sources) == 1 and isinstance(sources[0], list | tuple):
         if how or x != "step":
-            raise TypeError(f"a table of runs accepts only best=, not {', '.join([*how, 'x'])}.")
+            given = ", ".join([*how, *["x"] * (x != "step")])
+            raise TypeError(f"a table of runs accepts only best=, not {given}.")
         return table_of(sources[0], best)
     check_options("compare", how, Plot)
     names = [one for one in sources if isinstance(one, str)]

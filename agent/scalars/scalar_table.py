@@ -84,6 +84,11 @@ class ScalarTable:
         self.pace = 0.0
         """The least seconds between two rows, about; 0 until the table was full for the first time."""
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The names by the query that yields their numbers."""
+        return {column.query: name for name, column in self.columns.items()}
+
     def add(self, event: int, time: float, numbers: Mapping[str, Any]) -> None:
         """Append the numbers of an event; a repeated event replaces later ones."""
         while self.events and self.events[-1] >= event:  # the job resumed from an older state

@@ -27,6 +27,7 @@ from looptap.client.control.controls import ControlInfo, Outcome, question_befor
 from looptap.client.control.undoing import NewestChange
 from looptap.client.estimates import commonest
 from looptap.client.run import Run
+from looptap.client.streams.kept_history import kept_history
 from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.run_config import RunConfig
@@ -236,8 +237,7 @@ class Top(App[None]):
         self._draw_head()
         views = list(self.screen_stack[0].query(StreamView))
         height = self.query_one("#streams").content_size.height if views else 0
-        gap = self.size.height >= _HIGH_TERMINAL_LINES
-        small = 3 if self.size.height >= _LOW_TERMINAL_LINES else 1
+        gap, small = self.size.height >= _HIGH_TERMINAL_LINES, 3 if self.size.height >= _LOW_TERMINAL_LINES else 1
         rooms = rooms_of(len(views), height, small, gap)
         if any(view.large for view in views):
             rooms = [max(small, height - gap) if view.large else small for view in views]
@@ -291,7 +291,8 @@ class Top(App[None]):
             query, on = answers
 
             def attach() -> LiveStream:
-                return self.job.stream(query, on=on or None, history=True, buffer=MAX_BUFFERED_VALUES)
+                kept = kept_history(self.job, query)
+                return self.job.stream(query, on=on or None, history=kept, buffer=MAX_BUFFERED_VALUES)
 
             def show(stream: LiveStream) -> None:
                 self._say(f"Added: {stream.name}", "bold green")

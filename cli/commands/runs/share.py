@@ -14,6 +14,7 @@ from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
 from looptap.client.control.grants import Share
 from looptap.client.run import Run
+from looptap.client.streams.kept_history import kept_history
 from looptap.streams.durations import duration
 
 
@@ -82,7 +83,9 @@ def main(
             job.export(hidden, False, share=id)
         if list_ or hide:
             return _listed(job, as_json)
-        handed = [job.stream(text, on=on, name=name, history=history) for text in stream or ()]
+        handed = [
+            job.stream(text, on=on, name=name, history=history and kept_history(job, text)) for text in stream or ()
+        ]
         if id:
             for each in handed:
                 job.export(each, share=id)

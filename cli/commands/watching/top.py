@@ -11,7 +11,7 @@ from typer import Argument, Option
 from looptap.cli.formats import json_of, printable, scalar_lines
 from looptap.cli.options import Budget, Every, Follow, On, RunName, Wait, WindowSize, query_arguments
 from looptap.cli.output import DONE, FAILED, complain
-from looptap.cli.sources import attached
+from looptap.cli.sources import attached, from_start
 from looptap.cli.top.model import Facts, measured, report
 
 
@@ -47,7 +47,7 @@ def main(
     """
     how = query_arguments(on, window, every, budget)
     with attached(run, follow, queries or (), wait=wait) as job:
-        streams = [job.stream(query, **how, history=True) for query in queries or ()]
+        streams = [job.stream(query, **how, history=from_start(job, query, how)) for query in queries or ()]
         if as_json:
             print(json_of(report(measured(job))))
             return DONE
