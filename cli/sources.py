@@ -142,7 +142,7 @@ def _stored_streams(run: StoredRun, queries: Sequence[str], how: dict[str, Any])
     curves = [_named(run.history(one.query, one.on), one.name) for one in first_curves(run.scalars, declared)]
     found = [*kept, *(one for one in curves if one is not None)]
     if not found:
-        raise QueryError(f"{run.path} has no stream: this run kept none.")
+        raise QueryError(f"{run.path} has no stream. {run.lacks or 'This run kept none.'}")
     return found
 
 

@@ -21,7 +21,7 @@ from looptap.protocol.types.built_types import built
 from looptap.store.errors import StoreError
 from looptap.store.kept_scalars import Scalars
 from looptap.store.layout.columns import fact_of
-from looptap.store.layout.database import Database
+from looptap.store.layout.database import Database, logs_ahead
 from looptap.store.queue import COMMANDS
 from looptap.store.recorded_commands import RecordedCommands
 from looptap.store.stored_scalars import StoredScalars, stored_scalars, tables_of
@@ -252,10 +252,21 @@ class StoredRun:
             return history
         names = list(dict.fromkeys([*(stream.name for stream in streams), *self.scalar_names]))
         if not names:
-            raise StoreError(f"There is no stream {name!r:.80} in {self.path}: this run kept none.")
-        hint = did_you_mean(name, names)
+            raise StoreError(f"There is no stream {name!r:.80} in {self.path}. {self.lacks or 'This run kept none.'}")
+        hint = did_you_mean(name, names) or f" {self.lacks}".rstrip()
         shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
         raise StoreError(f"There is no stream {name!r:.80} in {self.path}; there are {shown}.{hint}")
+
+    @property
+    def lacks(self) -> str:
+        """What the file lacks if it looks like an incomplete copy; else empty."""
+        log = self.path.with_name(self.path.name + "-wal")
+        if self.ended is not None or not logs_ahead(self.path) or (log.exists() and log.stat().st_size):
+            return ""
+        return (
+            "It looks like a copy without the original's -wal file, which has the newest values. Copy both, the second "
+            f"one as {log.name}."
+        )
 
     def _pass_on_errors(self, stream: StoredStream) -> None:
         """Set a stream's errors and withheld events from the facts of the run."""
@@ -325,7 +336,9 @@ class StoredRun:
         except (KeyError, TypeError, ValueError):
             writing = None
         if writing is False and not self.look():
-            self._finish("its process was killed, or ended without closing the file")
+            self._finish(f"its process was killed, or ended without closing the file. {self.lacks}".removesuffix(". "))
+        elif writing is None and self.lacks:
+            self._finish(f"it is not complete. {self.lacks}")
         elif writing is None and time.time() - (self._written() or 0) > REMOTE_DEAD_AFTER_SECONDS and not self.look():
             self._finish("nothing was written for an hour, and its process is not of this machine")
 

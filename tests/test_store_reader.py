@@ -216,6 +216,39 @@ def test_a_run_whose_process_was_killed_ends_and_keeps_what_it_had(tmp_path):
             assert len(again.stream("n")) == 200
 
 
+def test_a_copy_without_the_log_of_an_unfinished_run_says_what_it_lacks(tmp_path):
+    path, bare, whole = (tmp_path / f"{name}.looptap" for name in ("killed", "bare", "whole"))
+    with keeping(path, "and wait") as process:
+        assert process.stdout.readline() == "kept\n"
+        for copy in (bare, whole):
+            shutil.copy(path, copy)
+        shutil.copy(f"{path}-wal", f"{whole}-wal")
+        with looptap.open(bare) as run, pytest.raises(looptap.StoreError, match=r"the second one as bare\.looptap-wal"):
+            run.stream("n")
+        process.kill()
+        process.wait()
+    with looptap.open(bare) as run:
+        assert "closing the file. It looks like a copy without the original's -wal file" in run.reason
+    with looptap.open(whole) as run:
+        assert (run.lacks, len(run.stream("n"))) == ("", 200)
+    shutil.copy(f"{path}-wal", f"{bare}-wal")
+    with looptap.open(bare) as run:
+        assert (run.lacks, len(run.stream("n"))) == ("", 200)
+
+
+def test_a_copy_without_its_log_on_another_machine_has_ended(tmp_path):
+    path, bare = tmp_path / "far.looptap", tmp_path / "bare.looptap"
+    with keeping(path, "and wait") as process:
+        assert process.stdout.readline() == "kept\n"
+        shutil.copy(path, bare)
+        process.kill()
+    with sqlite3.connect(bare) as connection:
+        connection.execute("DELETE FROM run WHERE key = 'process'")
+    connection.close()
+    with looptap.open(bare) as run:
+        assert (run.state, "-wal file" in run.reason) == ("ended", True)
+
+
 def test_an_unfinished_file_of_another_machine_is_live_for_an_hour(file, tmp_path):
     path = changed(file, tmp_path, "DELETE FROM run WHERE key IN ('ended', 'process')")
     with looptap.open(path) as run:

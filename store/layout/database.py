@@ -31,6 +31,7 @@ _BUSY_TIMEOUT_SECONDS = 5.0  # seconds to wait while a writer locks the file
 _ROWS = 4096  # rows of a page
 _SPARSE_DIVISOR = 64  # a file with less than 1/64 of its size on disk counts as sparse
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that names another file
+_HEADER_BYTES, _LOGS_AHEAD = 19, b"\2"  # of an SQLite file, whose last byte says how it is written
 _BESIDE = ("-journal", "-wal", "-shm")
 
 
@@ -115,6 +116,16 @@ def size_of(path: Path) -> int:
         on_disk = getattr(about, "st_blocks", 0) * 512
         found += min(about.st_size, _SPARSE_DIVISOR * on_disk) if on_disk else about.st_size
     return found
+
+
+def logs_ahead(path: Path) -> bool:
+    """Return True if changes to a file go to a log beside it first."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError:  # a directory of TensorBoard's, or a file that is gone
+        return False
+    return header.startswith(b"SQLite") and header.endswith(_LOGS_AHEAD)
 
 
 def connect(path: Path) -> Database:

@@ -100,5 +100,7 @@ def main(
         count = write(place)
         if failed := failures(stored):
             complain(f"In {file} the query of {stored.name!r} has {failed}. Where it failed there is no value.")
+        if run.lacks:
+            complain(f"{file} is not complete. {run.lacks}")
     print(f"{several(count, 'point' if to == 'tensorboard' else 'value')} written to {place}")
     return DONE
