@@ -241,6 +241,12 @@ def test_an_arrow_table_has_the_types_of_its_numbers_and_times(pyarrow):
     assert column(timedelta(seconds=90)) == ("duration[us]", [timedelta(seconds=90)])
     assert column(noon, noon.replace(tzinfo=UTC)) == ("string", [str(noon), str(noon.replace(tzinfo=UTC))])
     assert column(1, 2**70) == ("string", ["1", str(2**70)])
+    assert column(1, None, 2**64 - 1) == ("uint64", [1, None, 2**64 - 1])
+    assert column(-1, 2**63) == ("string", ["-1", str(2**63)])
+    assert column(noon.time(), None) == ("time64[us]", [noon.time(), None])
+    assert column(noon.time(), noon.time().replace(tzinfo=UTC)) == ("string", ["12:00:00", "12:00:00+00:00"])
+    assert column(0.5, 2**53) == ("double", [0.5, 2.0**53])
+    assert column(0.5, 2**53 + 1) == ("string", ["0.5", str(2**53 + 1)])
     assert column((noon, 1)) == ("string", ['["2024-02-29 12:00:00", 1]'])
 
 
@@ -326,6 +332,15 @@ def test_integers_that_int64_does_not_hold_stay_exact_in_an_array(values):
     array = stream_of(values).to_numpy()
     assert array.tolist() == values
     assert array.dtype == (np.uint64 if min(values) >= 0 and max(values) < 2**64 else object)
+
+
+@pytest.mark.parametrize("values", [[2**60 + 1, None], [0.5, 2**60 + 1], [None, 2**63 + 1, 0.5], [True, 2**60 + 1]])
+def test_integers_that_no_float_equals_are_not_rounded_beside_other_values(values):
+    stream = stream_of([(value, 1) for value in values], fields=("id", "n"))
+    plain = stream_of(values)
+    for read in (stream.to_numpy("id"), plain.to_numpy(), stream.to_pandas()["id"], plain.to_pandas()["value"]):
+        assert read.tolist() == values
+    assert stream_of([None, 2**53]).to_pandas()["value"].dtype == np.float64
 
 
 def test_a_frame_takes_texts_that_are_no_unicode():

@@ -61,4 +61,11 @@ def _of_objects(table: Columns, fields: Sequence[str] | None) -> Any:
     names = table_columns(fields, values)
     rows = [elements(value, names) for value in values]
     columns = [one_type([row[index] for row in rows]) for index in range(len(names))]
-    return pyarrow.table([*_about(table), *map(pyarrow.array, columns)], [*about_names(names), *names])
+    return pyarrow.table([*_about(table), *map(_of_elements, columns)], [*about_names(names), *names])
+
+
+def _of_elements(column: list[Any]) -> Any:
+    import pyarrow
+
+    unsigned = any(type(element) is int and element >= 1 << 63 for element in column)
+    return pyarrow.array(column, pyarrow.uint64() if unsigned else None)

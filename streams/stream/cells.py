@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from itertools import chain
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 
 ABOUT = ("number", "event", "rank", "time", "wall")
 """The columns that say where a value is from."""
+_TIMES = date, time, timedelta
+_MAX_EXACT_INTEGER = 1 << 53  # of those that are floats, too
 
 
 def column_names(fields: Sequence[str] | None, value: Any) -> list[str]:
@@ -64,7 +66,7 @@ def as_cell_value(element: Any) -> Any:
     """Return a number or a text as it is, a time as text, anything else as JSON."""
     if element is None or isinstance(element, int | float | str):
         return element
-    if isinstance(element, date | timedelta):
+    if isinstance(element, _TIMES):
         return str(element)
     return json.dumps(_plain(element), ensure_ascii=False)
 
@@ -79,7 +81,7 @@ def _plain(element: Any) -> Any:
             return _plain(element.tolist())
         except (TypeError, RuntimeError):  # a dtype without numbers in Python, such as 8-bit floats
             return _plain(element.float().tolist())
-    if isinstance(element, date | timedelta):
+    if isinstance(element, _TIMES):
         return str(element)
     return element if element is None or isinstance(element, bool | int | float | str) else repr(element)
 
@@ -94,20 +96,32 @@ def one_type(column: list[Any]) -> list[Any]:
     kinds = {type(element) for element in column if element is not None}
     if len(kinds) <= 1 and kinds <= {bool, float, date, timedelta}:
         return column
-    if kinds == {datetime} and len({element.tzinfo for element in column if element is not None}) == 1:
+    zones = {element.tzinfo for element in column if isinstance(element, datetime | time)}
+    if (kinds == {datetime} and len(zones) == 1) or (kinds == {time} and zones == {None}):
         return column
-    with contextlib.suppress(OverflowError):
-        if kinds <= {bool, int, float} and float in kinds:
-            return [None if element is None else float(element) for element in column]
-        if kinds <= {bool, int}:
-            return [None if element is None else _int64(element) for element in column]
+    if kinds <= {bool, int, float} and (float in kinds or _fit(column)):
+        as_number = float if float in kinds else int
+        with contextlib.suppress(OverflowError):
+            found = [None if element is None else as_number(element) for element in column]
+            if float not in kinds or not any(map(rounded, column)):
+                return found
     return [None if element is None else _text(str(as_cell_value(element))) for element in column]
 
 
-def _int64(number: int) -> int:
-    if not -(1 << 63) <= number < 1 << 63:
-        raise OverflowError
-    return int(number)
+def rounded(element: Any) -> bool:
+    """Return True for an integer that no float equals.
+
+    >>> rounded(2**53), rounded(2**53 + 1), rounded(0.5)
+    (False, True, False)
+    """
+    return type(element) is int and abs(element) > _MAX_EXACT_INTEGER and element != int(float(element))
+
+
+def _fit(integers: list[int | None]) -> bool:
+    """Return True if integers fit in 64 bits, with a sign or all without."""
+    found = [element for element in integers if element is not None]
+    least, most = min(found, default=0), max(found, default=0)
+    return (least >= -(1 << 63) and most < 1 << 63) or (least >= 0 and most < 1 << 64)
 
 
 def _text(text: str) -> str:

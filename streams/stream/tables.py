@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from looptap.streams.columns.value_columns import Column, TextColumn, ValueColumns, joined
 from looptap.streams.flags import ERROR
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.cells import about_names
+from looptap.streams.stream.cells import about_names, rounded
 from looptap.streams.text import did_you_mean
 from looptap.streams.values.rows import Row
 from looptap.streams.values.torch_interop import is_tensor
@@ -104,6 +104,8 @@ def as_array(values: Sequence[Any]) -> NDArray[Any]:
         array = np.array(plain, object)
         with contextlib.suppress(OverflowError):
             array = array.astype(np.uint64)
+    elif array.dtype.kind == "f" and any(map(rounded, plain)):
+        array = np.array(plain, object)
     if len(array) == len(values) and array.dtype.kind != "O" and not _turned_into_text(array, values):
         return array
     array = np.empty(len(values), object)
@@ -205,9 +207,14 @@ def _copied(column: Column) -> Any:
     return column.tolist() if isinstance(column, TextColumn) else column.copy()
 
 
+def _is_rounded(items: Sequence[Any]) -> bool:
+    """Return True if pandas would make floats of these, and no float equals one."""
+    return any(map(rounded, items)) and not all(isinstance(item, int) for item in items)
+
+
 def _column(items: Sequence[Any]) -> Any:
     """Return the items unchanged: pandas infers a dtype for scalars, else object."""
-    if all(isinstance(item, bool | int | float | complex | str | None) for item in items):
+    if all(isinstance(item, bool | int | float | complex | str | None) for item in items) and not _is_rounded(items):
         return items
     column = np.empty(len(items), object)
     for index, item in enumerate(items):
