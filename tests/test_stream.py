@@ -583,7 +583,15 @@ def test_a_query_over_values_complains_in_terms_of_values():
     with pytest.raises(QueryError, match=r"Put \(v\.loss for v in values\) there"):
         stream.query("ema(loss, 0.1)")
     assert "no field 'los' in this row; there are: step, loss. Did you mean 'loss'?" in stream.query("v.los").traceback
-    assert "no field 'los'" in stream.query("los + 1").traceback
+    for query, message in (
+        ("los + 1", "no field 'los'; there are: loss, step.(.|\n)*Did you mean 'loss'"),
+        ("e.loss", r"no field 'e'(.|\n)*A value is v: v\.loss, or just loss\."),
+        ("loss > latest('epoch').loss", "latest reads another type of events(.|\n)*Read it where the values are made"),
+        (lambda events: len(events), "no 'events' here(.|\n)*the sequence is 'values'"),
+        ("lambda events: len(events)", "no 'events' here(.|\n)*the sequence is 'values'"),
+    ):
+        with pytest.raises(QueryError, match=message):
+            stream.query(query)
 
 
 def test_a_derived_value_carries_the_event_that_completed_it():

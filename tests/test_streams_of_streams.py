@@ -506,6 +506,19 @@ def test_a_mistaken_event_is_answered_with_of():
         run.stream("v", of="loss", when="v > 1")
     with pytest.raises(QueryError, match="every=0"):
         run.stream("v", of="loss", every=0)
+    agent.stream("row", "step, loss")
+    with pytest.raises(QueryError, match=r"no field 'lss'; there are: loss, step\.(.|\n)*Did you mean 'loss'"):
+        run.stream("lss", of="row")
+    with pytest.raises(QueryError, match="latest reads another type of events"):
+        run.stream("latest('epoch').acc", of="row")
+
+
+def test_a_number_that_events_carry_is_no_source_and_says_so():
+    agent, run = pair(history=True)
+    agent.emit("batch", step=1, loss=1.0)
+    for of in ("loss", "step, loss"):
+        with pytest.raises(QueryError, match="Events carry it, so ask over these"):
+            run.stream("mean(values)", of=of, window=10)
 
 
 def test_only_a_live_stream_of_this_run_can_be_the_source():

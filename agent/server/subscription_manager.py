@@ -113,7 +113,7 @@ class SubscriptionManager:
         refused = (("ranks: combine=", ask.align), ("when=", ask.when), ("on=", ask.on))
         if given := next((which for which, value in refused if value), ""):
             raise QueryError(f"{given} asks for events of the loop, and of= for the values of a stream.")
-        declared = None if ask.of_stream else self._declared.source_of(ask.of)
+        declared = None if ask.of_stream else self._declared_source(ask.of)
         source = self._source_of(self.stream(client, ask.of_stream)) if declared is None else declared.query
         queue = ValueQueue(self._queues, self._limits.outbox_values)
         query = self._queries.derived(
@@ -130,6 +130,15 @@ class SubscriptionManager:
             self.replays.start(query, buffer)
         info = self._queries.describe(query)
         return msgspec.structs.replace(info, notes=(*info.notes, *notes))
+
+    def _declared_source(self, name: str) -> DeclaredStream:
+        """Return the declared stream of this name. Raises QueryError."""
+        try:
+            return self._declared.source_of(name)
+        except QueryError as error:
+            carried = self._scalars.kept(name, _PREFERRED_EVENT, fixed=False) is not None
+            hint = "Events carry it, so ask over these: mean(e.loss for e in events)." if carried else error.hint
+            raise QueryError(error.reason, hint=hint) from None
 
     def _source_of(self, stream: Subscription) -> AttachedQuery:
         """Return the query of a stream, to which another one is about to be attached."""

@@ -20,7 +20,6 @@ from looptap.streams.expressions import (
     attributes_of_names,
     free_names,
     function,
-    item_name,
     mentions,
     names_in,
     names_read,
@@ -33,6 +32,8 @@ from looptap.streams.language import builtins
 from looptap.streams.language.column_form import bare_names, mapped_form, sequence_form
 from looptap.streams.language.copyable import numbers_of
 from looptap.streams.language.extraction import Extraction, StreamingExtractor, called_name, plain_name
+from looptap.streams.language.observables_read import hands_over
+from looptap.streams.language.over_values import HINT, check_field, check_parameter
 from looptap.streams.operators.pipeline import Mapped, Pipeline
 from looptap.streams.operators.reducing import Reducing
 from looptap.streams.operators.slots import Items
@@ -107,6 +108,7 @@ class _Compiler:
         body, source = self.text.body, self.spec.source
         if isinstance(body, ast.Lambda):
             alias = _only_parameter(body, self.text)
+            check_parameter(alias, source)
             body = body.body
             if alias == source:
                 return self.reducing(rewrite(body, lambda n, b: None))
@@ -193,6 +195,8 @@ class _Compiler:
                 raise self.unknown_function(node)
             if self.spec.source != "events" and node.id == "events":
                 raise self.other_side(node)
+            if self.spec.source != "events":
+                check_field(node, self.spec.known, self.text)
             return ast.Attribute(ast.Name(EVENT, ast.Load()), node.id, ast.Load())
 
         return rewrite(body, hook)
@@ -256,9 +260,8 @@ class _Compiler:
 
     def other_side(self, node: ast.Name) -> QueryError:
         events = self.spec.source == "events"
-        where = "In a run" if events else "Over the values of a stream"
-        also = " For a query over the values of a stream, name it: of='loss'." if events else ""
-        hint = f"{where} the sequence is {self.spec.source!r}.{also}"
+        also = " For a query over the values of a stream, name it: of='loss'."
+        hint = f"In a run the sequence is 'events'.{also}" if events else HINT
         return self.text.error(f"there is no {node.id!r} here.", node, hint)
 
     def unknown_function(self, node: ast.Name) -> QueryError:
@@ -270,7 +273,7 @@ class _Compiler:
         pipeline.latest, pipeline.module_reads = self.parts.latest, tuple(self.parts.module_reads.values())
         pipeline.reads = frozenset(names_read(body) | {n.id for n in free_names(body)})
         texts = {n.value for n in ast.walk(body) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-        pipeline.mentions, pipeline.hands_over = pipeline.reads | texts, _hands_over(body)
+        pipeline.mentions, pipeline.hands_over = pipeline.reads | texts, hands_over(body)
         free = {n.id for n in free_names(body)} - {self.spec.source, self.alias}
         pipeline.observed = observables_in(body, self.alias if pipeline.mapped else self.spec.item)
         pipeline.language = frozenset(free & {*self.names, "recent", "latest"} - self.known)
@@ -329,19 +332,6 @@ def _fields(body: ast.expr, text: SourceText) -> tuple[str, ...] | None:
 # ---------------------------------------------------------------- Python functions
 
 
-def _hands_over(body: ast.expr) -> bool:
-    """Return True if a name is used other than by its attributes and items.
-
-    Such a name may stand for an event.
-    """
-    held = {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Attribute)}
-    held |= {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Subscript) and item_name(n) is not None}
-    bound = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    bound |= {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)} | {"e"}
-    return any(isinstance(n, ast.Name) and n.id in bound and id(n) not in held for n in ast.walk(body)
-               if isinstance(getattr(n, "ctx", None), ast.Load))  # fmt: skip
-
-
 def _defined(spec: QuerySpec) -> Callable[..., Any]:
     """Return the function that a text with `def` defines."""
     names = builtins.names(spec.functions)
@@ -373,6 +363,7 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
     if not positional or len(required) > 1:
         takes = f"{name} takes {len(required)} arguments; a query's function takes one: the event, "
         raise QueryError(f"{takes}or all of the window if its name is {spec.source!r}.")
+    check_parameter(positional[0].name, spec.source)
     window, every, throttle = spec.window, spec.every, spec.throttle
     compiled = getattr(code, "__code__", None)
     reads, texts = frozenset(names_in(compiled)), texts_in(compiled)  # a text may be a name: e['train/loss']

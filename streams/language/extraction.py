@@ -22,6 +22,7 @@ from looptap.streams.expressions import (
     targets,
 )
 from looptap.streams.language.column_form import IsSource, sequence_form
+from looptap.streams.language.over_values import event_of_latest
 from looptap.streams.operators.pipeline import Latest
 from looptap.streams.operators.slots import Items, SlidingSlot, Slot, SlotColumns
 from looptap.streams.operators.stages import (
@@ -272,10 +273,7 @@ class StreamingExtractor:
         return size
 
     def _latest(self, call: ast.expr, read: str) -> ast.expr:
-        assert isinstance(call, ast.Call)
-        if len(call.args) != 1 or not isinstance(call.args[0], ast.Constant) or not isinstance(call.args[0].value, str):
-            raise self.text.error("latest takes the name of an event.", call, "latest('epoch').error")
-        place = Latest(call.args[0].value, read)
+        place = Latest(event_of_latest(call, self.of_events, self.text), read)
         self.latest.append(place)
         return self.place(place.get)
 

@@ -44,3 +44,16 @@ def _of(node: ast.AST, event: str) -> list[str]:
             if name is not None:
                 found.append(name)
     return found
+
+
+def hands_over(body: ast.expr) -> bool:
+    """Return True if a name is used other than by its attributes and items.
+
+    Such a name may stand for an event.
+    """
+    held = {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Attribute)}
+    held |= {id(n.value) for n in ast.walk(body) if isinstance(n, ast.Subscript) and item_name(n) is not None}
+    bound = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound |= {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)} | {"e"}
+    return any(isinstance(n, ast.Name) and n.id in bound and id(n) not in held for n in ast.walk(body)
+               if isinstance(getattr(n, "ctx", None), ast.Load))  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from looptap.client.exported_run import ExportedRun
+from looptap.client.streams.kept_history import kept_history
 from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
@@ -98,7 +99,7 @@ def opened(run: Any, request: StreamRequest) -> Stream:
             return _named(run, request.text)
         how = {"on": request.on or None, "window": window_of(request.window), "every": request.every}
         how["name"] = request.name
-        how["history"] = True if not request.window and request.every == 1 else None
+        how["history"] = kept_history(run, request.text) if not request.window and request.every == 1 else None
         query: Stream = run.stream(request.text, **how)
         return query
     return _read(run, request, declared)
