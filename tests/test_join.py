@@ -166,6 +166,15 @@ def test_what_has_no_key_or_is_an_error_is_counted_and_left_out():
     assert plain(joined) == [(6, 6, 60)]
     assert joined.records[0].partial
     assert joined.keyless == 5
+    assert joined.notes == ["left out: of 'a' a value with step='one', which is no number"]  # once for each stream
+
+
+def test_values_without_the_field_are_named_with_what_they_have():
+    joined = looptap.join(live("a"), looptap.stream_of([0.5], name="plain"))
+    soon(lambda: joined.keyless)
+    assert joined.notes == [
+        "left out: the values of 'plain' have no 'step'; they have: plain. Join on='event' or on='time' instead."
+    ]
 
 
 @pytest.mark.parametrize("within", [0, 0.5])
@@ -229,7 +238,8 @@ def test_a_source_that_failed_says_why():
     ("arguments", "error"),
     [
         ({"streams": 1}, "two streams or more"),
-        ({"how": "left"}, "how='left' is 'inner' or 'outer'"),
+        ({"how": "left"}, "how='left' must be 'inner' or 'outer'"),
+        ({"on": "stp"}, "have no 'stp'; they have: step, loss.*Did you mean 'step'"),
         ({"on": ""}, "the name of a field"),
         ({"on": 3}, "the name of a field"),
         ({"within": -1}, "within=-1"),

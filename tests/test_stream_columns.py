@@ -343,6 +343,12 @@ def test_integers_that_no_float_equals_are_not_rounded_beside_other_values(value
     assert stream_of([None, 2**53]).to_pandas()["value"].dtype == np.float64
 
 
+@pytest.mark.parametrize("values", [["a\0", "b"], [b"a\0", b"b"], ["\0", "\0"]])
+def test_texts_that_end_with_nul_keep_it_in_an_array(values):
+    assert stream_of(values).to_numpy().tolist() == values
+    assert stream_of([(value, 1) for value in values], fields=("text", "n")).to_numpy("text").tolist() == values
+
+
 def test_a_frame_takes_texts_that_are_no_unicode():
     stream = stream_of([("\ud800", 1, 0.5), ("a", None, 0.25)], fields=("text", "count", "loss"))
     frame = stream.to_pandas()

@@ -11,7 +11,7 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, repeat
 from numbers import Real
@@ -23,6 +23,7 @@ from looptap.streams.flags import ERROR, HISTORY, PARTIAL, REPEATED
 from looptap.streams.stream.buffer import Batch
 from looptap.streams.stream.feed import FAILED, LIVE, Subscriber
 from looptap.streams.stream.stream import DEFAULT_BUFFER_ITEMS, Stream
+from looptap.streams.text import did_you_mean
 from looptap.streams.values.rows import Row
 
 MAX_WAITING_ROWS = 10_000
@@ -51,14 +52,15 @@ def join(
 
     A row has the key and the streams' other fields; a field that an earlier stream has, too, is named ``loss_2``. A row
     is yielded once all its values have arrived, or once it is certain that one will not arrive because its stream is
-    past the key or has ended. If a key decreases, as at the beginning of an epoch, a new round begins in that stream;
-    rounds are joined in order. If more than 10,000 rows wait, the oldest is given up. The first row fixes the columns:
-    a key of a dict that appears later is left out, and named in `notes`.
+    past the key or has ended. Values of one key are paired in their order. If a key decreases, as at the beginning of
+    an epoch, a new round begins in that stream; rounds are joined in order. If more than 10,000 rows wait, the oldest
+    is given up. The first row fixes the columns: a key of a dict that appears later is left out. `notes` has these
+    keys, and the first value of a stream that has no number as its key.
 
     Args:
         streams: Two or more, live, stored or derived, of one run or of several.
-        on: A field that the values of each stream have, such as ``"step"``; ``"event"`` for the number of their event,
-            or ``"time"`` for the wall clock.
+        on: A field with a number that the values of each stream have, such as ``"step"``; ``"event"`` for the number of
+            their event, or ``"time"`` for the wall clock.
         how: ``"inner"`` yields rows for which all streams have a value, ``"outer"`` all rows, with None for missing
             values.
         within: The maximum distance of two keys that belong together; by default 1 s for ``"time"``, else 0.
@@ -87,9 +89,12 @@ class JoinedStream(Stream):
         if len(sources) < 2 or not all(isinstance(source, Stream) for source in sources):
             raise QueryError("join takes two streams or more: looptap.join(train, validation, on='step').")
         if how not in ("inner", "outer"):
-            raise QueryError(f"how={how!r} is 'inner' or 'outer'.")
+            raise QueryError(f"how={how!r} must be 'inner' or 'outer'.")
         if not isinstance(on, str) or not on:
-            raise QueryError(f"on={on!r} is the name of a field, 'event' or 'time'.")
+            raise QueryError(f"on={on!r} must be the name of a field, 'event' or 'time'.")
+        for source in () if on in ("event", "time") else sources:
+            if source.fields is not None and on not in source.fields:
+                raise QueryError(f"on={on!r}: {_without(on, source, source.fields)}")
         within = (MATCH_SECONDS if on == "time" else 0.0) if within is None else within
         if isinstance(within, bool) or not isinstance(within, int | float) or not 0 <= within < math.inf:
             raise QueryError(f"within={within!r} must be the largest distance between two keys, 0 or more.")
@@ -151,6 +156,7 @@ class _Matching:
         self._awaited = [0] * count  # the waiting rows that lack a value of each source
         self._reached: list[_Place] = [(0, -math.inf)] * count
         self._names: list[dict[str, None]] = [{} for _ in range(count)]
+        self._without_key: set[int] = set()  # sources that have had a value without a key
         self._left_out: set[str] = set()  # names that came too late for a column
         self._columns: tuple[str, ...] = ()
         self._out: deque[tuple[_Origin, int, tuple[Any, ...]]] = deque()
@@ -207,6 +213,11 @@ class _Matching:
         key: Any = event if self._on == "event" else time + clock if self._on == "time" else fields.get(self._on)
         if not _is_key(key):
             self.keyless += 1
+            if index not in self._without_key:
+                self._without_key.add(index)
+                source, missing = self._sources[index], self._on not in fields and self._on != "time"
+                why = f"of {source.name!r:.80} a value with {self._on}={key!r:.40}, which is no number"
+                self._stream.notes.append(f"left out: {_without(self._on, source, fields) if missing else why}")
             return
         self._note_names(index, fields)
         rounds, newest = self._reached[index]
@@ -351,6 +362,13 @@ def _is_key(key: Any) -> bool:
 
 def _wall(origin: _Origin) -> float:
     return origin[1] + origin[2]
+
+
+def _without(key: str, source: Stream, fields: Iterable[str]) -> str:
+    """Return a sentence on a stream whose values have ``fields`` and no key."""
+    names = list(fields)
+    hint = did_you_mean(key, names) or " Join on='event' or on='time' instead."
+    return f"the values of {source.name!r:.80} have no {key!r:.40}; they have: {', '.join(names)}.{hint}"
 
 
 def _label(source: Stream) -> str:

@@ -133,7 +133,10 @@ def _of_tensor(value: Any) -> Any:
 
 
 def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
-    return array.dtype.kind in "US" and not all(isinstance(value, str | bytes) for value in values)
+    """Return True if numpy made texts of other values, or shortened one that ends with NUL."""
+    return array.dtype.kind in "US" and not all(
+        isinstance(value, str | bytes) and value[-1:] not in ("\0", b"\0") for value in values
+    )
 
 
 def arrays_of(batches: Sequence[Batch], fields: Sequence[str] | None, names: Sequence[str]) -> tuple[NDArray[Any], ...]:
