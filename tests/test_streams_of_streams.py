@@ -267,6 +267,20 @@ def test_it_ends_when_the_client_of_its_source_leaves_and_keeps_a_shared_source_
     assert reader.values == [2.0, 4.0]
 
 
+def test_a_stream_that_nothing_shows_any_more_ends_with_the_last_query_over_its_values(place):
+    with looptap.Agent("shared") as agent, looptap.attach("shared") as run:
+        mine = run.stream("step", on="batch")
+        run.export(mine, name="steps")
+        reader = run.stream("v * 2", of="steps")
+        mine.close()
+        run.export("steps", False)
+        emit(agent, [0.0])
+        soon(lambda: reader.values == [2])
+        assert [one.name for one in run.streams] == ["steps"]
+        reader.close()
+        soon(lambda: not run.streams and not run.stats()["queries"])
+
+
 def test_a_query_handed_over_to_the_job_still_feeds_those_over_its_values():
     agent, run = pair()
     mine = run.stream("step", on="batch")

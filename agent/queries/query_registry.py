@@ -313,6 +313,7 @@ class QueryRegistry:
             self.chained = tuple(query for query in self.chained if not query.detached)
         for query in {query.source for query in queries if isinstance(query, DerivedQuery)}:
             self.schedule_command(query)
+            query.sink.notify()  # it may have been the last that read its values
         for query in queries:
             if query.derived:
                 query.sink.notify()  # they end, too: see `end_chained`
