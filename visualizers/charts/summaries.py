@@ -13,7 +13,7 @@ from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts import schemas
 from looptap.visualizers.charts.legends import label_of, run_of
-from looptap.visualizers.data.numbers import Floats, in_floats, number
+from looptap.visualizers.data.numbers import MISSING, Floats, in_floats, missing, number
 from looptap.visualizers.data.words import shown
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def summary(streams: Sequence[Stream], names: Mapping[int, str] | None = None) -
         run = run_of(stream)
         label = (names or {}).get(id(stream), "").removesuffix(stream.name).strip() or (label_of(run) if run else "")
         for name, at, values in _lines(stream):
+            there = ~missing(values)  # a row of an outer join may lack some
+            at, values = at[there], values[there]
             finite = np.flatnonzero(np.isfinite(values))
             if not len(finite):
                 continue
@@ -128,6 +130,8 @@ def _parts(values: Sequence[Any], keys: Sequence[Any]) -> Sequence[Floats]:
 
 def _part(value: Any, key: Any) -> float:
     try:
-        return number(value if key is None else value[key])
-    except (TypeError, KeyError, IndexError, ValueError):
+        return number(value if key is None or value is None else value[key])
+    except LookupError:
+        return MISSING
+    except (TypeError, ValueError):
         return np.nan
