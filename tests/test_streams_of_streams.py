@@ -254,6 +254,17 @@ def test_it_ends_when_its_source_fails():
     assert "has failed: 100 errors in a row" in reader.reason
 
 
+def test_a_hundred_windows_that_fail_end_it_with_their_errors_in_the_job_and_in_the_client():
+    agent, run = pair()
+    source = run.stream("loss", on="batch")
+    found = [source.query("1 / min(values)", window=2), run.stream("1 / min(values)", of=source, window=2)]
+    emit(agent, [1.0, 2.0] + [0.0] * 250)
+    soon(lambda: all(one.state == "failed" for one in found))
+    for one in found:
+        assert one.reason == "100 errors in a row, the first: ZeroDivisionError: float division by zero"
+        assert (one.values, len(one.errors), one.error_count) == ([1.0], 100, 100)
+
+
 def test_it_ends_when_the_client_of_its_source_leaves_and_keeps_a_shared_source_alive():
     pairs = pair()
     agent, run = pairs

@@ -277,16 +277,16 @@ class AttachedQuery(BatchEvaluation):
         put = self.sink.put
         for flags, value in outputs:
             if flags & ERROR:
-                self.record_error(value)
                 put(number, now, FlaggedValue(value, flags), MIN_VALUE_BYTES + len(value))
+                self.record_error(value)  # which may end the query, with this as its last item
                 continue
             try:
                 copy, size = snapshot(value, self.max_bytes)
             except LooptapError as error:
                 if self.pipeline.mapped:
                     raise
-                self.record_error(str(error))
                 put(number, now, FlaggedValue(str(error), flags | ERROR), MIN_VALUE_BYTES + len(str(error)))
+                self.record_error(str(error))
                 continue
             self._in_a_row = 0
             if self.recorder is None:

@@ -34,6 +34,7 @@ class PartialAggregateQuery(AttachedQuery):
                 except LooptapError as error:
                     value, flags = str(error), flags | ERROR
             if flags & ERROR:
-                self.record_error(value)
                 size = MIN_VALUE_BYTES + len(value)
             self.sink.put(number, now, FlaggedValue(value, flags, window=placed.window), size)
+            if flags & ERROR:
+                self.record_error(value)

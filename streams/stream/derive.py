@@ -67,12 +67,15 @@ class Derivation:
                 self._pipeline.begin(partial=True)
                 continue
             for found in self._outputs(value, number, time):
+                self._in_a_row = self._in_a_row + 1 if found[0] & ERROR else 0
                 out.add(event, time, self._with_hint(found), flag & (PARTIAL | REPEATED | HISTORY))
+            if self._in_a_row >= _MAX_ERRORS_IN_A_ROW:
+                break
         self._last_position = (batch.events[-1], batch.times[-1], batch.rank, batch.clock)
         self._emit(out)
         if self._in_a_row >= _MAX_ERRORS_IN_A_ROW:
             self.stop()
-            self._feed.finish(FAILED, f"{self._in_a_row} errors in a row: {self._feed.traceback.strip()}")
+            self._feed.finish(FAILED, f"{self._in_a_row} errors in a row, the first: {self._feed.first_error()}")
 
     def _outputs(self, value: Any, number: int, time: float) -> Sequence[tuple[int, Any]]:
         self._kind = type(value)
@@ -85,7 +88,6 @@ class Derivation:
                 format_error(error, self.text), self._kind
             )
             return ()
-        self._in_a_row = 0
         if self._pipeline.failure and not self._feed.traceback:  # the window will yield it when it closes
             self._feed.traceback = explain_missing_field(self._pipeline.failure, self._kind)
             self.notes.append(f"the open window has failed and will yield an error: {self._feed.first_error()}")
