@@ -553,6 +553,9 @@ def test_only_a_live_stream_of_this_run_can_be_the_source():
     for of in (elsewhere, mine.query("v"), looptap.stream_of([1]), 3):
         with pytest.raises(QueryError, match="neither the name of a declared stream nor a live stream of this run"):
             run.stream("v", of=of)
+    for derived in (mine.query("v"), looptap.join(mine, mine, on="event")):
+        with pytest.raises(QueryError, match=r"neither a live stream of this run .* take the streams that it reads"):
+            run.export(derived)
     recorder = run.stream("loss", on="batch", when="loss > 1")
     with pytest.raises(QueryError, match="flight recorder"):
         run.stream("v", of=recorder)

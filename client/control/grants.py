@@ -202,7 +202,10 @@ class SharingClient:
         if isinstance(stream, str):
             return self._done(m.DeclareStream(self._session.requests.number(), 0, stream, **wanted), timeout)
         if not isinstance(stream, LiveStream) or stream.run.session is not self._session:
-            raise QueryError(f"{stream!r:.120} is no live stream of this run and no name of a declared one.")
+            raise QueryError(
+                f"{getattr(stream, 'name', repr(stream)):.120} is neither a live stream of this run nor the name of a "
+                "declared one. Of a join or a query on this side, take the streams that it reads."
+            )
         number, name = stream.attach.stream, name or stream.name
         found = self._done(m.DeclareStream(self._session.requests.number(), number, name, **wanted), timeout)
         if stream.declared is None:
