@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, repeat
@@ -10,6 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER, KeptScalars, ScalarInfo, ScalarReport
 from looptap.streams.durations import duration
+from looptap.streams.errors import QueryError
+from looptap.streams.expressions import SourceText
 from looptap.streams.flags import HISTORY
 from looptap.streams.stream.buffer import Batch
 
@@ -42,7 +46,7 @@ def chosen(text: str, tables: Sequence[T]) -> tuple[T, list[str]] | None:
 
     Several have commas between them.
     """
-    for parts in ([text.strip()], [part.strip() for part in text.split(",")]):
+    for parts in readings(text):
         for table in tables:
             by_query = {} if len(parts) > len(table.columns) else table.names
             names = [part if part in table.columns else by_query.get(part, part) for part in parts]
@@ -50,6 +54,26 @@ def chosen(text: str, tables: Sequence[T]) -> tuple[T, list[str]] | None:
             if known and (SPEED not in names or len(names) == 1):  # its query is no part of a tuple
                 return table, names
     return None
+
+
+def readings(text: str) -> list[list[str]]:
+    """Return how a text may name scalars: as one name, as several, as expressions.
+
+    >>> readings("(step, e['a'])")
+    [["(step, e['a'])"], ['(step', "e['a'])"], ['step', "e['a']"]]
+    """
+    found = [[text.strip()], [part.strip() for part in text.split(",")]]
+    with contextlib.suppress(QueryError):  # such as of a name that is no Python
+        body = SourceText(text).body
+        parts = body.elts if isinstance(body, ast.Tuple) and len(body.elts) > 1 else [body]
+        found.append([ast.unparse(part) for part in parts])
+    return found
+
+
+def fields_of(names: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the names of the elements of a row, each another; None for one name."""
+    fields = [name if name not in names[:place] else f"{name}_{place}" for place, name in enumerate(names)]
+    return tuple(fields) if len(fields) > 1 else None
 
 
 class HistorySpan(NamedTuple):

@@ -52,9 +52,13 @@ def test_the_way_out_gives_the_values_of_the_history():
 
 
 def test_names_as_expressions_read_them_have_their_history(run):
-    for text in ("e['train/loss']", "train/loss"):
+    for text in ("e['train/loss']", 'e["train/loss"]', "train/loss"):
         assert run.stream(text, history=True, on="batch").values == [step / 4 for step in range(4)]
-    assert run.stream("step, e['train/loss']").values == [(step, step / 4) for step in range(4)]
+    for text in ("step, e['train/loss']", '(step, e["train/loss"])', "step, train/loss"):
+        assert run.stream(text).values == [(step, step / 4) for step in range(4)]
+    twice = run.stream("loss, loss")
+    assert (twice.fields, twice.values[-1]) == (("loss", "loss_1"), (1.5, 1.5))
+    assert run.stream("loss,").values == []  # a query for a tuple
     for one in run.scalars:  # optimizer.param_groups[0]['lr'] and the like
         assert run.stream(one.query, on=one.on, history=True).values[-1] == one.value
 

@@ -24,7 +24,7 @@ from looptap.agent.loop.plain_numbers import query_of
 from looptap.agent.scalars.scalar_table import ScalarColumn, ScalarTable
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import KeptScalars, ScalarInfo, ScalarReport
-from looptap.store.kept_scalars import SPEED, chosen
+from looptap.store.kept_scalars import SPEED, chosen, fields_of
 from looptap.streams.values.device_transfer import DeviceCopy
 
 MIN_LOOK_INTERVAL_SECONDS = 0.1
@@ -200,7 +200,7 @@ class ScalarHistory:
         columns = [table.columns[name] for name in names]
         return KeptScalars(
             on=table.on, query=", ".join(column.query for column in columns),
-            fields=tuple(names) if len(names) > 1 else None, events=table.events[:count].tobytes(),
+            fields=fields_of(names), events=table.events[:count].tobytes(),
             times=table.times[:count].tobytes(),
             columns=tuple(column.values[:count].tobytes() for column in columns),
             present=tuple(bytes(column.present[:count]) for column in columns),

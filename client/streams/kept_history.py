@@ -10,6 +10,7 @@ from looptap.client.session.run_handle import RunHandle
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.keys import VIEWER
+from looptap.store.kept_scalars import readings
 from looptap.streams.errors import QueryError
 
 NO_HISTORY = "begins with the next event: of these names no history is kept (run.scalars lists those that have one)"
@@ -59,7 +60,7 @@ def _is_declared(run: RunHandle, name: str) -> bool:
 
 def _names_in(query: str, kept: dict[str, str]) -> bool:
     known = {*kept, *kept.values()}
-    return query.strip() in known or all(part.strip() in known for part in query.split(","))
+    return any(known.issuperset(parts) for parts in readings(query))
 
 
 def _hint(query: str, kept: list[str]) -> str:

@@ -133,7 +133,7 @@ def _of_tensor(value: Any) -> Any:
 
 
 def _turned_into_text(array: NDArray[Any], values: Sequence[Any]) -> bool:
-    """Return True if numpy made texts of other values, or shortened one that ends with NUL."""
+    """Return True if numpy made texts of other values, or cut off a final NUL."""
     return array.dtype.kind in "US" and not all(
         isinstance(value, str | bytes) and value[-1:] not in ("\0", b"\0") for value in values
     )
