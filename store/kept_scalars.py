@@ -63,7 +63,7 @@ def readings(text: str) -> list[list[str]]:
     [["(step, e['a'])"], ['(step', "e['a'])"], ['step', "e['a']"]]
     """
     found = [[text.strip()], [part.strip() for part in text.split(",")]]
-    with contextlib.suppress(QueryError):  # such as of a name that is no Python
+    with contextlib.suppress(QueryError, RecursionError):  # of a name that is no Python, of a deep expression
         body = SourceText(text).body
         parts = body.elts if isinstance(body, ast.Tuple) and len(body.elts) > 1 else [body]
         found.append([ast.unparse(part) for part in parts])

@@ -22,6 +22,7 @@ from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.pipeline import Pipeline
 from looptap.streams.operators.reducing import Reducing
 from looptap.streams.operators.windows import Count, Seconds, Sliding, seconds, sliding
+from looptap.testing import pair
 
 REDUCTIONS = [
     "max(e.loss for e in events)",
@@ -437,3 +438,15 @@ def test_statistics_over_a_window_match_the_standard_library():
         pipeline = compiled(f"{name}(e.loss for e in events)")
         stream(pipeline, [{"loss": x} for x in losses])
         assert math.isclose(pipeline.flush()[0][1], getattr(statistics, name)(losses))
+
+
+@pytest.mark.parametrize("query", ["+".join(["e.loss"] * 900), "-" * 900 + "loss", "loss" + ".real" * 900])
+def test_an_expression_that_is_nested_too_deeply_is_refused(query):
+    agent, run = pair(history=True)
+    agent.emit("batch", loss=1.0)
+    with pytest.raises(QueryError, match="nested too deeply"):
+        run.stream(query)
+    terms = ",".join(["loss"] * 900)
+    total = run.stream(f"sum([{terms}])")
+    agent.emit("batch", loss=2.0)
+    assert total.values == [1800.0]

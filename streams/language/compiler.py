@@ -82,7 +82,11 @@ def compile_query(spec: QuerySpec) -> Pipeline:
         return _from_function(spec, spec.code)
     if spec.code.lstrip().startswith(("def ", "@")):
         return _from_function(spec, _defined(spec))
-    return _Compiler(spec, SourceText(spec.code)).compile()
+    try:
+        return _Compiler(spec, SourceText(spec.code)).compile()
+    except RecursionError:
+        hint = "For a sum of many terms, write sum([…])."
+        raise QueryError("this expression is nested too deeply.", spec.code[:200], hint=hint) from None
 
 
 def _check(spec: QuerySpec) -> None:
