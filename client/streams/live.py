@@ -137,9 +137,9 @@ class LiveStream(SentStream, Stream):
         return self._explanation
 
     def close_window(self, timeout: float = REPLY_SECONDS) -> None:
-        """Close the open window now, or at the next event; a cut one is partial.
+        """Close the open window now, or at the next event.
 
-        Raises NoAnswer after ``timeout`` seconds.
+        Its value is not flagged partial, and the next window begins there. Raises NoAnswer after ``timeout`` seconds.
 
         Args:
             timeout: Seconds to wait for the answer.
