@@ -164,6 +164,7 @@ def test_types_of_numbers_come_back_as_they_were():
 
 
 BIG = [2**53 + 1, 1 - 2**60, 7, 2**63 - 1, -(2**63), 2**53, 2**62 + 511]
+UNSIGNED = [2**63, 2**64 - 1, 2**64 - 1025, 5]
 
 
 def test_integers_beyond_the_exact_floats_come_back_as_they_were():
@@ -174,6 +175,10 @@ def test_integers_beyond_the_exact_floats_come_back_as_they_were():
         found = run.stream(name).values
         assert (found, {*map(type, found)}) == (BIG, {int})
     assert run.stream("mixed, n").values == [(n if n % 2 else 0.5, n) for n in BIG]
+    for n in [*UNSIGNED, 2**64]:
+        agent.emit("epoch", unsigned=n, numpy=np.uint64(n % 2**64))
+    assert run.stream("unsigned").values == UNSIGNED
+    assert run.stream("numpy", on="epoch", history=True).values == [*UNSIGNED, 0]
 
 
 def test_a_full_table_thins_integers_beyond_the_exact_floats_without_rounding_them():

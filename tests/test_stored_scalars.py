@@ -271,7 +271,7 @@ def test_a_good_row_is_read(tmp_path):
 
 
 def test_integers_beyond_the_exact_floats_are_stored_as_they_are(directory, tmp_path):
-    big = [2**53 + 1, 1 - 2**60, 7, 2**63 - 1]
+    big = [2**53 + 1, 1 - 2**60, 7, 2**63 - 1, 2**64 - 1, 2**63 + 1024]
     with looptap.Agent("big", store=tmp_path, config={}) as agent:
         for n in big:
             agent.emit("batch", n=n, loss=0.5)
@@ -298,7 +298,7 @@ NAN = float("nan")
         {"names": '[["loss","loss","float",false],["loss","loss","float",false]]'},
         {"names": '[["loss","loss","complex",false],["step","step","int",false]]'},
         {"names": '[["loss","loss","float",false,[1]],["step","step","int",false]]'},
-        {"names": '[["loss","loss","float",false],["step","step","int",false,[0,513]]]'},
+        {"names": '[["loss","loss","float",false],["step","step","int",false,[0,1025]]]'},
         {"columns": array("d", [0.5, 0.25, 0, NAN]).tobytes() + b"\1\1\1\1"},
         {"columns": array("d", [0.5, 0.25, 0, 9e999]).tobytes() + b"\1\1\1\1"},
     ],

@@ -30,7 +30,7 @@ MAX_NAME_CHARACTERS = 200
 MAX_GROUPS_COUNT = 4
 """Parameter groups of an optimizer whose learning rates are read."""
 
-_INT_LIMIT = 2**63
+_INT_LIMIT = 2**63  # with a sign, and twice as much without
 
 _numpy_types: frozenset[type] = frozenset()
 
@@ -145,7 +145,7 @@ class _Reader:
             value = value.item()
             kind = type(value)
         if kind is int:
-            return value if -_INT_LIMIT <= value < _INT_LIMIT else None
+            return value if -_INT_LIMIT <= value < 2 * _INT_LIMIT else None
         return value if kind is float or kind is bool else None
 
     def _of_tensor(self, value: Any) -> Any:

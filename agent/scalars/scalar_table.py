@@ -28,7 +28,7 @@ class ScalarColumn:
     def __init__(self, rows: int, query: str, exposed: bool) -> None:
         self.values = array("d", bytes(8 * rows))
         self.rests = array("h", bytes(2 * rows))
-        """By how much an integer differs from its float: up to 512 beyond 2**53, else 0."""
+        """By how much an integer differs from its float: up to 1,024 beyond 2**53, else 0."""
         self.present = bytearray(rows)
         self.kind: type = type(None)
         """The common type of the numbers: int, bool or float."""

@@ -32,7 +32,7 @@ class ScalarName(msgspec.Struct, array_like=True, frozen=True):
     kind: Literal["int", "bool", "float", "NoneType"]
     """The type of the numbers; NoneType before there is one."""
     exposed: bool
-    rests: list[Annotated[int, msgspec.Meta(ge=-512, le=512)]] = []
+    rests: list[Annotated[int, msgspec.Meta(ge=-1024, le=1024)]] = []
     """For integers beyond 2**53, one for each row: by how much the integer differs from the float nearest to it."""
 
 
