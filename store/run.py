@@ -337,9 +337,11 @@ class StoredRun:
             writing = None
         if writing is False and not self.look():
             self._finish(f"its process was killed, or ended without closing the file. {self.lacks}".removesuffix(". "))
-        elif writing is None and self.lacks:
+            return
+        age = time.time() - (self._written() or 0)
+        if self.lacks and (writing is None or age > LIVENESS_CHECK_AFTER_SECONDS):  # a writer has a log soon
             self._finish(f"it is not complete. {self.lacks}")
-        elif writing is None and time.time() - (self._written() or 0) > REMOTE_DEAD_AFTER_SECONDS and not self.look():
+        elif writing is None and age > REMOTE_DEAD_AFTER_SECONDS and not self.look():
             self._finish("nothing was written for an hour, and its process is not of this machine")
 
     def _written(self) -> float | None:

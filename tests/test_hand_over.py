@@ -208,7 +208,7 @@ def test_a_stream_that_cannot_be_handed_over_says_so():
         run.export("los")
     with pytest.raises(QueryError, match="has no store"):
         run.keep("loss")
-    with pytest.raises(QueryError, match="no live stream of this run"):
+    with pytest.raises(QueryError, match="neither a live stream of this run nor the name of a declared one"):
         run.export(looptap.stream_of([1]))
     run.export(run.stream("step", on="batch"))
     with pytest.raises(looptap.LimitReached, match="handed_streams"):

@@ -225,6 +225,11 @@ def test_a_copy_without_the_log_of_an_unfinished_run_says_what_it_lacks(tmp_path
         shutil.copy(f"{path}-wal", f"{whole}-wal")
         with looptap.open(bare) as run, pytest.raises(looptap.StoreError, match=r"the second one as bare\.looptap-wal"):
             run.stream("n")
+        with looptap.open(bare) as run:
+            soon(lambda: not run.alive)  # its process writes to the original
+            assert run.reason.startswith("it is not complete. It looks like a copy")
+        with looptap.open(path) as run:
+            assert (run.alive, len(run.stream("n"))) == (True, 200)
         process.kill()
         process.wait()
     with looptap.open(bare) as run:

@@ -202,9 +202,10 @@ class SharingClient:
         if isinstance(stream, str):
             return self._done(m.DeclareStream(self._session.requests.number(), 0, stream, **wanted), timeout)
         if not isinstance(stream, LiveStream) or stream.run.session is not self._session:
+            name = getattr(stream, "name", "") or repr(stream)
             raise QueryError(
-                f"{getattr(stream, 'name', repr(stream)):.120} is neither a live stream of this run nor the name of a "
-                "declared one. Of a join or a query on this side, take the streams that it reads."
+                f"{name:.120} is neither a live stream of this run nor the name of a declared one. Of a join or a "
+                "query on this side, take the streams that it reads."
             )
         number, name = stream.attach.stream, name or stream.name
         found = self._done(m.DeclareStream(self._session.requests.number(), number, name, **wanted), timeout)
