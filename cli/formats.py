@@ -12,8 +12,8 @@ from looptap.protocol.replies import ScalarInfo
 from looptap.protocol.run_config import RunConfig
 from looptap.store.kept_scalars import SPEED
 from looptap.streams.durations import short_time
+from looptap.streams.values.described import Image
 from looptap.streams.values.rows import Row
-from looptap.streams.values.snapshots import Image
 
 _MAX_WRITTEN_ELEMENTS = 8  # elements up to which an array is written out
 _MAX_WRITTEN_DEPTH = 3  # levels of a nested value that are written out

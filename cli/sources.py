@@ -1,4 +1,7 @@
-"""Opens the runs that commands read: live, of a viewer's file, or stored."""
+"""Opens the runs that commands read: live, of a viewer's file, or stored.
+
+What reads stored runs, and what chooses curves, is imported where it is needed: most commands do without.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looptap.cli.formats import printable
 from looptap.cli.output import complain
@@ -21,15 +24,14 @@ from looptap.protocol.errors import NoDirectory, NoSuchRun, RunEnded
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
 from looptap.store.layout.run_path import SUFFIX
-from looptap.store.queue import COMMANDS
-from looptap.store.reader import is_stored
-from looptap.store.reader import open as open_stored
-from looptap.store.run import StoredRun
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.stream.stream import Stream
 from looptap.streams.text import last_line
 from looptap.streams.waiting import poll_until
-from looptap.visualizers.first_curves import Curve, first_curves
+
+if TYPE_CHECKING:
+    from looptap.store.run import StoredRun
+    from looptap.streams.stream.stream import Stream
+    from looptap.visualizers.first_curves import Curve
 
 MAX_DEFAULT_STREAMS = 12
 """The most streams shown if none is named."""
@@ -51,6 +53,8 @@ def source(
     """Open the stored run (or TensorBoard events) at ``name``, else attach to it."""
     if name.startswith(("ssh://", "command:")) or not is_stored_path(name):
         return attached(name, follow, queries, seconds, wait)
+    from looptap.store.reader import open as open_stored
+
     return open_stored(name)
 
 
@@ -92,9 +96,11 @@ def is_stored_path(name: str) -> bool:
     path = Path(name).expanduser()
     if path.is_dir():
         return any(path.rglob("*tfevents*"))
-    if path.suffix == SUFFIX or is_stored(path):
-        return True
-    return path_of(name) is not None and path.is_file() and path.suffix != ".json"  # a bare name may be a run's
+    if path.suffix == SUFFIX or not path.is_file():
+        return path.suffix == SUFFIX
+    from looptap.store.reader import is_stored
+
+    return is_stored(path) or (path_of(name) is not None and path.suffix != ".json")  # a bare name may be a run's
 
 
 def streams_of(
@@ -104,10 +110,12 @@ def streams_of(
 
     Raises QueryError if there is none, and for ``how`` of a stored run, whose streams can only be named.
     """
-    if isinstance(run, StoredRun):
+    if not isinstance(run, Run):
         return _stored_streams(run, queries, how)
     if queries:
         return [run.stream(query, **how, history=history and from_start(run, query, how)) for query in queries]
+    from looptap.store.queue import COMMANDS
+
     declared = [one for one in run.streams if one.name != COMMANDS][:MAX_DEFAULT_STREAMS]
     named = [run.stream(one.name, **how) for one in declared]
     found: list[Stream] = [
@@ -137,6 +145,8 @@ def _stored_streams(run: StoredRun, queries: Sequence[str], how: dict[str, Any])
         raise QueryError(f"--{given[0]}: {run.path} is a stored run; its streams are read by their names only.")
     if queries:
         return [_stored_stream(run, name, how.get("on")) for name in queries]
+    from looptap.visualizers.first_curves import Curve, first_curves
+
     kept = run.streams[:MAX_DEFAULT_STREAMS]
     declared = [Curve(one.text, one.on, one.name) for one in kept]
     curves = [_named(run.history(one.query, one.on), one.name) for one in first_curves(run.scalars, declared)]
@@ -195,6 +205,8 @@ def curves_of(run: Run, declared: Sequence[StreamInfo]) -> list[Curve]:
     """
     if run.role == VIEWER:
         return []
+    from looptap.visualizers.first_curves import first_curves
+
     poll_until(lambda: declared or run.scalars, _POLL_INTERVAL_SECONDS, FIRST_NUMBERS_TIMEOUT_SECONDS)
     return first_curves(run.scalars, declared)
 

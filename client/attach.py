@@ -17,7 +17,6 @@ from looptap.client.directory.ranks_of_job import group_by_job
 from looptap.client.directory.select import one_role_each, path_of, ranks_of, refuse_stored, select
 from looptap.client.directory.wait_for_run import LOOK_AFAR_SECONDS, POLL_INTERVAL_SECONDS, wait_for_run
 from looptap.client.rank_numbers import numbered
-from looptap.client.ranks.merge_relay import MergeRelayTransport
 from looptap.client.ranks.ranks import Ranks
 from looptap.client.run import Run
 from looptap.client.session.session import disconnect_abandoned
@@ -237,6 +236,8 @@ class _FileRankDirectory:
 
     def relay(self, run: RunInfo, ranks: tuple[int, ...], timeout: float) -> Run:
         """Start a relay for ``ranks`` and attach to it. Raises NoSuchRun, NoAnswer."""
+        from looptap.client.ranks.merge_relay import MergeRelayTransport  # not at the top: see `looptap.client.query`
+
         return Run(MergeRelayTransport(self._relay(run, ranks)), timeout=timeout + _RELAY_START_TIMEOUT_SECONDS)
 
     def _relay(self, run: RunInfo, ranks: tuple[int, ...]) -> list[str]:

@@ -1,19 +1,19 @@
-"""`Run.stream`: attaches a query to a run, or to several of its ranks."""
+"""`Run.stream`: attaches a query to a run, or to several of its ranks.
+
+What streams are made of is imported by the first query: a run that is only asked for facts, or controlled, starts
+without it, and without numpy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import msgspec
 
-from looptap.client.ranks.over_ranks import over_ranks
-from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS
-from looptap.client.ranks.ranks import RankHandle
+from looptap.client.ranks.ranks import ALL, DEFAULT_LATE_TIMEOUT_SECONDS, RankHandle
 from looptap.client.streams.code import all_named, code_of, name_of
 from looptap.client.streams.kept_history import NO_HISTORY, check_history
-from looptap.client.streams.live import LiveStream
-from looptap.client.streams.source import source_of
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NotAllowed
@@ -21,7 +21,12 @@ from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
 from looptap.streams.forwarding import check_options
 from looptap.streams.operators.windows import as_window
-from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS, Stream
+from looptap.streams.stream.condition import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
+
+if TYPE_CHECKING:
+    from looptap.client.ranks.rank_stream import RankStream
+    from looptap.client.streams.live import LiveStream
+    from looptap.streams.stream.stream import Stream
 
 
 def stream(
@@ -87,6 +92,8 @@ def stream(
 
     Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
     """
+    from looptap.client.streams.live import LiveStream
+
     all_named("stream(query", unnamed)
     if latency not in ("normal", "low"):
         raise QueryError(f"latency={latency!r} must be 'normal' or 'low'.")
@@ -110,6 +117,8 @@ def stream(
         history=(plain if history is None else history) and isinstance(query, str) and combine is None,
     )
     if of is not None:
+        from looptap.client.streams.source import source_of
+
         attach = msgspec.structs.replace(attach, **source_of(run, of, attach, combine))
     if run.role == VIEWER and not attach.named:
         raise NotAllowed(
@@ -120,6 +129,8 @@ def stream(
         check_history(run, query, attach, combine)
     text = name_of(query)
     if ranks is not None or combine is not None:
+        from looptap.client.ranks.over_ranks import over_ranks
+
         return over_ranks(
             run, attach, ranks, combine, patience=patience, timeout=timeout, text=text, buffer=buffer,
             buffer_bytes=buffer_bytes, relay=relay,
@@ -161,3 +172,34 @@ def watch_function(
     if given := {"on", "of"}.intersection(options):
         raise TypeError(f"watch_function() got an unexpected keyword argument {min(given)!r}")
     return stream(run, query, on=f"{function}()", **options)
+
+
+def skew(
+    run: RankHandle,
+    on: str = "batch",
+    *,
+    ranks: str | int | Iterable[int] = ALL,
+    every: int = 1,
+    patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
+    timeout: float = REPLY_SECONDS,
+    buffer: int = DEFAULT_BUFFER_ITEMS,
+) -> RankStream:
+    """Return the stream of the time between the first and last rank at each event.
+
+    Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and ``uncertainty``
+    in seconds. The uncertainty is 0 if all ranks are on one machine, which has one clock; clocks of different hosts are
+    compared by round trips.
+
+    Args:
+        on: The event type.
+        ranks: "all" or a list of ranks.
+        every: Evaluate at every n-th event only.
+        patience: Seconds that a value waits for slower ranks.
+        timeout: Seconds to wait for the answers of the ranks.
+        buffer: The maximum number of values to keep.
+
+    Raises what `stream` raises.
+    """
+    from looptap.client.ranks.over_ranks import spread_over_ranks
+
+    return spread_over_ranks(run, on, ranks, every, patience=patience, timeout=timeout, buffer=buffer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,11 +19,9 @@ from looptap.client.control.commands import ControlClient
 from looptap.client.control.controls import Controls, Records
 from looptap.client.control.grants import Share, SharingClient
 from looptap.client.control.recordings import Recordings
-from looptap.client.ranks import over_ranks
 from looptap.client.ranks.ranks import NoRankDirectory, RankDirectory, Ranks
 from looptap.client.session.session import OPEN, Session
 from looptap.client.session.vitals import QUIET_SECONDS
-from looptap.client.streams.live import LiveStream
 from looptap.client.streams.model_modules import ModelModules
 from looptap.client.transport.base import Transport
 from looptap.client.transport.timeouts import REPLY_SECONDS
@@ -33,7 +31,10 @@ from looptap.protocol.run_config import RunConfig
 from looptap.protocol.statistics import AgentStats, StackReport
 from looptap.store.kept_scalars import Scalars
 from looptap.streams.forwarding import forwarded
-from looptap.streams.stream.feed import LIVE
+from looptap.streams.stream.condition import LIVE
+
+if TYPE_CHECKING:
+    from looptap.client.streams.live import LiveStream
 
 
 class Run:
@@ -156,6 +157,8 @@ class Run:
     @property
     def attached(self) -> list[LiveStream]:
         """The live streams of this client."""
+        from looptap.client.streams.live import LiveStream  # not at the top: see `looptap.client.query`
+
         return [stream for _, stream in self.session.streams.living() if isinstance(stream, LiveStream)]
 
     @property
@@ -268,7 +271,7 @@ class Run:
 
     stream = forwarded("", query.stream)
     watch_function = forwarded("", query.watch_function)
-    skew = forwarded("", over_ranks.skew)
+    skew = forwarded("", query.skew)
 
     # ------------------------------------------------------------ what changes the job, or shows it to others
 

@@ -7,7 +7,7 @@ import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, repeat
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from looptap.protocol.errors import MessageError
 from looptap.protocol.replies import MAX_VALUE_NUMBER, KeptScalars, ScalarInfo, ScalarReport
@@ -15,7 +15,9 @@ from looptap.streams.durations import duration
 from looptap.streams.errors import QueryError
 from looptap.streams.expressions import SourceText
 from looptap.streams.flags import HISTORY
-from looptap.streams.stream.buffer import Batch
+
+if TYPE_CHECKING:
+    from looptap.streams.stream.buffer import Batch
 
 __all__ = ["SPEED", "HistorySpan", "ScalarInfo", "Scalars", "chosen", "kept_batch", "note_on"]
 
@@ -121,6 +123,8 @@ def kept_batch(kept: KeptScalars, first: int, rank: int) -> Batch:
 
     Raises MessageError for columns of different lengths.
     """
+    from looptap.streams.stream.buffer import Batch  # not at the top: to list names takes no numpy
+
     events, times = array("q"), array("d")
     count = len(kept.events) // 8
     width = len(kept.columns)
@@ -161,6 +165,7 @@ def kept_batch(kept: KeptScalars, first: int, rank: int) -> Batch:
 def note_on(batch: Batch, pace: float, *, stored: bool = False) -> str:
     """Return a sentence that says what a stream begins with, or has if it is stored.
 
+    >>> from looptap.streams.stream.buffer import Batch
     >>> note_on(Batch(1, array("q", [1, 400]), array("d", [0.0, 9.0]), [2.3, 0.4]), 9.0)
     'begins with 2 values kept since event 1, 9 s apart; live ones follow event 400'
     """

@@ -944,7 +944,7 @@ def test_values_are_recognized_while_another_thread_imports_torch(monkeypatch):
 
 
 def test_an_invalid_png_is_a_badge():
-    from looptap.streams.values.snapshots import Image
+    from looptap.streams.values.described import Image
 
     picture = drawn([Image(b"no png", 4, 4)])
     assert "1 value skipped: this is no PNG" in picture.marks[0].lines[0]

@@ -165,6 +165,28 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+NOT_NEEDED = ["numpy", "cloudpickle", "sqlite3", "looptap.streams.stream.stream", "looptap.client.streams.live"]
+"""What a command that reads no values of a run must not wait for."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ls"], ["ls", "small"], ["ls", "--all", "--json"], ["streams", "small"], ["modules", "small"],
+        ["stacks", "small"], ["controls", "small"], ["commands", "small"], ["memory", "small"],
+        ["share", "small", "--list"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_command_that_reads_no_values_loads_neither_numpy_nor_streams(job, environment, arguments):
+    code = (
+        f"import sys; from looptap.cli.entry_point import run; done = run({arguments})\n"
+        f"print(done, [name for name in {NOT_NEEDED} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert found.stdout.splitlines()[-1] == "0 []", found.stdout + found.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

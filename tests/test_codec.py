@@ -29,7 +29,7 @@ from looptap.protocol.values.packing import pack, pack_values
 from looptap.protocol.values.unpacking import unpack, unpack_values
 from looptap.streams.errors import SnapshotError
 from looptap.streams.operators.windows import MAX_WINDOW_EVENTS, Count, Group, Seconds, Sliding
-from looptap.streams.values.snapshots import Image
+from looptap.streams.values.described import Image
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
 leaves = (

@@ -19,9 +19,10 @@ from looptap.protocol.values.packing import pack
 from looptap.protocol.values.unpacking import unpack
 from looptap.streams.errors import SnapshotError
 from looptap.streams.values import snapshots
+from looptap.streams.values.described import Image
 from looptap.streams.values.device_transfer import DeviceCopy, Pending
 from looptap.streams.values.rows import MAX_NAMED_ROWS, Row, row_of, row_type, rows
-from looptap.streams.values.snapshots import Image, snapshot, take_item
+from looptap.streams.values.snapshots import snapshot, take_item
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,

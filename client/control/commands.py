@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable
@@ -22,7 +23,6 @@ from looptap.client.transport.timeouts import COMMAND_SECONDS, REPLY_SECONDS
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer
 from looptap.protocol.replies import CommandRecord, ControlReport
-from looptap.protocol.values.packing import pack
 from looptap.streams.errors import ControlError, QueryError, SnapshotError
 
 Which: TypeAlias = "str | int | Iterable[int]"
@@ -319,7 +319,7 @@ class ControlClient:
         id = id or os.urandom(16).hex()
         self._session.vitals.asked(f"{what} {name}".strip())
         try:
-            packed = msgspec.Raw(pack(_plain(value)))
+            packed = _packed(_plain(value))
         except SnapshotError:
             raise QueryError(f"a control is a number, text, True or False, not {value!r:.80}.") from None
 
@@ -385,3 +385,16 @@ class ControlClient:
 def _plain(value: Any) -> Any:
     """Convert a number of numpy or torch to Python's own."""
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
+def _packed(value: Any) -> msgspec.Raw:
+    """Pack the value of a control, of the usual types without loading numpy.
+
+    Raises SnapshotError for what cannot be sent.
+    """
+    with contextlib.suppress(UnicodeEncodeError, OverflowError):
+        if value is None or type(value) in (bool, int, float, str):
+            return msgspec.Raw(msgspec.msgpack.encode(value))
+    from looptap.protocol.values.packing import pack
+
+    return msgspec.Raw(pack(value))

@@ -6,11 +6,10 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from looptap.client.session.session import Session
-from looptap.client.streams.live import LiveStream
 from looptap.client.transport.connect_errors import is_loopback
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
@@ -18,6 +17,9 @@ from looptap.protocol.file_names import fitting
 from looptap.protocol.files.connection import IPC, parse, write
 from looptap.protocol.replies import ShareInfo, StreamInfo
 from looptap.streams.errors import QueryError
+
+if TYPE_CHECKING:
+    from looptap.client.streams.live import LiveStream
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -167,6 +169,8 @@ class SharingClient:
 
         Raises EndpointError, LimitReached, UnsafeFile for a directory that others can change, NoAnswer.
         """
+        from looptap.client.streams.live import LiveStream  # not at the top: see `looptap.client.query`
+
         only = [streams] if isinstance(streams, LiveStream | str) else None if streams is None else list(streams)
         ask = m.CreateShare(self._session.requests.number(), float(expires), endpoint or "", only is not None, config)
         made = self._done(ask, timeout)
@@ -201,6 +205,8 @@ class SharingClient:
     def _declare(self, stream: LiveStream | str, name: str, timeout: float, **wanted: Any) -> StreamInfo:
         if isinstance(stream, str):
             return self._done(m.DeclareStream(self._session.requests.number(), 0, stream, **wanted), timeout)
+        from looptap.client.streams.live import LiveStream  # not at the top: see `looptap.client.query`
+
         if not isinstance(stream, LiveStream) or stream.run.session is not self._session:
             name = getattr(stream, "name", "") or repr(stream)
             raise QueryError(

@@ -13,8 +13,8 @@ from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.clock_sync import Offset, between
 from looptap.client.ranks.combiners import MERGE, combination
 from looptap.client.ranks.rank_part import RankPart
-from looptap.client.ranks.rank_stream import DEFAULT_LATE_TIMEOUT_SECONDS, Combined, RankStream
-from looptap.client.ranks.ranks import ALL, RankHandle
+from looptap.client.ranks.rank_stream import Combined, RankStream
+from looptap.client.ranks.ranks import ALL, DEFAULT_LATE_TIMEOUT_SECONDS, RankHandle
 from looptap.client.ranks.window_assembler import AssembledWindow
 from looptap.client.transport.timeouts import REPLY_SECONDS
 from looptap.protocol import messages as m
@@ -23,7 +23,7 @@ from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.operators.windows import Seconds
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.stream import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
+from looptap.streams.stream.condition import DEFAULT_BUFFER_BYTES
 from looptap.streams.values.rows import rows
 
 if TYPE_CHECKING:
@@ -110,32 +110,11 @@ def joined(
     )
 
 
-def skew(
-    run: RankHandle,
-    on: str = "batch",
-    *,
-    ranks: str | int | Iterable[int] = ALL,
-    every: int = 1,
-    patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
-    timeout: float = REPLY_SECONDS,
-    buffer: int = DEFAULT_BUFFER_ITEMS,
-) -> RankStream:
-    """Return the stream of the time between the first and last rank at each event.
-
-    Its values have the fields ``spread`` in seconds, ``slowest`` and ``fastest``, which are ranks, and ``uncertainty``
-    in seconds. The uncertainty is 0 if all ranks are on one machine, which has one clock; clocks of different hosts are
-    compared by round trips.
-
-    Args:
-        on: The event type.
-        ranks: "all" or a list of ranks.
-        every: Evaluate at every n-th event only.
-        patience: Seconds that a value waits for slower ranks.
-        timeout: Seconds to wait for the answers of the ranks.
-        buffer: The maximum number of values to keep.
-
-    Raises what `stream` raises.
-    """
+def spread_over_ranks(
+    run: RankHandle, on: str, ranks: str | int | Iterable[int], every: int, *, patience: float, timeout: float,
+    buffer: int,
+) -> RankStream:  # fmt: skip
+    """Attach to several ranks for the stream of `Run.skew`."""
     attach = m.Attach(0, 0, m.Code("event_number"), on, every=every, align=m.VALUES, name="skew")
     stream = _attach_to_ranks(
         run, attach, ranks, patience=patience, timeout=timeout, text="skew", buffer=buffer, buffer_bytes=buffer * 512

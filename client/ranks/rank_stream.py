@@ -21,11 +21,8 @@ from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, PARTIAL
 from looptap.streams.stream.buffer import Batch, RunSeam
-from looptap.streams.stream.feed import ENDED, FAILED, LIVE
-from looptap.streams.stream.stream import Cost
+from looptap.streams.stream.condition import ENDED, FAILED, LIVE, Cost
 
-DEFAULT_LATE_TIMEOUT_SECONDS = 2.0
-"""Seconds that a value waits for the ranks that have not reached it, unless ``patience=`` says otherwise."""
 _MAX_ABSENCES = 1000
 
 Combined = Callable[[AssembledWindow], Any]

@@ -18,6 +18,8 @@ from looptap.streams.errors import LooptapError, QueryError
 
 ALL = "all"
 """All ranks that have an agent."""
+DEFAULT_LATE_TIMEOUT_SECONDS = 2.0
+"""Seconds that a value waits for the ranks that have not reached it, unless ``patience=`` says otherwise."""
 _MAX_PARALLEL_ATTACHES = 32  # ranks that are reached at the same time
 T = TypeVar("T")
 R = TypeVar("R", bound=RunHandle)

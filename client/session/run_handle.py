@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from looptap.client.session.session import Session
 from looptap.protocol.messages import RunInfo
-from looptap.streams.stream.stream import Stream
+
+if TYPE_CHECKING:
+    from looptap.streams.stream.stream import Stream
 
 
 class RunHandle(Protocol):

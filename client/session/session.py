@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import secrets
+import os
 import threading
 import time
 import weakref
@@ -39,7 +39,7 @@ from looptap.protocol.errors import (
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.process_identity import named_process
 from looptap.streams.errors import QueryError
-from looptap.streams.stream.feed import ENDED, FAILED, LIVE
+from looptap.streams.stream.condition import ENDED, FAILED, LIVE
 from looptap.streams.waiting import wait_interruptibly
 
 _HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a declared stream waits for what is held of it
@@ -93,7 +93,7 @@ class Session:
         self.streams = StreamTable()
         self.values = ValueReceiver(self.streams, transport)
         self._resumption = StreamResumption(self.streams, self.requests, self.detach, self.in_my_role)
-        self.client, self._token = named_process(), secrets.token_hex(16)
+        self.client, self._token = named_process(), os.urandom(16).hex()
         self._welcomed = threading.Event()
         self._greeted = False  # whether the newest hello was answered
         self._refusal: LinkError | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import functools
 import inspect
 import sys
 import sysconfig
@@ -21,7 +22,6 @@ from typing import Any
 
 from looptap.protocol.messages import Code
 from looptap.streams.errors import QueryError
-from looptap.streams.language import builtins as namespace
 from looptap.streams.values.modules.module_read import KINDS
 
 _registering = threading.Lock()
@@ -85,7 +85,7 @@ def _carried(cloudpickle: Any) -> set[str]:
 
 def _completed(function: types.FunctionType) -> types.FunctionType:
     """Copy ``function`` so that it sees the language's names, unless it has its own."""
-    known = namespace.names()
+    known = _known_names()
     missing = {name for name in _globals_of(function.__code__) if name not in function.__globals__}
     lent = {name: known[name] for name in missing if name in known and not hasattr(builtins, name)}
     completed = types.FunctionType(
@@ -98,6 +98,12 @@ def _completed(function: types.FunctionType) -> types.FunctionType:
     completed.__kwdefaults__ = function.__kwdefaults__
     completed.__qualname__, completed.__module__ = function.__qualname__, function.__module__
     return completed
+
+
+def _known_names() -> dict[str, Any]:
+    from looptap.streams.language.builtins import names  # not at the top: only a function needs them, a text does not
+
+    return names()
 
 
 def _globals_of(code: types.CodeType) -> set[str]:
@@ -136,7 +142,10 @@ def _own_modules(code: object) -> list[types.ModuleType]:
     return list(found.values())
 
 
-_INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+@functools.cache
+def _folders_of_installed() -> tuple[Path, ...]:
+    names = "stdlib", "platstdlib", "purelib", "platlib"
+    return tuple(Path(sysconfig.get_path(name)).resolve() for name in names)
 
 
 def _installed(module: types.ModuleType) -> bool:
@@ -144,7 +153,7 @@ def _installed(module: types.ModuleType) -> bool:
     if module.__name__.partition(".")[0] in {*sys.stdlib_module_names, "looptap"}:
         return True
     file = getattr(module, "__file__", None)
-    return file is None or any(Path(file).resolve().is_relative_to(place) for place in _INSTALLED)
+    return file is None or any(Path(file).resolve().is_relative_to(place) for place in _folders_of_installed())
 
 
 # ---------------------------------------------------------------- as text
@@ -179,7 +188,7 @@ def source_of(code: Callable[..., Any]) -> str | None:
 
 def _only_known_names(function: types.FunctionType) -> bool:
     """Return True if every global name is a builtin, or a name of the language."""
-    known = namespace.names()
+    known = _known_names()
     for name in _globals_of(function.__code__):
         if name in function.__globals__:
             if name not in known or function.__globals__[name] is not known[name]:

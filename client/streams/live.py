@@ -21,15 +21,15 @@ from looptap.streams.forwarding import facade
 from looptap.streams.operators.windows import Group
 from looptap.streams.panel_hint import PanelChart
 from looptap.streams.stream.buffer import Batch, LimitedStretch
-from looptap.streams.stream.feed import ENDED, FAILED, LIVE, Feed, Subscriber
-from looptap.streams.stream.stream import Cost, Stream
+from looptap.streams.stream.condition import ENDED, FAILED, LIVE, Cost
+from looptap.streams.stream.feed import Feed, Subscriber
+from looptap.streams.stream.stream import Stream
 from looptap.streams.text import cut_inside, last_line, public_line
 
 _MAX_NOTE_CHARACTERS, _MAX_NOTES = 10_000, 100  # of what an agent says, this much is kept
 _PANEL_BUDGET_SHARE = 0.01  # of the loop's time, for each chart of a panel
 _MAX_STRETCHES = 20  # that a chart marks
 _KEPT_ALIVE: set[Feed] = set()  # feeds with subscribers: a callback holds its stream, and lives as long as it is called
-
 _THINNED = re.compile("evaluated at every|suspended")  # what an agent says of a query over its budget
 
 log = logging.getLogger("looptap")

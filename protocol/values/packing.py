@@ -23,8 +23,8 @@ from looptap.protocol.values.extensions import MAX_DEPTH, MAX_INTEGER_BITS
 from looptap.protocol.values.unpacking import check_size
 from looptap.streams.columns.value_columns import ValueColumns, as_columns
 from looptap.streams.errors import SnapshotError
+from looptap.streams.values.described import Image
 from looptap.streams.values.rows import Row
-from looptap.streams.values.snapshots import Image
 from looptap.streams.values.torch_interop import is_tensor
 
 MIN_COLUMN_VALUES = 8

@@ -1,23 +1,27 @@
-"""Unpack values from msgpack with raw buffers; hostile bytes are refused."""
+"""Unpack values from msgpack with raw buffers; hostile bytes are refused.
+
+What decodes arrays is imported where the first one comes: a client that asks only for facts starts without numpy.
+"""
 
 from __future__ import annotations
 
 import datetime
 import struct
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from looptap.protocol.errors import MessageError, malformed
 from looptap.protocol.messages import COLUMNS, PACKED, ROWS, SCALARS
 from looptap.protocol.types.built_types import built
-from looptap.protocol.values import extensions, footprint, tensors
-from looptap.protocol.values.column_form import unpack_columns
+from looptap.protocol.values import extensions, footprint
 from looptap.protocol.values.extensions import MAX_DEPTH, MAX_INTEGER_BITS
-from looptap.streams.columns.value_columns import ValueColumns
+from looptap.streams.values.described import Image
 from looptap.streams.values.rows import row_of
-from looptap.streams.values.snapshots import Image
+
+if TYPE_CHECKING:
+    from looptap.streams.columns.value_columns import ValueColumns
 
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -31,6 +35,8 @@ def unpack_values(form: int, raw: bytes | memoryview | msgspec.Raw) -> list[Any]
     try:
         check_size(raw)
         if form == COLUMNS:
+            from looptap.protocol.values.column_form import unpack_columns
+
             return unpack_columns(raw)
         if form == SCALARS:
             return _decode_scalars(raw)
@@ -69,6 +75,18 @@ def _big(data: memoryview) -> int:
     return found
 
 
+def _array(data: memoryview) -> Any:
+    from looptap.protocol.values import tensors
+
+    return tensors.array(data)
+
+
+def _tensor(data: memoryview) -> Any:
+    from looptap.protocol.values import tensors
+
+    return tensors.tensor(data)
+
+
 def _image(data: memoryview) -> Image:
     return Image(bytes(data[8:]), *struct.unpack("<II", data[:8]))
 
@@ -76,8 +94,8 @@ def _image(data: memoryview) -> Image:
 _leaves: dict[int, Callable[[memoryview], Any]] = {
     extensions.BIG: _big,
     extensions.COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
-    extensions.ARRAY: tensors.array,
-    extensions.TENSOR: tensors.tensor,
+    extensions.ARRAY: _array,
+    extensions.TENSOR: _tensor,
     extensions.IMAGE: _image,
     extensions.TEXT: _text,
     extensions.DATETIME: lambda data: datetime.datetime.fromisoformat(_text(data)),

@@ -14,12 +14,10 @@ from typing import Any
 
 from looptap.streams.stream.attention import Attention
 from looptap.streams.stream.buffer import Batch, Gap, RunSeam, StreamBuffer
+from looptap.streams.stream.condition import LIVE
 from looptap.streams.text import last_line
 from looptap.streams.values.rows import Row, rows
 from looptap.streams.waiting import wait_interruptibly
-
-LIVE, ENDED, FAILED = "live", "ended", "failed"
-"""The states of a stream."""
 
 _MAX_ITEMS_PER_CALLBACK_TURN = 256  # items for one callback before those of other streams run
 _MAX_GAPS = 1000

@@ -11,33 +11,18 @@ import contextlib
 import warnings
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from looptap.streams.durations import short_time
 from looptap.streams.errors import StreamEnded, StreamTimeout
 from looptap.streams.forwarding import facade
 from looptap.streams.stream.buffer import Batch, Gap, LimitedStretch, Record, RunSeam
+from looptap.streams.stream.condition import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS, ENDED, Cost
 from looptap.streams.stream.contents import StreamContents
-from looptap.streams.stream.feed import ENDED, Feed
+from looptap.streams.stream.feed import Feed
 from looptap.streams.stream.follow import Follow
 from looptap.streams.text import cut
 
-__all__ = ["DEFAULT_BUFFER_BYTES", "DEFAULT_BUFFER_ITEMS", "Cost", "Gap", "Record", "RunSeam", "Stream", "stream_of"]
-
-DEFAULT_BUFFER_ITEMS = 200_000
-"""Items that a stream keeps, unless ``buffer=`` says otherwise."""
-DEFAULT_BUFFER_BYTES = 268_435_456
-"""Bytes that a stream's items may take, about, unless ``buffer_bytes=`` says otherwise."""
-
-
-class Cost(NamedTuple):
-    """A query's cost: nanoseconds of training thread per event, share of a step."""
-
-    nanoseconds: float = 0.0
-    share: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{short_time(self.nanoseconds / 1e9)} an event, {self.share:.2%} of the step time"
+__all__ = ["Gap", "Record", "RunSeam", "Stream", "stream_of"]
 
 
 @facade

@@ -1,15 +1,31 @@
-"""What stands for an object that cannot leave the job: a table, or a line."""
+"""What stands for an object that cannot leave a job: a table, line or picture."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from looptap.streams.values.torch_interop import is_tensor
 
 _MAX_LINE_CHARACTERS = 1000
 _PLAIN = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture as PNG bytes with its size in pixels; a notebook shows it."""
+
+    png: bytes
+    width: int
+    height: int
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    def __repr__(self) -> str:
+        return f"<Image {self.width} × {self.height}, {len(self.png):,} bytes>"
 
 
 def described(kind: type) -> Callable[[Any], Any] | None:

@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
-from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.text import did_you_mean
 
 MAX_NAMED_ROWS, MAX_ROW_NAMES = 1_000, 100
@@ -99,6 +98,8 @@ def row_of(items: list[Any]) -> tuple[Any, ...]:
 
 def rows(fields: Sequence[str]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """Return a function that names the elements of all matching tuples in a list."""
+    from looptap.streams.columns.value_columns import ValueColumns  # not at the top: other uses of rows need no numpy
+
     count, kind = len(fields), row_type(tuple(fields))
     make: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, kind)
 

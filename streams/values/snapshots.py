@@ -26,7 +26,7 @@ import numpy as np
 
 from looptap.streams.errors import SnapshotError
 from looptap.streams.events import parts_of
-from looptap.streams.values.described import described
+from looptap.streams.values.described import Image, described
 from looptap.streams.values.device_transfer import Pending, copy_to_host
 from looptap.streams.values.rows import row_like
 from looptap.streams.values.torch_interop import on_device
@@ -37,21 +37,6 @@ NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_DEPTH = 64
 _CONTAINER_BYTES = 64  # bytes of an empty list
 _NUMBER_BYTES = 64  # bytes of a queued number with its envelope
-
-
-@dataclasses.dataclass(frozen=True)
-class Image:
-    """A picture as PNG bytes with its size in pixels; a notebook shows it."""
-
-    png: bytes
-    width: int
-    height: int
-
-    def _repr_png_(self) -> bytes:
-        return self.png
-
-    def __repr__(self) -> str:
-        return f"<Image {self.width} × {self.height}, {len(self.png):,} bytes>"
 
 
 class _Walk:

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections import deque
 from typing import Any, NamedTuple
 
+from looptap.streams.values.described import Image
 from looptap.streams.values.sizing import size_of
-from looptap.streams.values.snapshots import Image
 
 MAX_FRAMES = 100
 """Frames of a stream that are kept."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from looptap.streams.values.snapshots import Image
+from looptap.streams.values.described import Image
 from looptap.streams.values.torch_interop import is_tensor
 from looptap.visualizers.charts.reading.points import LABELS
 from looptap.visualizers.data.numbers import as_array, floats, has_numbers, is_array, is_number
