@@ -6,8 +6,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from looptap.agent.connection import Connection, why_not
 from looptap.agent.handoff.scalar_looks import ScalarLooks
@@ -28,8 +29,7 @@ from looptap.protocol.messages import RunInfo
 log = logging.getLogger("looptap")
 
 
-@dataclass(frozen=True)
-class Components:
+class Components(msgspec.Struct, frozen=True):
     """The parts of an agent.
 
     An inert one has `NullEventSources`, and its connection is never opened.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 MAX_BYTES = 150
 """Bytes of the variable part of a file's name; file systems take 255 for the whole name."""
 _DIGEST_CHARACTERS = 16
@@ -18,5 +16,7 @@ def fitting(name: str) -> str:
     data = name.encode("utf-8", "surrogatepass")
     if len(data) <= MAX_BYTES:
         return name
+    import hashlib  # it loads a library that takes longer than the rest of the protocol, for long names alone
+
     beginning = data[: MAX_BYTES - _DIGEST_CHARACTERS - 1].decode(errors="ignore")
     return f"{beginning}-{hashlib.sha256(data).hexdigest()[:_DIGEST_CHARACTERS]}"

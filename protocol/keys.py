@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 
+import msgspec
 import zmq
 from zmq.utils import z85
 
@@ -28,24 +28,25 @@ def require_curve() -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPair:
+class KeyPair(msgspec.Struct, frozen=True):
     """A CURVE key pair in Z85 (40 ASCII bytes each); the repr hides the secret."""
 
     public: bytes
-    secret: bytes = field(repr=False)
+    secret: bytes
 
     @classmethod
     def fresh(cls) -> KeyPair:
         """Make a new key pair from the system's random source."""
         return cls(*zmq.curve_keypair())
 
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public!r})"
+
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("A key pair is never pickled: its secret must not leave the process.")
 
 
-@dataclass(frozen=True, slots=True)
-class RoleKeys:
+class RoleKeys(msgspec.Struct, frozen=True):
     """The keys of one role of a run: the server's pair and the clients' pair.
 
     >>> keys = RoleKeys.fresh("operator")

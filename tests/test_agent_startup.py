@@ -310,7 +310,43 @@ def test_an_agent_starts_without_modules_that_take_long_to_load(directory):
     with looptap.Agent("light") as agent:
         agent.emit("batch", step=1)
     slow = {"importlib.metadata", "email", "asyncio", "torch", "rich", "typer", "cryptography", "http", "difflib"}
+    slow |= {"hashlib", "tempfile", "platformdirs", "looptap.streams.stream.stream", "looptap.client"}
     print(sorted(slow & (set(sys.modules) - before)))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_an_agent_loads_no_module_of_looptap_later_whatever_it_is_asked(directory, tmp_path):
+    """Meanwhile another version may have been installed, or the files be gone."""
+    code = """
+    import sys, threading, looptap, numpy
+    settings = {"lr": 0.1}
+    agent = looptap.Agent("whole")
+    loaded = set(sys.modules)
+    agent.control("lr", lambda: settings["lr"], lambda lr: settings.update(lr=lr))
+    agent.expose(weights=numpy.ones(3))
+    over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    while not over.wait(0.01):
+        agent.emit("batch", loss=0.5, x=numpy.ones(4))
+    agent.close()
+    print(sorted(name for name in set(sys.modules) - loaded if name.startswith("looptap")))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+        with looptap.attach("whole", wait=300.0) as run:
+            queries = ["loss", "x, weights", "{'a': x, 'b': (1, x.sum())}", lambda e: e.x * 2]
+            streams = [run.stream(query, on="batch") for query in queries]
+            streams.append(run.stream("mean(e.loss for e in events)", on="batch", window=looptap.sliding(5)))
+            streams.append(run.stream("histogram(e.loss for e in events)", on="batch", window=5))
+            for stream in streams:
+                stream.wait(1, 300.0)
+            assert (run.set("lr", 0.2).new, run.call("weights.sum()")) == (0.2, 3.0)
+            run.undo("lr")
+            run.keep("loss")
+            assert run.share(streams="loss", path=tmp_path).path.exists()
+            for answer in (run.stacks(), run.stats(), run.scalars, run.commands, run.streams):
+                assert answer
+        found, _ = job.communicate("", timeout=300.0)
+    assert found == "[]\n"

@@ -438,8 +438,8 @@ def test_yaml_that_is_too_large_is_not_read(tmp_path):
 
 
 def test_commands_are_not_saved_through_a_link(tmp_path, monkeypatch):
-    monkeypatch.setattr("secrets.token_hex", lambda count: "known")
-    (tmp_path / "commands.yaml.known.part").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr("os.urandom", bytes)
+    (tmp_path / f"commands.yaml.{bytes(8).hex()}.part").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="exists"):
         command_file.save(tmp_path / "commands.yaml", [], "run")
     assert not (tmp_path / "elsewhere").exists()

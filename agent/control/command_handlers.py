@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +79,7 @@ class CommandService:
         Loop thread. Counts as a command of the host.
         """
         record = CommandRecord(
-            id=secrets.token_hex(16), client="the host", what="set", on=event._source.name, name=name, value=value
+            id=os.urandom(16).hex(), client="the host", what="set", on=event._source.name, name=name, value=value
         )
         command = RestoreControl(self.job, record, self._finished)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 from typing import Any
 
 from looptap.agent.control.command import FollowUp, LoopCommand
@@ -43,7 +43,7 @@ class ReplayedCommand:
         entry, service = self._entry, self._service
         more = {name: entry[name] for name in ("name", "schedule", "checkpoint") if name in entry}
         record = CommandRecord(
-            id=secrets.token_hex(16), client=self._source, what=entry["what"], on=entry["event"],
+            id=os.urandom(16).hex(), client=self._source, what=entry["what"], on=entry["event"],
             value=None if entry["what"] == "undo" else entry.get("value"), **more,  # ids are new in each run
         )  # fmt: skip
         code = Code(record.value) if record.what == "call" else None

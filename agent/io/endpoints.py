@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import ipaddress
 import logging
 import os
 import re
-import secrets
 import socket
 import stat
 import sys
 import time
-from dataclasses import dataclass
+import zlib
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from looptap.protocol.errors import BadEndpoint, EndpointBusy
@@ -39,8 +38,7 @@ _ADDRESS = re.compile(r"tcp://(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^:\[\]/]+)):(?P
 _MAX_BIND_ATTEMPTS = 10
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """A bound socket's endpoints, and the file that libzmq leaves behind."""
 
     endpoints: tuple[str, ...]
@@ -107,7 +105,7 @@ def _bind_random(server: zmq.Socket[bytes], directory: Path) -> Bound:
     _sweep(directory)
     for _ in range(_MAX_BIND_ATTEMPTS):
         try:
-            return _bind_path(server, directory.absolute() / f"{socket_mark()}-{secrets.token_hex(4)}.sock")
+            return _bind_path(server, directory.absolute() / f"{socket_mark()}-{os.urandom(4).hex()}.sock")
         except EndpointBusy:
             continue
     raise EndpointBusy(f"No free name for a socket was found in {directory} in {_MAX_BIND_ATTEMPTS} attempts.")
@@ -127,14 +125,14 @@ def socket_mark() -> str:
 
     In a shared directory the sockets of other machines look deserted from here.
     """
-    return hashlib.sha256(f"{socket.gethostname()} {boot_id()}".encode()).hexdigest()[:6]
+    return f"{zlib.crc32(f'{socket.gethostname()} {boot_id()}'.encode()):08x}"[:6]
 
 
 def place_for_sockets(wanted: Path) -> Path:
     """Return ``wanted`` if it can hold private sockets, else the private directory."""
     if sys.platform == "win32" or wanted.stat().st_mode & 0o077:
         return private_dir()
-    path = wanted.absolute() / f"{socket_mark()}-{secrets.token_hex(4)}.sock"
+    path = wanted.absolute() / f"{socket_mark()}-{os.urandom(4).hex()}.sock"
     if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
         return private_dir()
     try:

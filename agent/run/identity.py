@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import secrets
 import socket
 import sys
 import time
@@ -24,7 +23,7 @@ def run_info(name: str) -> RunInfo:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
     rank, ranks = _place()
     return RunInfo(
-        id=f"{name}-{stamp}-{secrets.token_hex(3)}",
+        id=f"{name}-{stamp}-{os.urandom(3).hex()}",
         name=name,
         host=socket.gethostname() or platform.node(),
         pid=os.getpid(),

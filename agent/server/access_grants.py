@@ -7,10 +7,9 @@ of the same endpoint have a socket together, which is opened for the first and c
 from __future__ import annotations
 
 import math
-import secrets
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,12 +33,11 @@ MAX_GRANT_SECONDS = 366 * 86_400.0
 """Seconds that a share may last."""
 
 
-@dataclass
-class AccessGrant:
+class AccessGrant(msgspec.Struct):
     """One share: its key, its endpoint and its expiry."""
 
     id: str
-    key: bytes = field(repr=False)
+    key: bytes
     wanted: str
     socket: ServerSocket
     until: float
@@ -88,7 +86,7 @@ class AccessGrants:
         keys = RoleKeys(VIEWER, socket.server, KeyPair.fresh())
         until, expires = time.monotonic() + ask.expires, time.time() + ask.expires
         shared = AccessGrant(
-            secrets.token_hex(4), keys.client.public, ask.endpoint, socket, until, expires, by, ask.only, ask.config
+            os.urandom(4).hex(), keys.client.public, ask.endpoint, socket, until, expires, by, ask.only, ask.config
         )
         self.shares[shared.id] = shared
         link.authenticator.admit(shared.key, VIEWER, until)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
+
+import msgspec
 
 from looptap.agent.handoff.value_batch import FlaggedValue, Item, ValueBatch
 from looptap.agent.handoff.value_queue import ValueSink, ValueSource
@@ -33,8 +34,7 @@ MAX_MISSED_HEARTBEAT_TIMEOUTS = 3
 """Times `Limits.heartbeat_timeout` that a client may be silent: its thread may have to wait for its interpreter."""
 
 
-@dataclass(eq=False)
-class ClientSession:
+class ClientSession(msgspec.Struct, eq=False, weakref=True):
     """One attached client, with the bytes sent to it and those it has confirmed."""
 
     peer: bytes
@@ -46,20 +46,20 @@ class ClientSession:
     """The secret that identifies it over another link; empty: it will not reconnect."""
     version: tuple[int, int] = m.VERSION
     """The version of the wire that it speaks."""
-    streams: dict[int, Subscription] = field(default_factory=dict)
-    ready: OrderedDict[Subscription, None] = field(default_factory=OrderedDict)
+    streams: dict[int, Subscription] = msgspec.field(default_factory=dict)
+    ready: OrderedDict[Subscription, None] = msgspec.field(default_factory=OrderedDict)
     """Streams with values or states to send, the next one first."""
     patience: float = PROMPT_SECONDS
     """The seconds for which its values may gather."""
     sent_bytes: int = 0
     got_bytes: int = 0
-    unsent_replies: deque[bytes] = field(default_factory=deque)
+    unsent_replies: deque[bytes] = msgspec.field(default_factory=deque)
     """Replies for which libzmq had no room; they are sent first."""
     full_until: float = 0.0
     """The time of the next try, after libzmq had no room for it."""
     refusals: int = 0
     """The number of consecutive times without room."""
-    last_heard: float = field(default_factory=time.monotonic)
+    last_heard: float = msgspec.field(default_factory=time.monotonic)
     """The time of its last frame; a client sends one each second."""
     disconnected: bool = False
     """True while its link is lost; it may reconnect."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ def _says(name: str, value: Any) -> bool:
 def save(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], run: str) -> Path:
     """Write the commands of a run to ``path``, replacing it atomically."""
     target = Path(path)
-    beside = target.with_name(f"{target.name}.{secrets.token_hex(8)}.part")
+    beside = target.with_name(f"{target.name}.{os.urandom(8).hex()}.part")
     try:
         with open_for_writing(beside, new=True) as file:
             file.write(text_of(records, run).encode())

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
 import msgspec
-import platformdirs
 
 from looptap.protocol.codec import Versioned
 from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionMismatch
@@ -80,8 +77,7 @@ class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
         return f"ConnectionFile(run={self.run.id!r}, role={self.role!r}, endpoints={self.endpoints!r})"
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A connection file in a directory: its content, or why it cannot be used.
 
     ``alive`` is None if unknown: the file is unreadable, or of another host or container.
@@ -125,6 +121,8 @@ def private_dir() -> Path:
     if sys.platform.startswith("linux"):
         directory = Path(f"/tmp/looptap-{os.getuid()}")
     else:
+        import platformdirs
+
         directory = platformdirs.user_runtime_path("looptap", appauthor=False)
         directory.parent.mkdir(parents=True, exist_ok=True)
     make_private(directory)
@@ -184,7 +182,7 @@ def write(file: ConnectionFile, path: Path) -> Path:
     """Write ``file`` to ``path``, like `publish`."""
     directory = path.parent
     check_directory(directory)
-    draft = directory / f".{secrets.token_hex(8)}.draft"
+    draft = directory / f".{os.urandom(8).hex()}.draft"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         with open(descriptor, "wb") as stream:

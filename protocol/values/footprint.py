@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import cache
+from typing import NamedTuple
 
 FREE_BYTES = 67_108_864
 """Bytes of objects that any packed value may take; agents with the default `Limits` send no larger ones."""
@@ -25,11 +27,6 @@ _TOKEN = (
     rb"[\x00-\x9f\xc0\xc2\xc3\xe0-\xff]|[\xca\xce\xd2][\s\S]{4}|[\xcb\xcf\xd3][\s\S]{8}"
     rb"|[\xcc\xd0][\s\S]|[\xcd\xd1][\s\S]{2}" + _SHORT_TEXTS
 )
-_FLOATS = re.compile(rb"(?:\xcb[\s\S]{8})++").match
-_RUN = re.compile(b"(?:" + _TOKEN + b"){1,4096}+").match
-"""What follows each other without a length of its own: numbers, short texts, beginnings of short lists and dicts."""
-_FIRST_BYTES = re.compile(rb"(?=([\x80-\xbf\xca-\xd3\xe0-\xff]?))(?:" + _TOKEN + b")").findall
-"""The first byte of each token of a run, empty for those of at most 8 bytes of objects for each packed one."""
 _LENGTHS = {
     0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xC7: ">B", 0xC8: ">H", 0xC9: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I",
     0xDC: ">H", 0xDD: ">I", 0xDE: ">H", 0xDF: ">I",
@@ -57,6 +54,23 @@ def _by_first_byte() -> dict[bytes, int]:
 _COSTS = _by_first_byte()
 
 
+class _Patterns(NamedTuple):
+    floats: re.Pattern[bytes]
+    run: re.Pattern[bytes]
+    """What follows each other without a length of its own: numbers, short texts, beginnings of short lists, dicts."""
+    token: re.Pattern[bytes]
+    """A token of a run; its group is the first byte, empty where a packed byte takes at most 8 bytes of objects."""
+
+
+@cache
+def _patterns() -> _Patterns:
+    return _Patterns(
+        re.compile(rb"(?:\xcb[\s\S]{8})++"),
+        re.compile(b"(?:" + _TOKEN + b"){1,4096}+"),
+        re.compile(rb"(?=([\x80-\xbf\xca-\xd3\xe0-\xff]?))(?:" + _TOKEN + b")"),
+    )
+
+
 def check(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[int]) -> None:
     """Raise ValueError if ``raw`` would take too much memory.
 
@@ -76,12 +90,13 @@ def check(raw: bytes | memoryview, containers: frozenset[int], sets: frozenset[i
 def cost_of(raw: bytes | memoryview, bound: int, containers: frozenset[int], sets: frozenset[int]) -> int:
     """Estimate the memory of ``raw`` once decoded, counting up to ``bound``."""
     at, end, cost = 0, len(raw), 0
+    floats, tokens, token = _patterns()
     while at < end and cost <= bound:
-        if (run := _FLOATS(raw, at)) is not None:
+        if (run := floats.match(raw, at)) is not None:
             cost += _FLOAT_BYTES * (run.end() - at) // 9
             at = run.end()
-        elif (run := _RUN(raw, at)) is not None:
-            cost += _ITEM_BYTES * (run.end() - at) + sum(map(_COSTS.__getitem__, _FIRST_BYTES(raw, at, run.end())))
+        elif (run := tokens.match(raw, at)) is not None:
+            cost += _ITEM_BYTES * (run.end() - at) + sum(map(_COSTS.__getitem__, token.findall(raw, at, run.end())))
             at = run.end()
         else:
             byte = raw[at]

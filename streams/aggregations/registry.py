@@ -12,8 +12,9 @@ import functools
 import heapq
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeAlias
+
+import msgspec
 
 from looptap.streams.aggregations import collecting, distributions, extrema, moments
 from looptap.streams.aggregations.distributions import histogram, median, quantile
@@ -102,8 +103,7 @@ def _pairs(columns: Sequence[Column | list[Any]]) -> bool:
     return len(columns) == 2 and _kept(columns) and are_numbers(columns[1])
 
 
-@dataclass(frozen=True)
-class ReducerSpec:
+class ReducerSpec(msgspec.Struct, frozen=True):
     """A reducer's name, its factory, and the plain function with the same result.
 
     ``sequence`` is the position of the sequence among the arguments; ``factory`` takes the other ones, with

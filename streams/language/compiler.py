@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from looptap.streams.errors import QueryError
 from looptap.streams.events import CALLS
@@ -45,8 +46,7 @@ from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds
 EVENT = "__event"
 
 
-@dataclass(frozen=True)
-class QuerySpec:
+class QuerySpec(msgspec.Struct, frozen=True):
     """A query before it is compiled.
 
     ``code`` is an expression or a function of one parameter; ``source`` is the name of the sequence (`events` in the
@@ -55,12 +55,12 @@ class QuerySpec:
     """
 
     code: str | Callable[..., Any]
-    window: Window = field(default_factory=Group)
+    window: Window = Group()
     every: int = 1
     throttle: float = 0.0
     source: str = "events"
     known: frozenset[str] | None = None
-    functions: Mapping[str, Any] = field(default_factory=dict)
+    functions: Mapping[str, Any] = {}
     bounds: Bounds = DEFAULT_BOUNDS
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from looptap.streams.values.torch_interop import is_tensor
 
@@ -13,8 +14,7 @@ _MAX_LINE_CHARACTERS = 1000
 _PLAIN = (bool, int, float, str)
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(msgspec.Struct, frozen=True):
     """A picture as PNG bytes with its size in pixels; a notebook shows it."""
 
     png: bytes

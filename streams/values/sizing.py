@@ -9,10 +9,10 @@ import math
 import operator
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from looptap.streams.columns.value_columns import ValueColumns
@@ -22,8 +22,7 @@ from looptap.streams.values.torch_interop import full, is_tensor, local
 _PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None)})
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """Limits of what one reducer holds for one window; the repr can be pasted back.
 
     ``items`` and ``bytes`` bound what is collected, ``keys`` the keys of ``Counter`` and ``group_by``.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-import shutil
 import sys
 import threading
 from pathlib import Path
@@ -105,7 +104,8 @@ class StepProfiler:
             if (size := raw.stat().st_size) > MAX_TRACE_BYTES:
                 raise ValueError(f"it has {size:,} bytes, and {MAX_TRACE_BYTES:,} may be; profile fewer steps")
             with raw.open("rb") as plain, gzip.open(self.path, "wb", _GZIP_LEVEL_NUMBER) as packed:
-                shutil.copyfileobj(plain, packed, 1 << 20)
+                while part := plain.read(1 << 20):
+                    packed.write(part)
         finally:
             with contextlib.suppress(OSError):
                 raw.unlink()

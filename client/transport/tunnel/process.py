@@ -8,8 +8,8 @@ user who starts the command. Encryption and keys are the run's own, from end to 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-import secrets
 import shlex
 import socket
 import threading
@@ -207,7 +207,7 @@ class _ProcessPipe:
     def listen(self) -> str:
         """Open a short-lived local endpoint for the connection; return it."""
         if hasattr(socket, "AF_UNIX"):
-            path = private_dir() / f"bridge-{secrets.token_hex(6)}.sock"
+            path = private_dir() / f"bridge-{os.urandom(6).hex()}.sock"
             server = socket.socket(socket.AF_UNIX)
             server.bind(str(path))
             endpoint, remove = f"{IPC}{path}", lambda: path.unlink(missing_ok=True)
