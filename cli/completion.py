@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,14 @@ if TYPE_CHECKING:
 
 ANSWER_TIMEOUT_SECONDS = 1.0
 _MODULE = re.compile(r"""\b(activations|inputs|grads_of)\((?P<quote>['"])(?P<name>[\w.]*)$""")
+
+
+def typed_words() -> list[str]:
+    """Return what was typed after ``looptap`` before the word that a shell completes."""
+    if "_LOOPTAP_COMPLETE" not in os.environ:
+        return []
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")  # bash; other shells
+    return re.findall(r"\S+(?=\s)", line)[1:]
 
 
 def run_names(incomplete: str) -> list[str]:

@@ -38,6 +38,7 @@ def run(arguments: list[str]) -> int:
     import typer
 
     from looptap.cli.app import command_line
+    from looptap.cli.completion import typed_words
     from looptap.cli.shell_names import in_shell
     from looptap.streams.errors import LooptapError
 
@@ -47,7 +48,8 @@ def run(arguments: list[str]) -> int:
     logging.getLogger("looptap").addHandler(logging.NullHandler())  # its warnings are shown beside their query
     usage_error: Any = typer.BadParameter.__bases__[0]  # of click, or of typer's own copy of it in newer versions
     try:
-        return int(command_line(arguments)(arguments, prog_name="looptap", standalone_mode=False) or DONE)
+        program = command_line(arguments or typed_words())
+        return int(program(arguments, prog_name="looptap", standalone_mode=False) or DONE)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except LooptapError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -15,8 +15,10 @@ from looptap.cli.formats import cost, printable, several, text_of
 from looptap.cli.tail import Tail, TailItem
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
-from looptap.store.run import StoredRun
 from looptap.visualizers.drawing.backends.blocks import sparkline
+
+if TYPE_CHECKING:
+    from looptap.store.run import StoredRun
 
 _MAX_CURVE_NUMBERS = 4096  # numbers of the curve
 _MIN_FRAME_SECONDS = 0.1  # seconds between two drawings

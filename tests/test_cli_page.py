@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
+import subprocess
+import sys
 from collections import defaultdict
 from importlib import metadata
 from pathlib import Path
@@ -53,6 +56,22 @@ def test_a_shell_completes_commands_runs_and_controls(place, monkeypatch, capsys
         assert completed(monkeypatch, capsys, "looptap", "watch", "completes") == ["completes-me"]
         assert completed(monkeypatch, capsys, "looptap", "set", "completes-me", "kn") == ["knob"]
         assert completed(monkeypatch, capsys, "looptap", "set", "no-such-run", "kn") == []
+
+
+@pytest.mark.parametrize("variable", ["COMP_WORDS", "_TYPER_COMPLETE_ARGS"])
+def test_completing_after_a_command_loads_only_that_command(place, variable):
+    code = (
+        "import sys; from looptap.cli.entry_point import main\n"
+        "try: main([])\n"
+        "finally: print([m for m in ('numpy', 'looptap.cli.commands.watching.watch') if m in sys.modules])"
+    )
+    shell = {"COMP_WORDS": "bash", "_TYPER_COMPLETE_ARGS": "fish"}[variable]
+    action = {"COMP_CWORD": "2", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    asked = {"_LOOPTAP_COMPLETE": f"complete_{shell}", variable: "looptap streams comp", **action}
+    with looptap.Agent("completes-me"):
+        command, environment = [sys.executable, "-c", code], {**os.environ, **asked}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == ["completes-me", "[]"], done.stdout + done.stderr
 
 
 def test_the_version_is_that_of_the_package(capsys):

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -36,8 +36,10 @@ from looptap.cli.tail import Tail, TailItem, show_news
 from looptap.client.ranks.rank_stream import RankStream
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
-from looptap.store.run import StoredRun
 from looptap.streams.text import last_line
+
+if TYPE_CHECKING:
+    from looptap.store.run import StoredRun
 
 
 def main(
@@ -163,7 +165,7 @@ def _watch(
         streams = streams_of(run, queries, how, history=False)
         tails = [Tail(stream, count, index) for index, stream in enumerate(streams)]
         in_time = interrupted = False
-        lines = how["when"] is not None or isinstance(run, StoredRun)
+        lines = how["when"] is not None or not isinstance(run, Run)
         with _display(run, tails, as_json, lines) as display:
             try:
                 in_time = show_news(tails, display, None if timeout is None else deadline - time.monotonic())
