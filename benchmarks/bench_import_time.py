@@ -38,6 +38,7 @@ def processor_time(command: list[str]) -> Block:
 
 
 def rows() -> Iterator[Row]:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the warm-up leaves the byte code that an installation has
     codes = {"nothing": "pass", "baseline": "import numpy, zmq", **{code: code for code in ROWS}}
     blocks = {name: program([sys.executable, "-c", code]) for name, code in codes.items()}
     blocks |= {name: processor_time([PROGRAM, name]) for name in COMMANDS}
