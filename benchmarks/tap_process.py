@@ -30,7 +30,7 @@ MAPPED = {"row": "step, loss", "number": "loss"}
 
 
 def warm(host: Any, event: str, count: int) -> float:
-    """Return the seconds of an event in a second block: in the first one, the process wakes up."""
+    """Return the seconds of an event in a second block: the process is awake then."""
     per_event(host, event, count)
     return per_event(host, event, count)
 

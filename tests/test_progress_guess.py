@@ -18,7 +18,7 @@ from looptap.cli import main
 from looptap.cli.commands.watching.bar_guess import ONE_PASS, BarReports
 from looptap.cli.commands.watching.guess import EpochPlace, GuessedReports, counted
 from looptap.client.estimates import said
-from looptap.testing import pair
+from looptap.testing import pair, parts_of
 
 JOB = """
 import sys, threading, looptap
@@ -216,11 +216,13 @@ def test_a_bar_that_began_before_counts_from_its_beginning():
     agent.close()
 
 
-def test_epochs_without_a_history_are_taken_for_done_as_far_as_they_count():
+def test_epochs_whose_history_begins_late_are_taken_for_done_as_far_as_they_count():
     now = [0.0]
     agent, run = pair("late", clock=lambda: now[0], history=True, config={"Max_Epochs": 20})
-    for _ in range(700):
-        agent.emit("batch", **{"trainer/epoch": 0})
+    for _ in range(699):
+        agent.emit("batch")
+    parts_of(agent).dispatcher.mark_scalars(now[0])
+    agent.emit("batch", **{"trainer/epoch": 14})
     what = counted(run)
     assert what.name == "e['trainer/epoch']"
     reports = GuessedReports(run, what, 0.0)

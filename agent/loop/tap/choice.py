@@ -6,6 +6,7 @@ The classes and functions here are the reference of what is compiled; tests/test
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -110,6 +111,8 @@ def know_tensors() -> None:
     _known = tensor
     with contextlib.suppress(Exception):  # a torch without DLPack's exchange interface: `.item()` reads them
         tap.know_tensors(tensor, tensor.is_neg, tensor.__dlpack_c_exchange_api__)
+    with contextlib.suppress(Exception):  # a torch that has no such module
+        tap.know_cuda(vars(sys.modules["torch"].cuda))
 
 
 _compiled: list[Any] = []

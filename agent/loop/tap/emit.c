@@ -100,13 +100,31 @@ time_of(const TapState *state, const SourceState *source, double *now)
     return fits ? DONE : LEFT;
 }
 
+/* know_cuda(names): the dict of the module torch.cuda. */
+static PyObject *
+know_cuda(PyObject *module, PyObject *names)
+{
+    if (!PyDict_CheckExact(names)) {
+        return PyErr_Format(PyExc_TypeError, "the names of a module are a dict, not %.100R.", Py_TYPE(names));
+    }
+    TapState *state = PyModule_GetState(module);
+    PyObject *before = state->cuda;
+    state->cuda = Py_NewRef(names);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
 /* 1 if a CUDA graph is being captured, where an event only counts; 0 if not; -1 if that cannot be told. */
 static int
-is_captured(const SourceState *source)
+is_captured(const TapState *state, const SourceState *source)
 {
     if (source->capturing == Py_None) {
         return 0;
     }
+    if (state->cuda != NULL && PyDict_GetItemWithError(state->cuda, state->initialized_name) == Py_False) {
+        return 0; /* torch is built for CUDA, and the job does not use it: no Python code is needed to tell */
+    }
+    PyErr_Clear();
     PyObject *capturing = Py_XNewRef(source->capturing);
     PyObject *answer = capturing == NULL ? NULL : PyObject_CallNoArgs(capturing);
     Py_XDECREF(capturing);
@@ -212,7 +230,7 @@ keep(const TapState *state, SourceState *source, PlanState *plan, PyObject *cons
     if (!is_only_kept(state, source, plan)) {
         return LEFT;
     }
-    int captured = is_captured(source);
+    int captured = is_captured(state, source);
     if (captured < 0) {
         return leave_to_function() < 0 ? FAILED : LEFT;
     }

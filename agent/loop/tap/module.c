@@ -40,6 +40,10 @@ tap_exec(PyObject *module)
     if (add(module, make_lock_type(module, state), &state->lock_type) < 0) {
         return -1;
     }
+    state->initialized_name = PyUnicode_InternFromString("_initialized");
+    if (state->initialized_name == NULL) {
+        return -1;
+    }
     PyObject *time = PyImport_ImportModule("time");
     state->monotonic = time == NULL ? NULL : PyObject_GetAttrString(time, "monotonic");
     Py_XDECREF(time);
@@ -61,6 +65,7 @@ tap_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->tensor);
     Py_VISIT(state->is_negated);
     Py_VISIT(state->exchange);
+    Py_VISIT(state->cuda);
     return 0;
 }
 
@@ -84,10 +89,13 @@ tap_free(void *op)
     Py_CLEAR(state->tensor);
     Py_CLEAR(state->is_negated);
     Py_CLEAR(state->exchange);
+    Py_CLEAR(state->cuda);
+    Py_CLEAR(state->initialized_name);
 }
 
 static PyMethodDef tap_methods[] = {
     {"know_tensors", know_tensors, METH_VARARGS, "Take the type of tensors, `is_neg`, and the capsule that reads them."},
+    {"know_cuda", know_cuda, METH_O, "Take the names of torch.cuda, a dict."},
     {"slide", slide, METH_VARARGS, "Return the sums of a window that slides, and what it is then."},
     {NULL},
 };

@@ -17,7 +17,7 @@
 
 /* Raise it with each change of what Python code and this exchange: streams/native/compiled.py names the same one, and
    leaves a module alone that was built from older sources. */
-#define INTERFACE_VERSION 4
+#define INTERFACE_VERSION 5
 
 /* One number, or an object, as a row holds it. */
 typedef union {
@@ -94,6 +94,8 @@ typedef struct {
     PyObject *is_negated;     /* torch.Tensor.is_neg */
     const void *exchange_api; /* of its DLPack capsule, which `exchange` keeps alive */
     PyObject *exchange;
+    PyObject *cuda;             /* the names of torch.cuda, a dict, and */
+    PyObject *initialized_name; /* the one that tells whether the job uses it */
 } TapState;
 
 /* ------------------------------------------------------------ what the files have of each other */
