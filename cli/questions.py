@@ -24,8 +24,8 @@ def refused(question: str, yes: bool) -> int | None:
         complain(f"{question} There is no terminal to ask at, so nothing was done: confirm it with --yes.")
         return MISTYPED
     sys.stdout.flush()
-    print(f"looptap: {printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
+        print(f"looptap: {printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             return None
     except KeyboardInterrupt:
