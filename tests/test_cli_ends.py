@@ -138,7 +138,7 @@ def test_ctrl_c_at_a_question_says_that_nothing_was_done(job):
     while b"[y/N]" not in said:
         said += os.read(ours, 4096)
     process.send_signal(signal.SIGINT)
-    while b"looptap: Nothing was done." not in said:  # what a terminal holds may be lost once nobody writes to it
+    while b"looptap: Nothing was done." not in said:  # read first: a terminal loses what it holds at its end
         said += os.read(ours, 4096)
     assert process.wait(WAIT) == 130
     os.close(ours)
