@@ -11,7 +11,7 @@ from looptap.protocol.errors import NotAllowed
 from looptap.protocol.keys import VIEWER
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
-from looptap.streams.stream.condition import DEFAULT_BUFFER_ITEMS
+from looptap.streams.stream.state_and_cost import DEFAULT_BUFFER_ITEMS
 
 REPORT_INTERVAL_SECONDS = 1.0
 """Seconds between two reports."""

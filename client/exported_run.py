@@ -22,7 +22,7 @@ from looptap.store.kept_scalars import Scalars
 from looptap.store.run import StoredRun
 from looptap.store.stream import StoredStream
 from looptap.streams.errors import QueryError
-from looptap.streams.stream.condition import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS, ENDED, LIVE
+from looptap.streams.stream.state_and_cost import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS, ENDED, LIVE
 from looptap.streams.stream.stream import Stream
 
 ANSWER_TIMEOUT_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""`Run.stream`: attaches a query to a run, or to several of its ranks.
+"""Queries of a run, on one rank or several: `Run.stream`, `watch_function`, `skew`.
 
 What streams are made of is imported by the first query: a run that is only asked for facts, or controlled, starts
 without it, and without numpy.
@@ -21,7 +21,7 @@ from looptap.protocol.keys import VIEWER
 from looptap.streams.errors import QueryError
 from looptap.streams.forwarding import check_options
 from looptap.streams.operators.windows import as_window
-from looptap.streams.stream.condition import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
+from looptap.streams.stream.state_and_cost import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS
 
 if TYPE_CHECKING:
     from looptap.client.ranks.rank_stream import RankStream

@@ -31,7 +31,7 @@ from looptap.protocol.run_config import RunConfig
 from looptap.protocol.statistics import AgentStats, StackReport
 from looptap.store.kept_scalars import Scalars
 from looptap.streams.forwarding import forwarded
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 
 if TYPE_CHECKING:
     from looptap.client.streams.live import LiveStream

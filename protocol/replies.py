@@ -16,7 +16,7 @@ import msgspec
 from looptap.protocol.errors import MessageError
 from looptap.protocol.types.built_types import built
 from looptap.streams.panel_hint import MAX_PANEL_ROWS, PanelChart
-from looptap.streams.stream.condition import Cost
+from looptap.streams.stream.state_and_cost import Cost
 
 MAX_ENTRIES = 65_536
 """Entries of a collection in a message: an empty one of a byte takes up to 80 in memory."""

@@ -26,7 +26,7 @@ from looptap.store.queue import COMMANDS
 from looptap.store.recorded_commands import RecordedCommands
 from looptap.store.stored_scalars import StoredScalars, stored_scalars, tables_of
 from looptap.store.stream import StoredCommands, StoredStream, command_of, declared_of
-from looptap.streams.stream.condition import ENDED, LIVE
+from looptap.streams.stream.state_and_cost import ENDED, LIVE
 from looptap.streams.text import did_you_mean
 
 POLL_INTERVAL_SECONDS = 0.1

@@ -22,7 +22,7 @@ from looptap.store.layout.scalar_columns import ScalarName, ScalarRow, little_en
 from looptap.store.paged_buffer import Select
 from looptap.store.stream import Kept
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 
 MAX_TABLES = 1000
 """Types of events whose scalars are read from a file."""

@@ -18,8 +18,8 @@ from looptap.store.paged_buffer import PagedBuffer, Select
 from looptap.store.queue import COMMAND_FIELDS, COMMANDS, QueuedCommand
 from looptap.streams.forwarding import facade
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.condition import LIVE
 from looptap.streams.stream.feed import Feed
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.streams.stream.stream import Gap, Stream
 
 

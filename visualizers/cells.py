@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from looptap.streams.stream.condition import FAILED, LIVE
+from looptap.streams.stream.state_and_cost import FAILED, LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.charts.chart import Chart, IncompatibleStreams, chosen, make
 from looptap.visualizers.charts.legends import Legend, label_of_stream, run_of

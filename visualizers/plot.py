@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from looptap.streams.forwarding import check_options
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.visualizers.cells import Cell
 from looptap.visualizers.charts.chart import Chart

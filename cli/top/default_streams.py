@@ -9,7 +9,7 @@ from looptap.cli.top.model import Facts
 from looptap.client.run import Run
 from looptap.client.streams.live import LiveStream
 from looptap.store.queue import COMMANDS
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.visualizers.first_curves import MAX_FIRST_CURVES_COUNT, Curve, first_curves
 
 MAX_DEFAULT_STREAMS = 12

@@ -20,7 +20,7 @@ from looptap.client.streams.live import LiveStream
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.run_config import RunConfig
 from looptap.streams.durations import duration
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.streams.values.rows import Row
 from looptap.visualizers.drawing.backends.blocks import sparkline
 from looptap.visualizers.drawing.backends.with_text import draw

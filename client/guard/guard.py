@@ -26,7 +26,7 @@ from looptap.protocol.errors import NoSuchRun, RunEnded
 from looptap.protocol.files.connection import Known
 from looptap.protocol.files.regular_files import open_for_writing
 from looptap.streams.errors import LooptapError, QueryError
-from looptap.streams.stream.condition import FAILED
+from looptap.streams.stream.state_and_cost import FAILED
 
 SCAN_INTERVAL_SECONDS, JUDGE_INTERVAL_SECONDS = 0.5, 0.05
 """Seconds between searches for new runs, and between checks of known ones."""

@@ -17,7 +17,7 @@ from looptap.client.run import Run
 from looptap.client.session.session import OPEN
 from looptap.protocol.errors import LimitReached
 from looptap.streams.errors import QueryError
-from looptap.streams.stream.condition import FAILED, LIVE
+from looptap.streams.stream.state_and_cost import FAILED, LIVE
 from looptap.streams.stream.stream import Record
 from looptap.streams.text import last_line
 

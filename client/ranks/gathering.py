@@ -13,8 +13,8 @@ from looptap.client.ranks.window_assembler import AssembledWindow, RankContribut
 from looptap.client.transport.background import background_thread
 from looptap.streams.expressions import format_error
 from looptap.streams.stream.buffer import Batch, RunSeam
-from looptap.streams.stream.condition import FAILED
 from looptap.streams.stream.feed import Feed
+from looptap.streams.stream.state_and_cost import FAILED
 
 _MAX_INBOX_VALUES, _MAX_INBOX_BYTES = 200_000, 268_435_456  # values, and their bytes, that wait for the thread
 _RANK_CHECK_INTERVAL_SECONDS = 1.0  # seconds between two checks of the ranks

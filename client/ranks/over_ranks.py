@@ -23,7 +23,7 @@ from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.operators.windows import Seconds
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.condition import DEFAULT_BUFFER_BYTES
+from looptap.streams.stream.state_and_cost import DEFAULT_BUFFER_BYTES
 from looptap.streams.values.rows import rows
 
 if TYPE_CHECKING:

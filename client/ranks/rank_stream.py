@@ -21,7 +21,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, PARTIAL
 from looptap.streams.stream.buffer import Batch, RunSeam
-from looptap.streams.stream.condition import ENDED, FAILED, LIVE, Cost
+from looptap.streams.stream.state_and_cost import ENDED, FAILED, LIVE, Cost
 
 _MAX_ABSENCES = 1000
 

@@ -39,7 +39,7 @@ from looptap.protocol.errors import (
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.process_identity import named_process
 from looptap.streams.errors import QueryError
-from looptap.streams.stream.condition import ENDED, FAILED, LIVE
+from looptap.streams.stream.state_and_cost import ENDED, FAILED, LIVE
 from looptap.streams.waiting import wait_interruptibly
 
 _HISTORY_TIMEOUT_SECONDS = 1.0  # seconds that reading a declared stream waits for what is held of it

@@ -13,7 +13,7 @@ from looptap.client.session.stream_table import StreamSink, StreamTable
 from looptap.protocol import messages as m
 from looptap.protocol.errors import LinkError
 from looptap.streams.errors import QueryError
-from looptap.streams.stream.condition import FAILED
+from looptap.streams.stream.state_and_cost import FAILED
 
 
 class StreamResumption:

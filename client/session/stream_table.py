@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from looptap.protocol import messages as m
-from looptap.streams.stream.condition import Cost
+from looptap.streams.stream.state_and_cost import Cost
 
 
 class StreamSink(Protocol):

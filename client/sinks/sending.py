@@ -17,8 +17,8 @@ from looptap.client.sinks.shared_sink import SharedSink
 from looptap.client.sinks.sink import Origin, numbers_of
 from looptap.protocol.messages import RunInfo
 from looptap.streams.stream.buffer import Record
-from looptap.streams.stream.condition import LIVE
 from looptap.streams.stream.feed import Feed
+from looptap.streams.stream.state_and_cost import LIVE
 
 MAX_ITEMS_AT_ONCE = 256
 """Items that are taken from a stream at a time."""

@@ -21,8 +21,8 @@ from looptap.streams.forwarding import facade
 from looptap.streams.operators.windows import Group
 from looptap.streams.panel_hint import PanelChart
 from looptap.streams.stream.buffer import Batch, LimitedStretch
-from looptap.streams.stream.condition import ENDED, FAILED, LIVE, Cost
 from looptap.streams.stream.feed import Feed, Subscriber
+from looptap.streams.stream.state_and_cost import ENDED, FAILED, LIVE, Cost
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import cut_inside, last_line, public_line
 

@@ -8,7 +8,7 @@ from looptap.client.session.run_handle import RunHandle
 from looptap.client.streams.live import LiveStream
 from looptap.protocol import messages as m
 from looptap.streams.errors import QueryError
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import cut
 

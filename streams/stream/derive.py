@@ -11,8 +11,8 @@ from looptap.streams.flags import ERROR, HISTORY, PARTIAL, REPEATED
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import Group, as_window
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.condition import FAILED
 from looptap.streams.stream.feed import Feed
+from looptap.streams.stream.state_and_cost import FAILED
 from looptap.streams.values.rows import explain_missing_field
 
 _MAX_ERRORS_IN_A_ROW = 100

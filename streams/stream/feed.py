@@ -14,7 +14,7 @@ from typing import Any
 
 from looptap.streams.stream.attention import Attention
 from looptap.streams.stream.buffer import Batch, Gap, RunSeam, StreamBuffer
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.streams.text import last_line
 from looptap.streams.values.rows import Row, rows
 from looptap.streams.waiting import wait_interruptibly

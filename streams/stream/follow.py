@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from looptap.streams.errors import StreamEnded, StreamTimeout
-from looptap.streams.stream.condition import FAILED
 from looptap.streams.stream.feed import Feed
+from looptap.streams.stream.state_and_cost import FAILED
 
 if TYPE_CHECKING:
     import asyncio

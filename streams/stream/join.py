@@ -21,8 +21,8 @@ from typing import Any, Literal, TypeAlias
 from looptap.streams.errors import QueryError
 from looptap.streams.flags import ERROR, HISTORY, PARTIAL, REPEATED
 from looptap.streams.stream.buffer import Batch
-from looptap.streams.stream.condition import DEFAULT_BUFFER_ITEMS, FAILED, LIVE
 from looptap.streams.stream.feed import Subscriber
+from looptap.streams.stream.state_and_cost import DEFAULT_BUFFER_ITEMS, FAILED, LIVE
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import did_you_mean
 from looptap.streams.values.rows import Row

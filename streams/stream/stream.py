@@ -16,10 +16,10 @@ from typing import Any
 from looptap.streams.errors import StreamEnded, StreamTimeout
 from looptap.streams.forwarding import facade
 from looptap.streams.stream.buffer import Batch, Gap, LimitedStretch, Record, RunSeam
-from looptap.streams.stream.condition import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS, ENDED, Cost
 from looptap.streams.stream.contents import StreamContents
 from looptap.streams.stream.feed import Feed
 from looptap.streams.stream.follow import Follow
+from looptap.streams.stream.state_and_cost import DEFAULT_BUFFER_BYTES, DEFAULT_BUFFER_ITEMS, ENDED, Cost
 from looptap.streams.text import cut
 
 __all__ = ["Gap", "Record", "RunSeam", "Stream", "stream_of"]

@@ -34,7 +34,7 @@ from waiting import soon
 
 import looptap
 from looptap.agent.server import recording
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 
 ENDLESS = {"watch", "plot", "top", "web", "guard", "progress", "demo", "relay"}
 """Commands of looptap that end with the run, and not before."""

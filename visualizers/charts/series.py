@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.columns.value_columns import ValueColumns
-from looptap.streams.stream.condition import FAILED
+from looptap.streams.stream.state_and_cost import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.stream.tables import Columns
 from looptap.streams.text import cut

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.visualizers.cells import ChartGrid
 from looptap.visualizers.charts.legends import run_of
 from looptap.visualizers.surfaces.capabilities import Place, choose

@@ -23,7 +23,7 @@ from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.store.stream import StoredStream
 from looptap.streams.durations import duration
-from looptap.streams.stream.condition import LIVE
+from looptap.streams.stream.state_and_cost import LIVE
 from looptap.streams.stream.stream import Stream
 
 _INNER = {"process", "id", "name", "started", "ended", "farewell", "errors", "withheld", "scalars_left_out"}

@@ -11,7 +11,7 @@ from looptap.client.streams.kept_history import kept_history
 from looptap.client.streams.live import LiveStream
 from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import Window, as_window, seconds, sliding
-from looptap.streams.stream.condition import FAILED
+from looptap.streams.stream.state_and_cost import FAILED
 from looptap.streams.stream.stream import Stream
 from looptap.streams.text import last_line
 from looptap.streams.waiting import poll_until
