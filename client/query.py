@@ -1,4 +1,4 @@
-"""Queries of a run, on one rank or several: `Run.stream`, `watch_function`, `skew`.
+"""Queries of a run: `Run.stream`, `watch_function` and `skew`.
 
 What streams are made of is imported by the first query: a run that is only asked for facts, or controlled, starts
 without it, and without numpy.
