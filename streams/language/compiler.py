@@ -51,7 +51,8 @@ class QuerySpec(msgspec.Struct, frozen=True):
 
     ``code`` is an expression or a function of one parameter; ``source`` is the name of the sequence (`events` in the
     agent, `values` at the client); ``known`` are the observables seen so far, None if no event has come; ``functions``
-    are those that the host exposed; ``bounds`` limit what its parts hold for one window.
+    are those that the host exposed; ``bounds`` limit what its parts hold for one window; ``unsafe``: an operator wants
+    it to run as it is, even if it may change the job.
     """
 
     code: str | Callable[..., Any]
@@ -62,6 +63,7 @@ class QuerySpec(msgspec.Struct, frozen=True):
     known: frozenset[str] | None = None
     functions: Mapping[str, Any] = {}
     bounds: Bounds = DEFAULT_BOUNDS
+    unsafe: bool = False
 
     @property
     def item(self) -> str:
@@ -274,6 +276,7 @@ class _Compiler:
 
     def described(self, pipeline: Pipeline, body: ast.expr, explanation: list[str]) -> Pipeline:
         pipeline.explanation, pipeline.fields = explanation, _fields(body, self.text)
+        pipeline.unsafe = self.spec.unsafe
         pipeline.latest, pipeline.module_reads = self.parts.latest, tuple(self.parts.module_reads.values())
         pipeline.reads = frozenset(names_read(body) | {n.id for n in free_names(body)})
         texts = {n.value for n in ast.walk(body) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
@@ -386,6 +389,7 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
         pipeline.explanation = [f"at each event: {name}(event)"]
     pipeline.reads, pipeline.observed = reads, (reads | texts) - {*builtins.names(), *getattr(code, "__globals__", ())}
     pipeline.mentions, pipeline.hands_over, pipeline.function = reads | texts, True, code
+    pipeline.unsafe = spec.unsafe
     pipeline.explanation.append(GUARDED.format(name))
     return pipeline
 

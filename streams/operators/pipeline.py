@@ -48,6 +48,8 @@ class Pipeline:
         self.explanation: list[str] = []
         self.sight: Sight | None = None
         """The paths that it reads of an event, if it is harmless where these are plain."""
+        self.unsafe = False
+        """True if an operator asked that it runs as it is, even if it may change the job."""
         self.reads: frozenset[str] = frozenset()
         self.mentions: frozenset[str] = frozenset()  # names and texts in code not known to be harmless
         self.observed: frozenset[str] = frozenset()  # names that it probably reads of an event
