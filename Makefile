@@ -27,7 +27,8 @@ LOOP_TESTS := agent_startup bounds_of_values budget cancelling clean_exit column
 	identical interrupts liveness memory merging more_questions mutation_detector natural_questions probing queries \
 	rank_consensus ranks recording replay resuming scalars sharded shared_queries signals stacks stopped \
 	streams_of_streams stuck tags tap testing undoing unharmed untouched workers
-LOOP_FILES = $(sort $(LOOP_TESTS:%=tests/test_%.py) $(shell grep -lE 'looptap\.agent\.(loop|handoff)' tests/test_*.py))
+LOOP_FILES = $(sort $(shell find tests $(foreach name,$(LOOP_TESTS),-name test_$(name).py -o) -false) \
+	$(shell grep -rlE 'looptap\.agent\.(loop|handoff)' tests --include='test_*.py' --exclude-dir=soak))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browsers test soak mutants lint types check docs recording demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
@@ -48,9 +49,10 @@ test: $(READY) browsers ## the tests
 		LOOPTAP_PURE=1 $(VENV)/bin/pytest $(LOOP_FILES);; esac
 
 soak: $(READY) ## the long counts of docs/safety.md
-	@LOOPTAP_COUNTS=full $(VENV)/bin/pytest -n 0 tests/test_language.py tests/test_reducers.py \
-		tests/test_stream.py tests/test_unharmed.py tests/test_bounds_of_values.py tests/test_charts.py \
-		tests/test_codec.py tests/test_window_assembler.py tests/test_tap.py tests/test_tap_rows.py
+	@LOOPTAP_COUNTS=full $(VENV)/bin/pytest -n 0 $(addprefix tests/,streams/test_language.py streams/test_reducers.py \
+		streams/test_stream.py agent/loop/test_unharmed.py protocol/test_bounds_of_values.py \
+		visualizers/charts/test_charts.py protocol/test_codec.py client/test_window_assembler.py \
+		agent/loop/test_tap.py agent/loop/test_tap_rows.py)
 	@$(VENV)/bin/pytest -n 0 -m soak
 
 mutants: $(READY) ## small faults in the modules that guard data and access, each of which a test has to notice

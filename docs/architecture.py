@@ -2,7 +2,7 @@
 
 The places of the boxes are given here; the arrows are found. An arrow is an import between two packages, lazy and
 type-only imports included, unless a longer path of arrows already says it. The numbers are the steps of "Life of a
-value" in docs/architecture.md. tests/test_architecture_page.py compares the drawing with the tree.
+value" in docs/architecture.md. tests/docs/test_architecture_page.py compares the drawing with the tree.
 """
 
 from __future__ import annotations

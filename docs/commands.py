@@ -1,6 +1,6 @@
 """Writes docs/cli.md from the commands themselves, for `make docs`.
 
-tests/test_cli_page.py compares the two.
+tests/cli/test_cli_page.py compares the two.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from looptap.cli.options import RUN_HELP
 NOT_RUN = {
     "inject": ("", "needs a process of yours"),
     "relay": ("", "needs a job on several ranks"),
-    "export": ("looptap export --live", "needs the engines, tests/test_sinks.py has stand-ins"),
+    "export": ("looptap export --live", "needs the engines, tests/client/test_sinks.py has stand-ins"),
 }
-"""Commands with examples that tests/test_documented.py leaves out: how their block begins, and why."""
+"""Commands with examples that tests/docs/test_documented.py leaves out: how their block begins, and why."""
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # The commands

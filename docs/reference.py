@@ -1,6 +1,6 @@
 """Writes docs/wire.md and docs/training.md from the code, for `make docs`.
 
-tests/test_reference_pages.py compares the pages with what this makes.
+tests/docs/test_reference_pages.py compares the pages with what this makes.
 """
 
 from __future__ import annotations

@@ -9,17 +9,15 @@ import subprocess
 import sys
 from collections import defaultdict
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 import typer
+from places import ROOT
 
 import looptap
 from looptap.cli.app import COMMANDS, GROUPS, command_line
 from looptap.cli.entry_point import run
 from looptap.cli.options import time_of
-
-ROOT = Path(__file__).parent.parent
 
 
 def completed(monkeypatch, capsys, *words):

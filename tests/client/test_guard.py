@@ -9,11 +9,11 @@ import signal
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import msgspec
 import pytest
 import warm
+from places import ROOT
 from relays import Proxy
 from training_loop import training
 from waiting import soon
@@ -249,7 +249,7 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, here):
         thread.join()
     assert "problem: no observable 'gradient'" in out
     assert out.splitlines()[0].endswith("rules.yaml, line 3)")
-    page = (Path(__file__).parent.parent / "docs" / "guard.md").read_text()
+    page = (ROOT / "docs" / "guard.md").read_text()
     rules.write_text(page.partition("```yaml")[2].partition("```")[0])
     assert [rule.name for rule in rules_of(str(rules))[1]] == [
         "isnan(loss)", "loss > 5", "no event for 10 min", "loss worse than its siblings",

@@ -7,15 +7,15 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import warm
+from places import ROOT
 from waiting import soon
 
 import looptap
 
-CROWD = Path(__file__).resolve().parent.parent / "benchmarks" / "crowd.py"
+CROWD = ROOT / "benchmarks" / "crowd.py"
 EACH, EPOCH = 10, 50
 """Agents of a process, and batches of an epoch."""
 

@@ -11,17 +11,17 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import warm
+from places import SUPPORT
 from waiting import soon
 
 import looptap
 from looptap import Limits
 
 QUICK = Limits(heartbeat=0.05, heartbeat_timeout=0.2)
-CLIENT = Path(__file__).with_name("support") / "stopped_client.py"
+CLIENT = SUPPORT / "stopped_client.py"
 
 
 class Job:

@@ -7,9 +7,9 @@ import importlib.util
 import re
 import sys
 from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from places import ROOT
+
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 SPEC = importlib.util.spec_from_file_location("architecture_drawing", ROOT / "docs" / "architecture.py")
 assert SPEC is not None

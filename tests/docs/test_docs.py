@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import looptap
 from looptap.protocol import errors as protocol_errors
@@ -23,7 +24,6 @@ from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.values.checks import HELPERS
 
 ERRORS = [n for room in (protocol_errors, streams_errors) for n, kind in vars(room).items() if isinstance(kind, type)]
-ROOT = Path(__file__).parent.parent
 MODULES = [
     m.name
     for m in pkgutil.walk_packages(looptap.__path__, "looptap.")

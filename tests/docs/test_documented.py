@@ -12,7 +12,7 @@ NOT_RUN = 17
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 WITH_PROGRAMS = [page for page in PAGES if programs(page) and page.stem != "cli"]
-"""The pages but that of the commands: tests/test_documented_commands.py runs it at the same time."""
+"""The pages but that of the commands: tests/docs/test_documented_commands.py runs it at the same time."""
 
 
 @pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda page: page.stem)

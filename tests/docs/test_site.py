@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import looptap
 
 pytest.importorskip("sphinx", reason="the docs extra is not installed")
 
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import warm
 from PIL import Image
+from places import SUPPORT
 from tutorials import NOTEBOOKS, PATIENCE, ROOT, WIDGET, executed, pictures, read
 from waiting import soon
 
@@ -24,12 +25,12 @@ MARK = "LOOPTAP_TEST_OF_TUTORIALS"
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 EXECUTED = [path for path in NOTEBOOKS if path.stem != "first-look" or not shutil.which("chromium")]
-"""Where there is a browser, tests/browser/test_notebook.py runs the first in it, and sees the same."""
+"""Where there is a browser, tests/visualizers/browser/test_notebook.py runs the first in it, and sees the same."""
 
 
 def run(path, into, **extra):
     """Run a notebook in a process of its own, whose children have this test's mark."""
-    program = str(Path(__file__).parent / "support" / "tutorials.py")
+    program = str(SUPPORT / "tutorials.py")
     command = [sys.executable, program, "--short", "--into", str(into), str(path)]
     return warm.run(command, env={**os.environ, MARK: str(into), **extra}, capture_output=True, text=True)
 

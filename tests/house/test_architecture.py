@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 FACADE = ROOT / "src" / "looptap"
 ROOMS = sorted(path.name for path in FACADE.iterdir() if path.is_symlink())
 MAX_MODULES = 12

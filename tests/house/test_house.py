@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import looptap
 
-ROOT = Path(__file__).resolve().parent.parent
 FACADE = ROOT / "src" / "looptap"
 
 MAY_IMPORT = {
@@ -65,7 +65,7 @@ MAX_DOCSTRING_LINE_CHARACTERS = 79
 UNUSUAL_WORDS = re.compile(r"(?<![^\W_])(told|nobody|somebody|anew|whoever|goes[ _]on)(?![^\W_])", re.IGNORECASE)
 """Words with a shorter or more usual one in texts and names: reported, unused, another user, again, continues."""
 
-WITH_UNUSUAL_WORDS = ("tests/test_house.py", "tests/transcripts/record.py")
+WITH_UNUSUAL_WORDS = ("tests/house/test_house.py", "tests/protocol/transcripts/record.py")
 """Files that need them: this one, and a name that recorded transcripts have."""
 
 FOLDERS = sorted(path.name for path in FACADE.iterdir() if path.is_symlink())

@@ -3,9 +3,9 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-SUPPORT = Path(__file__).with_name("support")
+from places import SUPPORT
+
 HOOKS = f"""
 import sys
 sys.path.insert(0, {str(SUPPORT)!r})

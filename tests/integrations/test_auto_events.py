@@ -4,11 +4,10 @@ import json
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
+from places import TESTS
 
-TESTS = Path(__file__).parent
 SCRIPTS = TESTS / "trainers" / "scripts"
 TOLERANCE = 1e-6  # of a sum of two float32 numbers
 MEAN = "mean(e.loss for e in events)"

@@ -6,15 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
+from places import TESTS
 from waiting import soon
 
 import looptap
 from looptap.integrations.auto.launch import command_of, environment_of, flags_of
 
-SCRIPTS = Path(__file__).parent / "trainers" / "scripts"
+SCRIPTS = TESTS / "trainers" / "scripts"
 RUN = ("-m", "looptap", "run")
 
 

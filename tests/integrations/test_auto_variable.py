@@ -8,12 +8,13 @@ import venv
 from pathlib import Path
 
 import pytest
+from places import TESTS
 from source_tree import ROOT, START_FILE, copied, wheel_of
 from waiting import soon
 
 import looptap
 
-SCRIPTS = Path(__file__).parent / "trainers" / "scripts"
+SCRIPTS = TESTS / "trainers" / "scripts"
 LOADED = "import sys; print([name for name in sys.modules if 'looptap' in name])"
 
 

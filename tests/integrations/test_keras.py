@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from places import SUPPORT
 from rank_jobs import printed
 
 pytest.importorskip("h5py")  # which Keras imports; Keras itself would choose a backend here
@@ -42,7 +43,7 @@ def watched(*queries, before=(), checkpoints=None, **how):
 
 def run(code, backend="torch"):
     """Run a program on a backend of Keras; return what it prints."""
-    paths = os.pathsep.join([os.path.join(os.path.dirname(__file__), "support"), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + code], capture_output=True, text=True,
         env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": paths},

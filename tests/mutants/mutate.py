@@ -39,16 +39,16 @@ TESTS = {
     "agent/handoff/value_queue.py": "test_delivery.py test_queries.py test_declared_streams.py test_stream.py",
     "agent/handoff/history.py": "test_declared_streams.py test_hand_over.py",
     "agent/server/access_grants.py": "test_sharing.py",
-    "agent/io/authenticator.py": "wire/test_wire_access.py test_sharing.py",
+    "agent/io/authenticator.py": "test_wire_access.py test_sharing.py",
     "client/ranks/window_assembler.py": "test_window_assembler.py test_merging.py",
     "protocol/values/tensors.py": "test_codec.py test_bounds_of_values.py",
     "protocol/values/packing.py": "test_codec.py test_bounds_of_values.py",
     "protocol/values/unpacking.py": "test_codec.py test_bounds_of_values.py",
-    "protocol/files/connection.py": "wire/test_wire_files.py test_prepared_files.py test_advertisement.py",
+    "protocol/files/connection.py": "test_wire_files.py test_prepared_files.py test_advertisement.py",
     "protocol/values/footprint.py": "test_bounds_of_values.py",
-    "protocol/keys.py": "wire/test_wire_files.py wire/test_wire_access.py",
+    "protocol/keys.py": "test_wire_files.py test_wire_access.py",
     "protocol/files/regular_files.py": "test_prepared_files.py",
-    "protocol/roles.py": "wire/test_wire_access.py test_sharing.py",
+    "protocol/roles.py": "test_wire_access.py test_sharing.py",
     "store/layout/database.py": "test_prepared_files.py test_store_reader.py",
     "store/paged_buffer.py": "test_store_reader.py test_prepared_files.py test_store_export.py",
     "store/reader.py": "test_prepared_files.py test_store_reader.py",
@@ -60,7 +60,7 @@ TESTS = {
     "streams/aggregations/moments.py": "test_reducers.py test_merging.py",
     "streams/operators/windows.py": "test_language.py test_reducers.py test_merging.py test_queries.py",
 }
-"""Modules in which a silent fault would cost data or safety, and the tests that would notice."""
+"""Modules in which a silent fault would cost data or safety, and the names of the tests that would notice."""
 
 Way: TypeAlias = list[tuple[str, int | None]]
 """The fields that lead from the top of a tree to a node, with the index in those that are lists."""
@@ -294,6 +294,11 @@ def allowed() -> dict[str, str]:
     return {name.strip(): why.strip() for name, _, why in (line.rpartition(" | ") for line in lines)}
 
 
+def named(test: str) -> list[str]:
+    """Return the paths in the tree of the tests of this name."""
+    return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob(test))]
+
+
 def tried(module: str, most: int) -> list[Fault]:
     """Return the faults of a module to try: all, or the same ``most`` each time."""
     known = allowed()
@@ -318,7 +323,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="looptap-mutants-") as folder:
         trees = [Tree(Path(folder) / str(number)) for number in range(options.jobs)]
         for module in options.modules or TESTS:
-            tests = [f"tests/{name}" for name in TESTS[module].split() if (ROOT / "tests" / name).exists()]
+            tests = [file for name in TESTS[module].split() for file in named(name)]
             begun = time.monotonic()
             if not trees[0].passes(tests, 900.0):
                 print(f"{module}: its tests fail without a fault", flush=True)

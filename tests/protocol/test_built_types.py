@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 ROOMS = ("agent", "cli", "client", "integrations", "protocol", "store", "streams", "training", "visualizers")
 
 TOGETHER = """

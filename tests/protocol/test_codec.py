@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import math
+import os
 import random
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from comparing_values import mutated, same
 from counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import SUPPORT
 
 from looptap.protocol import messages
 from looptap.protocol.codec import decode_from_agent, decode_from_client, encode
@@ -344,7 +346,7 @@ def test_an_error_message_does_not_repeat_what_was_sent():
 
 NOTHING_HAPPENS = """
 import random, sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/support"]
+sys.path[:0] = [{here!r}, {support!r}]
 import test_codec
 from looptap.protocol.values.unpacking import unpack
 unpack(test_codec.pack(1))
@@ -364,7 +366,7 @@ print(seen)
 
 
 def test_decoding_hostile_bytes_imports_executes_and_opens_nothing(tmp_path):
-    source = NOTHING_HAPPENS.format(tests=__file__.rpartition("/")[0], count=examples(10_000))
+    source = NOTHING_HAPPENS.format(here=os.path.dirname(__file__), support=str(SUPPORT), count=examples(10_000))
     out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=300)
     assert out.stdout.strip() == "[]"
 

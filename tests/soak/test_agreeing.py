@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from agreeing import ended, job, visit
+from places import SUPPORT
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
-CLIENTS = Path(__file__).parent.parent / "support" / "killed_clients.py"
+CLIENTS = SUPPORT / "killed_clients.py"
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 2000), (4, 1000)])

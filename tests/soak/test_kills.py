@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import SUPPORT
 
-KILLING = Path(__file__).parent.parent / "killing.py"
+KILLING = SUPPORT / "killing.py"
 
 
 @pytest.mark.soak

@@ -8,11 +8,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "300"))
 SANITIZERS = ("asan", "ubsan")
 

@@ -18,6 +18,7 @@ import pytest
 from counts import FULL, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import TESTS
 from waiting import soon
 
 import looptap
@@ -30,7 +31,7 @@ from looptap.streams.columns.value_columns import ValueColumns, as_columns
 from looptap.streams.flags import ERROR, PARTIAL, REPEATED
 from looptap.streams.stream.buffer import Batch
 
-STORES = Path(__file__).parent / "stores"
+STORES = TESTS / "store" / "versions"
 ROWS = [(step, 1 / (step + 1), step % 3 == 0, "train" if step % 10 else "valid") for step in range(10_000)]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import warm
+from places import TESTS
 from waiting import soon
 
 import looptap
@@ -25,7 +26,7 @@ from looptap.store.paged_buffer import ITEMS_PER_PAGE
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
 
-STORES = Path(__file__).parent / "stores"
+STORES = TESTS / "store" / "versions"
 ROWS = [(step, 1 / (step + 1)) for step in range(10_000)]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import warm
+from places import SUPPORT
 from waiting import soon
 
 import looptap
@@ -344,7 +345,7 @@ def test_values_that_were_never_written_are_counted_at_the_end(made, tmp_path):
 
 
 def test_kill_9_loses_nothing_that_was_committed(tmp_path):
-    command = [sys.executable, str(Path(__file__).with_name("killing.py")), str(tmp_path), "5", "0.4"]
+    command = [sys.executable, str(SUPPORT / "killing.py"), str(tmp_path), "5", "0.4"]
     done = warm.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

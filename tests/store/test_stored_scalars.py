@@ -15,6 +15,7 @@ from array import array
 from pathlib import Path
 
 import pytest
+from places import TESTS
 from waiting import soon
 
 import looptap
@@ -236,7 +237,7 @@ def test_names_beyond_the_bound_are_counted_and_a_run_without_a_file_gets_none(d
 
 
 def test_a_file_of_an_older_version_opens_without_scalars():
-    with looptap.open(Path(__file__).parent / "stores" / "version-1.looptap") as run:
+    with looptap.open(TESTS / "store" / "versions" / "version-1.looptap") as run:
         assert run.scalars == []
         assert run.history("loss") is None
         assert len(run.stream("loss")) == 21

@@ -1,6 +1,6 @@
 """The programs that README and the pages of docs/ show.
 
-A fenced block is run by tests/test_documented.py unless a comment stands right before it in the page's source:
+A fenced block is run by tests/docs/test_documented.py unless a comment stands right before it in the page's source:
 ``<!-- not run: needs a GPU -->``. Blocks marked ``text`` are output, not programs.
 """
 

@@ -19,8 +19,8 @@ def copied(tree: Path) -> Path:
     """Copy what a checkout has into ``tree``, without builds, and with one test."""
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    (tree / "tests").mkdir()
-    shutil.copy(ROOT / "tests" / "test_packaging.py", tree / "tests")
+    (tree / "tests" / "house").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "house" / "test_packaging.py", tree / "tests" / "house")
     clean = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
     shutil.copytree(ROOT / "src", tree / "src", symlinks=True, ignore=clean)
     for link in LINKS:

@@ -1,6 +1,6 @@
 """The choice between the compiled tap and pure Python, which do the same.
 
-The classes and functions here are the reference of what is compiled; tests/test_tap.py holds them equal.
+The classes and functions here are the reference of what is compiled; tests/agent/loop/test_tap.py holds them equal.
 """
 
 from __future__ import annotations

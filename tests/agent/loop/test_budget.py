@@ -9,14 +9,13 @@ import threading
 import time
 
 import pytest
+from waiting import soon
 
 import looptap
 from looptap.agent.loop.overhead_budget import MEASURE_NEXT, SKIP_SECONDS, SPENDABLE_SHARE, CostMeter, OverheadBudget
 from looptap.agent.loop.thread_time import SWITCH_SECONDS, thread_usage
 from looptap.testing import pair, parts_of
 from looptap.visualizers.plot import Plot
-
-from .support.waiting import soon
 
 STEP, SLOW = 0.001, 0.005
 

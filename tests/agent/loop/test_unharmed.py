@@ -471,7 +471,7 @@ def test_an_event_loads_no_library_that_the_job_has_not():
 
 
 def test_inside_a_cuda_graph_an_event_is_only_counted_with_one_warning(monkeypatch, caplog):
-    """Here the device is a fake; tests/test_cuda.py captures a real graph."""
+    """Here the device is a fake; tests/agent/loop/test_cuda.py captures a real graph."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])

@@ -1,9 +1,9 @@
 """Records a conversation's bytes, once for each minor version of the protocol.
 
-    python tests/transcripts/record.py
+    python tests/protocol/transcripts/record.py
 
-writes tests/transcripts/<major>.<minor>/conversation.txt, a line for each step: ``>`` a frame of the client and ``<``
-one of the agent in hexadecimal, ``!`` what happens in the job. A released version is never recorded again.
+writes <major>.<minor>/conversation.txt beside it, a line for each step: ``>`` a frame of the client and ``<`` one of
+the agent in hexadecimal, ``!`` what happens in the job. A released version is never recorded again.
 """
 
 from __future__ import annotations

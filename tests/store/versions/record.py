@@ -1,6 +1,6 @@
 """Writes the stored run of a version, which the tests open ever after.
 
-python tests/stores/record.py (never again for a version that was released)
+python tests/store/versions/record.py (never again for a version that was released)
 """
 
 from array import array

@@ -6,17 +6,17 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import warm
+from places import SUPPORT
 from rank_jobs import end, environment, free_port
 
 from looptap.training.prioritized.distributed.async_worker import AsyncWorker
 from looptap.training.prioritized.distributed.parameter_server import ParameterServer
 
-JOB = Path(__file__).parent / "support" / "async_job.py"
+JOB = SUPPORT / "async_job.py"
 BOUND, STEPS = 2, 150
 """The staleness that the job allows, and the steps of each worker."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from places import SUPPORT
 from rank_jobs import printed
 
-JOB = Path(__file__).parent / "support" / "prioritized_ranks_job.py"
+JOB = SUPPORT / "prioritized_ranks_job.py"
 
 
 def outcome(folder, method, world, *words):

@@ -11,18 +11,18 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 import warm
+from places import SUPPORT
 from rank_jobs import end, environment, free_port
 from waiting import freeze, soon
 
 from looptap.training.prioritized.distributed.rank_checkpoint import RankCheckpoint
 from looptap.training.prioritized.distributed.rank_parts import SavedPart, load_parts, save_part
 
-JOB = Path(__file__).parent / "support" / "dying_job.py"
+JOB = SUPPORT / "dying_job.py"
 
 
 def job(folder, world, *words, **more):

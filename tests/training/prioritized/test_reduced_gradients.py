@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import torch
 import warm
+from places import SUPPORT
 from rank_jobs import end, environment, free_port, printed
 
 from looptap.training.prioritized.distributed.reduced_gradients import ReducedGradients
 
-JOB = Path(__file__).parent / "support" / "reducing_job.py"
+JOB = SUPPORT / "reducing_job.py"
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

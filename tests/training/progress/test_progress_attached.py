@@ -10,11 +10,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 import warm
 from clocks import Clock, trained
+from places import ROOT
 from programs import need
 from waiting import soon
 
@@ -215,7 +215,7 @@ def test_a_long_pause_leaves_the_speed_as_it_was():
 
 
 def test_examples_on_the_page_run():
-    page = Path(__file__).parent.parent / "docs" / "progress.md"
+    page = ROOT / "docs" / "progress.md"
     assert doctest.testfile(str(page), module_relative=False) == (0, 8)
 
 

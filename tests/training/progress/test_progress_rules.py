@@ -6,17 +6,17 @@ import base64
 import json
 import math
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 from histories import COUNT, case, ours
 from hypothesis import given
 from hypothesis import strategies as st
+from places import TESTS
 
 from looptap.training.progress import Function, Never, Paper, Patience, Progress, Threshold
 
-DECISIONS = json.loads((Path(__file__).parent / "trainers" / "decisions.json").read_text())
+DECISIONS = json.loads((TESTS / "trainers" / "decisions.json").read_text())
 RULES = [
     Paper(3, 0.05), Patience(2, 0.05), Patience(2, 0.05, "lightning"), Patience(2, 0.05, "huggingface"),
     Patience(2, warm_up=3, baseline=0.4), Threshold(0.1), Never(), Function(lambda history: history[-1] < 0.2),

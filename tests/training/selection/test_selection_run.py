@@ -7,12 +7,12 @@ import pickle
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import warm
+from places import ROOT
 from rank_jobs import environment, free_port
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
@@ -443,7 +443,7 @@ def test_copies_of_an_instance_count_by_their_mean():
 
 
 def test_the_example_at_the_top_of_the_page_runs_as_it_stands():
-    page = (Path(__file__).parent.parent / "docs/selection.md").read_text()
+    page = (ROOT / "docs/selection.md").read_text()
     found = {}
     exec(page.split("```python\n")[1].split("```")[0], found)
     assert found["selection"].epoch == 3

@@ -6,9 +6,9 @@ import math
 import re
 import threading
 from array import array
-from pathlib import Path
 
 import pytest
+from places import ROOT
 from waiting import soon
 
 import looptap
@@ -18,8 +18,6 @@ from looptap.testing import pair
 from looptap.visualizers.charts.chart import IncompatibleStreams
 from looptap.visualizers.drawing.picture import Bars, Line, Text
 from looptap.visualizers.plot import Plot
-
-ROOT = Path(__file__).parent.parent
 
 
 def test_a_cell_waits_for_the_first_value_and_says_what_is_known():
