@@ -460,7 +460,7 @@ HOSTILE = [
     "__import__('os').system('true')", "loss.__class__", "(lambda: 1)()", "[loss for loss in ()]", "open('x')",
     "loss if loss else 1", "f'{loss}'", "loss := 1", "loss and 1", "print(loss)", "abs(*loss)", "abs(x=loss)",
     "'a' * 9", "loss[0]", "1 + 2", "(" * 150, "-" * 290 + "loss",
-    "loss\nimport os", "{loss}", "events", "values", "v.loss", "max", "True",
+    "loss\nimport os", "{loss}", "events", "values", "v.loss", "max", "True", "loss + 1e999", f"loss + 1{'0' * 290}9e99",
 ]  # fmt: skip
 
 
