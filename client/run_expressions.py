@@ -1,9 +1,9 @@
 """Expressions over settings and figures of runs, interpreted and never executed.
 
 ``lr < 0.01 and best(acc) > .9``: comparisons, arithmetic, ``and``, ``or``, ``not``, ``in``, numbers, texts, names and
-the functions of `FUNCTIONS`. Nothing else of Python is accepted: an expression reads no attribute of an object and calls
-no code. Its parts, their nesting, and the size of every value are bounded, so it takes bounded time. What a run lacks is
-unknown, as in SQL, and so is a comparison with it.
+the functions of `FUNCTIONS`. Nothing else of Python is accepted: an expression reads no attribute of an object and
+calls no code. Its parts, their nesting and the size of every value are bounded, so it takes bounded time. What a run
+lacks is unknown, as in SQL, and so is a comparison with it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from looptap.streams.text import did_you_mean
 MAX_TEXT_CHARACTERS = 300
 """Characters of an expression."""
 MAX_SLIDING_MEDIAN_VALUES = 1_000
-"""Values of a sliding window of which a reader may have the median: it is computed anew at each value."""
+"""Values of a sliding window of which a reader may have the median: it is computed again at each value."""
 _MAX_NODES_COUNT = 150
 FUNCTIONS = {
     "abs": "abs", "sqrt": "math.sqrt", "exp": "math.exp", "log": "math.log", "log10": "math.log10",
@@ -99,8 +99,8 @@ def reader_query(text: str, streams: Sequence[ReadableStream], window: object = 
         raise QueryError(f"With a window, an expression is one of {', '.join(REDUCERS)}: mean(loss).")
     if body.func.id == "median" and isinstance(window, Sliding) and window.size > MAX_SLIDING_MEDIAN_VALUES:
         raise QueryError(
-            f"median slides over {MAX_SLIDING_MEDIAN_VALUES:,} values at most, not {window.size:,}: it is computed anew at "
-            "each value. Use mean, or a window that does not slide."
+            f"median slides over {MAX_SLIDING_MEDIAN_VALUES:,} values at most, not {window.size:,}: it is computed "
+            "again at each value. Use mean, or a window that does not slide."
         )
     if len(body.args) != 1:
         raise QueryError(f"{body.func.id} takes one expression: {body.func.id}(loss).")
