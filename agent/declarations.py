@@ -38,6 +38,7 @@ class StreamDeclarations:
         unit: str = "",
         max_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         keep: bool = False,
+        unsafe: bool = False,
     ) -> None:
         """Declare a stream: its query runs from now on, with a ``history`` of values.
 
@@ -57,6 +58,7 @@ class StreamDeclarations:
             unit: The unit of the values, for charts and tables.
             max_bytes: The maximum size of a value in bytes.
             keep: True also writes all its values to the file of the run (docs/store.md).
+            unsafe: True runs the query as it is, even if it may change the job.
 
         Raises QueryError for a bad query, ValueError for another bad argument or a name that is taken, LimitReached
         beyond ``Limits.declared_streams``. Evaluating it never raises.
@@ -75,7 +77,7 @@ class StreamDeclarations:
             dispatcher = self._parts.dispatcher
             dispatcher.declared_streams.declare(
                 name, query, "" if of else "batch" if on is None else on, of=of, window=window, every=every,
-                throttle=throttle, history=history, unit=unit, max_bytes=max_bytes,
+                throttle=throttle, history=history, unit=unit, max_bytes=max_bytes, unsafe=unsafe,
             )  # fmt: skip
             if keep and self._parts.recorder is not None:
                 self._parts.connection.post(partial(dispatcher.start_keeping, name))

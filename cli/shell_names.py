@@ -23,6 +23,7 @@ SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bshare\(endpoint='tcp'\)", "looptap share --tcp 127.0.0.1"),
     (r"looptap\.attach\('(.+?)'\)", r"looptap watch \1"),
     (r"\bbudget=math\.inf", "--budget inf"),
+    (r"\bunsafe=True", "--unsafe"),
     (r"; history=True begins with the values in its history, .* so far$", "; its history is not read"),
     (r"\branks=\[([\d, ]+)\]", lambda found: f"--ranks {found[1].replace(' ', '')}"),
     (r"\b(on|of|when|window|every|before|after|budget|throttle|combine|ranks|schedule|timeout|expires)=(?:'([^']*)'|([\w.:-]*\w))?",

@@ -53,6 +53,7 @@ def stream(
     patience: float = DEFAULT_LATE_TIMEOUT_SECONDS,
     relay: bool = False,
     history: bool | None = None,
+    unsafe: bool = False,
 ) -> LiveStream:
     """Attach ``query`` to the events ``on`` and return the stream of its values.
 
@@ -89,6 +90,7 @@ def stream(
         relay: With ``combine="merge"``: merge on each host first, by a `looptap relay` that is started there.
         history: True begins with the kept history of the names, or of the stream ``of``, even with ``on`` or other
             arguments; an expression, which has none, is refused. False gives live values only.
+        unsafe: True runs the query as it is, on record like a command, even if it may change the job (docs/queries.md).
 
     Raises QueryError, LimitReached, and NoAnswer after ``timeout`` seconds.
     """
@@ -97,7 +99,9 @@ def stream(
     all_named("stream(query", unnamed)
     if latency not in ("normal", "low"):
         raise QueryError(f"latency={latency!r} must be 'normal' or 'low'.")
-    plain = (on, of, window, when, budget, every, throttle) == (None, None, None, None, None, 1, 0.0)
+    if not isinstance(unsafe, bool):
+        raise QueryError(f"unsafe={unsafe!r:.80} must be True or False.")
+    plain = (on, of, window, when, budget, every, throttle, unsafe) == (None, None, None, None, None, 1, 0.0, False)
     attach = m.Attach(
         run.session.requests.number(),
         run.session.streams.number(),
@@ -115,6 +119,7 @@ def stream(
         budget=budget,
         named=plain and isinstance(query, str),
         history=(plain if history is None else history) and isinstance(query, str) and combine is None,
+        unsafe=unsafe,
     )
     if of is not None:
         from looptap.client.streams.source import source_of

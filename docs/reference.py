@@ -56,6 +56,8 @@ need it to use looptap. `make docs` makes it from `looptap.protocol`, version {m
   need a new major version.
 - **An older peer is sent only what it can read.** An agent knows the version of each client from its `hello`: clients
   of {m.COLUMNS_SINCE[0]}.{m.COLUMNS_SINCE[1]} and later get columns of values, older ones get rows.
+  An agent below {m.UNSAFE_SINCE[0]}.{m.UNSAFE_SINCE[1]} ignores `unsafe` and treats the query like any
+  other, so a client does not send it there.
 - **A message that cannot be decoded is dropped and counted**, so an agent never answers a request of a later version.
   A client must check the version in `welcome` first. A request that the role does not allow fails.
 - **Values are data.** Buffers are little-endian. The client unpickles nothing; the agent unpickles only functions of

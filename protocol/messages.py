@@ -16,8 +16,8 @@ from looptap.protocol import run_config, statistics
 from looptap.protocol.errors import RUN_ENDED
 from looptap.streams.operators.windows import Group, Window
 
-VERSION, COLUMNS_SINCE = (2, 1), (2, 1)
-"""(major, minor) of the wire: peers of one major version understand each other; older ones get no `COLUMNS`."""
+VERSION, COLUMNS_SINCE, UNSAFE_SINCE = (2, 2), (2, 1), (2, 2)
+"""(major, minor) of the wire; peers of one major version understand each other. What came with a later minor one."""
 
 VALUES, STATES = "values", "states"
 """Values of `Attach.align`."""
@@ -77,8 +77,8 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     ``history``: the reply has the history of scalars, if the code consists of names that have one.
 
     With ``of`` it is a query over the values of the declared stream of that name, with ``of_stream`` over those of this
-    client's stream of that number; ``on`` is empty then, and with ``history`` it begins with the values that the
-    history of the declared stream holds.
+    client's stream of that number; ``on`` is empty then, and ``history`` asks for the declared stream's first.
+    ``unsafe``: the query runs as it is, on record, even if it may change the job.
     """
 
     stream: int
@@ -101,6 +101,7 @@ class Attach(Request[r.SubscriptionInfo], tag="attach", frozen=True):
     history: bool = False
     of: str = ""
     of_stream: int = 0
+    unsafe: bool = False
 
 
 class Detach(Request[None], tag="detach", frozen=True):

@@ -320,6 +320,8 @@ class NewShare(Reply, frozen=True, kw_only=True):
 
 PENDING = "pending"
 """The outcome of a command that waits for its event."""
+UNSAFE = "unsafe"
+"""What the record of a query is called that was asked for with ``unsafe``."""
 
 
 class CommandRecord(Reply, tag_field="reply", tag="record", frozen=True, kw_only=True):

@@ -32,6 +32,8 @@ DONE, FAILED, REFUSED = "done", "failed", "refused"
 DOUBTFUL, CANCELLED = "in doubt", "cancelled"
 """Outcomes of a record other than `PENDING`: it ran, it raised, it was not allowed to run, it did not run here but
 may have run on other ranks, it was cancelled."""
+RUNNING, ENDED = "running", "ended"
+"""Outcomes of a query on record."""
 NOT_BEGUN = "Ctrl-C in the job came before this command began: nothing was done."
 INTERRUPTED = "interrupted by Ctrl-C in the job: it had begun, and may have done part or all of its work."
 
@@ -171,11 +173,17 @@ class LoopCommand:
                 self._interrupted()
             raise
 
-    def settle(self, value: Any) -> None:
+    def settle(self, value: Any, outcome: str = DONE) -> None:
         """Record success without running it: it took effect when accepted. I/O thread."""
         self.claim(self)
         self.value, self.over = value, True
-        self.note(outcome=DONE, result=value)
+        self.note(outcome=outcome, result=value)
+        self._finished(self)
+
+    def revise(self, **changes: Any) -> None:
+        """Change the record of a command that is over, and report it again. I/O thread."""
+        self.note(**changes)
+        self.reported = False
         self._finished(self)
 
     def give_up(self, error: LooptapError) -> None:

@@ -19,6 +19,7 @@ from looptap.agent.control.command_log import CommandLog
 from looptap.agent.control.job_hooks import MAX_RESULT_BYTES, JobHooks
 from looptap.agent.control.knobs.control_watch import ControlWatches
 from looptap.agent.control.rank_consensus import RankConsensus
+from looptap.agent.control.unsafe_queries import UnsafeQueries
 from looptap.agent.loop.event_sources import EventSources
 from looptap.agent.queries.query_registry import QueryRegistry
 from looptap.protocol import messages as m
@@ -45,6 +46,7 @@ class CommandService:
         )
         self.commands = CommandLog(limits.commands_per_second)
         self.agreement = RankConsensus(self.commands, queries, sources, limits.agreement)
+        self.unsafe_queries = UnsafeQueries(self.job, self.commands, finished)
 
     def handle(self, client: str, message: m.Call | m.Command | m.Agree, peer: bytes) -> Preparation | None:
         """Handle a request; return its reply, or None if that follows later.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 
-from looptap.agent.control.command import NOT_BEGUN, LoopCommand, Requester
+from looptap.agent.control.command import DONE, NOT_BEGUN, LoopCommand, Requester
 from looptap.protocol.errors import LimitReached
 from looptap.protocol.replies import CommandRecord
 from looptap.streams.errors import ControlError, EventPassed, LooptapError, NotAgreed
@@ -66,10 +66,10 @@ class CommandLog:
         command.waits = True
         return command
 
-    def settle(self, command: LoopCommand, value: object) -> None:
+    def settle(self, command: LoopCommand, value: object, outcome: str = DONE) -> None:
         """Record a command that took effect when it was accepted."""
         self._remember(command)
-        command.settle(value)
+        command.settle(value, outcome)
 
     def refuse(self, command: LoopCommand, error: LooptapError) -> None:
         """Record a command that will not run."""

@@ -64,6 +64,7 @@ class QueryRegistry:
         throttle: float = 0.0,
         *,
         over: AttachedQuery | None = None,
+        unsafe: bool = False,
     ) -> Pipeline:
         """Compile code, which may use exposed functions. Raises QueryError.
 
@@ -74,21 +75,18 @@ class QueryRegistry:
         known: frozenset[str] | None = frozenset(set(exposed) - set(functions))
         if over is not None:
             known = None if over.pipeline.fields is None else frozenset(over.pipeline.fields)
-        limits = self._limits
-        bounds = Bounds(limits.collected_items, limits.collected_bytes, limits.keys)
-        source = "events" if over is None else "values"
-        return compile_query(QuerySpec(code, window or Group(), every, throttle, source, known, functions, bounds))
+        bounds = Bounds(self._limits.collected_items, self._limits.collected_bytes, self._limits.keys)
+        source, window = "events" if over is None else "values", window or Group()
+        return compile_query(QuerySpec(code, window, every, throttle, source, known, functions, bounds, unsafe))
 
     def declared(self, name: str, pipeline: Pipeline, on: str, sink: ValueSink, max_bytes: int) -> AttachedQuery:
-        """Compile a query of the host, not yet attached. Raises QueryError.
-
-        No budget limits it.
-        """
+        """Compile the host's query, without a budget, unattached. Raises QueryError."""
         for event in (on, *(place.event for place in pipeline.latest)) if on else ():
             self._open(event)
         meter = CostMeter(self._budget, math.inf, pipeline.every)
-        places = pipeline.latest
-        query = AttachedQuery(pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=places)
+        query = AttachedQuery(
+            pipeline, sink, on=on, name=name, max_bytes=max_bytes, meter=meter, places=pipeline.latest
+        )
         return hooked(query, pipeline, self._sources)
 
     def attached(self, attach: m.Attach, sink: ValueQueue) -> AttachedQuery:
@@ -98,14 +96,17 @@ class QueryRegistry:
         """
         drawn, _ = self._panel(attach.code.text.strip())
         throttle = attach.throttle or (LINE_INTERVAL_SECONDS if drawn else 0.0)
-        asked = pipeline = self.compiled(code_of(attach.code), attach.window, attach.every, throttle)
+        asked = pipeline = self.compiled(
+            code_of(attach.code), attach.window, attach.every, throttle, unsafe=attach.unsafe
+        )
         recorder: FlightRecorder[Item] | None = None
         if attach.when is not None:
             if not pipeline.mapped:
                 raise QueryError(
                     "when= records events: its query yields at each of them.", pipeline.text, None, "Try 'step, loss'."
                 )
-            recorder = FlightRecorder(self.compiled(code_of(attach.when)), attach.before, attach.after)
+            condition = self.compiled(code_of(attach.when), unsafe=attach.unsafe)
+            recorder = FlightRecorder(condition, attach.before, attach.after)
         kind = AttachedQuery
         if attach.align:
             pipeline, kind = _aligned(pipeline, attach), PartialAggregateQuery if not pipeline.mapped else AttachedQuery
@@ -139,7 +140,7 @@ class QueryRegistry:
 
     def derived(
         self, source: AttachedQuery, of: str, code: str | Callable[..., Any], sink: ValueSink, *, name: str,
-        window: Window | None, every: int, throttle: float, max_bytes: int, budget: float | None,
+        window: Window | None, every: int, throttle: float, max_bytes: int, budget: float | None, unsafe: bool,
     ) -> DerivedQuery:  # fmt: skip
         """Compile a query over the values of ``source``, called ``of``, not yet attached.
 
@@ -153,7 +154,7 @@ class QueryRegistry:
         if source.state != "live":
             raise QueryError(f"{of!r:.120} has {source.state}: {source.reason}")
         self.compiled(code, window, every, throttle, over=source)  # a wrong every= is an error of the whole query
-        pipeline = self.compiled(code, window, 1, throttle, over=source)
+        pipeline = self.compiled(code, window, 1, throttle, over=source, unsafe=unsafe)
         max_bytes = min(max_bytes, self._limits.outbound_message // 2)
         query = DerivedQuery(
             pipeline, sink, source, of=of, nth=every, name=name, max_bytes=max_bytes,

@@ -72,7 +72,7 @@ class SharedQueries:
 
     def add(self, ask: m.Attach, query: AttachedQuery, fan_out: FanOut) -> SharedQuery | None:
         """Return a new query as one that others may join; None if it cannot be shared."""
-        alone = ask.when is not None or ask.align or ask.code.pickled
+        alone = ask.when is not None or ask.align or ask.code.pickled or ask.unsafe
         if alone or not query.pipeline.trusted or not query.pipeline.forgetful:
             return None
         return SharedQuery(query, fan_out, self._key(ask))

@@ -131,6 +131,7 @@ class DeclaredStreams:
         unit: str,
         max_bytes: int,
         of: str = "",
+        unsafe: bool = False,
     ) -> None:
         """Start a declared stream. Raises QueryError, ValueError, LimitReached.
 
@@ -153,10 +154,10 @@ class DeclaredStreams:
             buffer = self.history.open(history)
             attached = self._queries.derived(
                 source.query, of, query, buffer, name=name, window=over, every=every, throttle=throttle,
-                max_bytes=max_bytes, budget=math.inf,
+                max_bytes=max_bytes, budget=math.inf, unsafe=unsafe,
             )  # fmt: skip
         else:
-            pipeline = self._queries.compiled(query, over, every, throttle)
+            pipeline = self._queries.compiled(query, over, every, throttle, unsafe=unsafe)
             buffer = self.history.open(history)
             max_bytes = min(max_bytes, self._limits.outbound_message // 2)
             attached = self._queries.declared(name, pipeline, on, buffer, max_bytes)

@@ -86,14 +86,13 @@ class RequestDispatcher:
         self.access_grants = AccessGrants(run, limits, self.declared_streams, self.disconnect, link)
         self.subscriptions = SubscriptionManager(
             self.queries, self.declared_streams, self.exporter, sources, queues, limits, recorder, self.history,
-            self.access_grants, self.scalars,
+            self.access_grants, self.scalars, self.commands.unsafe_queries,
         )  # fmt: skip
         self.statistics = StatisticsReporter(
             run, sources=sources, queues=queues, liveness=self.liveness, sessions=self.sessions,
             grants=self.access_grants, exporter=self.exporter, declared=self.declared_streams, history=self.history,
             pause=self.commands.job.pause, recorder=recorder, budget=budget,
         )  # fmt: skip
-
         self.heartbeat = Heartbeat(
             self.sessions, self.statistics, self.liveness, budget,
             lambda: 0.0 if recorder is None else recorder.writer.seconds, self._send,
@@ -147,6 +146,7 @@ class RequestDispatcher:
         self.sources.evaluator.catch_up(self.give_way)
         replaying = self.subscriptions.replays.go_on()
         self.queues.peak_bytes = max(self.queues.peak_bytes, self.queues.gathered())
+        self.commands.unsafe_queries.look()
         while self._finished_commands:
             self._report(self._finished_commands.popleft())
         sinks = self.queues.collect()
@@ -216,6 +216,7 @@ class RequestDispatcher:
     def goodbye(self) -> None:
         """Send pending values, end every stream, and say goodbye with a reason."""
         self.sources.drain()
+        self.commands.unsafe_queries.end(self.end_reason)
         if self.recorder is not None:
             self.recorder.store_scalars(self.scalars, end=True)
             self.recorder.store_facts(self.commands.job.observers.facts_to_keep())
@@ -359,6 +360,7 @@ class RequestDispatcher:
     def _tidy(self) -> None:
         self.queues.changed = False  # before the look: a query that changes from now on is looked at the next time
         self.queries.end_chained()
+        self.commands.unsafe_queries.look()
         for over in self.declared_streams.tidy() if self.declared_streams.by_name else ():
             if self.recorder is not None:
                 self.recorder.stop_recording(over, self.history)

@@ -10,6 +10,7 @@ import contextlib
 
 import msgspec
 
+from looptap.agent.control.unsafe_queries import UnsafeQueries
 from looptap.agent.handoff.fan_out import ChainedSource, FanOut
 from looptap.agent.handoff.history import Cursor
 from looptap.agent.handoff.value_queue import QueueSet, ValueQueue
@@ -55,10 +56,11 @@ class SubscriptionManager:
         run_history: RunHistory,
         grants: AccessGrants,
         scalars: ScalarHistory,
+        unsafe: UnsafeQueries,
     ) -> None:
         self._queries, self._declared, self._exporter, self._sources = queries, declared, exporter, sources
         self._queues, self._limits, self._recorder, self._run_history = queues, limits, recorder, run_history
-        self._grants, self._scalars, self.replays = grants, scalars, HistoryReplays(queries)
+        self._grants, self._scalars, self._unsafe, self.replays = grants, scalars, unsafe, HistoryReplays(queries)
         self._shared = SharedQueries(sources.exposed)
 
     def attach(self, client: ClientSession, ask: m.Attach | m.Read) -> SubscriptionInfo:
@@ -73,6 +75,8 @@ class SubscriptionManager:
                 raise LimitReached(f"{held} streams are open, the bound (Limits.{which}); close one.")
         if ask.stream in client.streams:
             raise LimitReached(f"stream {ask.stream} is in use.")
+        if isinstance(ask, m.Attach) and ask.unsafe:
+            self._unsafe.admit()
         if isinstance(ask, m.Attach) and (ask.of or ask.of_stream):
             return self._derive(client, ask)
         if isinstance(ask, m.Read):
@@ -103,7 +107,7 @@ class SubscriptionManager:
         self._subscribe(client, attach, query, fan_out, base, self._shared.add(attach, query, fan_out))
         info, source = self._queries.describe(query), self._sources.open(attach.on)
         event = source.number
-        self._queries.install(query)
+        self._install(client, attach, query, event)
         if source.number == event:  # else it is unknown whether the query saw the event; the first value will show
             info = msgspec.structs.replace(info, point=AttachPoint(event=event, base=base))
         return info
@@ -118,18 +122,24 @@ class SubscriptionManager:
         queue = ValueQueue(self._queues, self._limits.outbox_values)
         query = self._queries.derived(
             source, ask.of or source.name, code_of(ask.code), queue, name=ask.name, window=ask.window, every=ask.every,
-            throttle=ask.throttle, max_bytes=ask.max_bytes, budget=ask.budget,
+            throttle=ask.throttle, max_bytes=ask.max_bytes, budget=ask.budget, unsafe=ask.unsafe,
         )  # fmt: skip
         buffer = None if declared is None else declared.buffer
         notes = self.replays.hold(query, buffer, wanted=ask.history)
         self._queues.open(queue)
         base = self._exporter.sessions.base(client, ask)
         self._subscribe(client, ask, query, FanOut(self._queues, queue), base, None)
-        self._queries.install(query)
+        self._install(client, ask, query, self._sources.open(query.on).number if query.on else 0)
         if buffer is not None and query.held:
             self.replays.start(query, buffer)
         info = self._queries.describe(query)
         return msgspec.structs.replace(info, notes=(*info.notes, *notes))
+
+    def _install(self, client: ClientSession, ask: m.Attach, query: AttachedQuery, event: int) -> None:
+        """Attach a client's query after ``event``; an unsafe one is put on record."""
+        if ask.unsafe:
+            self._unsafe.begin(query, client.name, event)
+        self._queries.install(query)
 
     def _declared_source(self, name: str) -> DeclaredStream:
         """Return the declared stream of this name. Raises QueryError."""

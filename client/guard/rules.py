@@ -72,6 +72,7 @@ class Rule:
             machine. A loop that hangs never reads the request to stop.
         budget: The share of the loop's time that the query may take, as in `Run.stream`. A query that exceeds it is
             evaluated less often, which is reported as a gap.
+        unsafe: True runs the query as it is, on record like a command, even if it may change the job.
         name: The name in firings; by default the query.
         quiet: Seconds without an event, for a rule made by `stalled`.
         compared: The comparison of a rule made by `worse_than_siblings`.
@@ -97,6 +98,7 @@ class Rule:
     again: float | None = None
     kill: float | None = None
     budget: float | None = None
+    unsafe: bool = False
     name: str = ""
     quiet: float = 0.0
     """Seconds without an event, for a rule made by `stalled`."""
@@ -133,7 +135,8 @@ class Rule:
     def worse_than_siblings(
         cls, value: str, *, step: str = "step", on: str = "epoch", by: float = 1.5, at_least: int = 3,
         lasting: int = 1, higher_is_better: bool = False, actions: Sequence[Action] = ("log",),
-        again: float | None = None, kill: float | None = None, budget: float | None = None, name: str = "",
+        again: float | None = None, kill: float | None = None, budget: float | None = None, unsafe: bool = False,
+        name: str = "",
     ) -> Rule:  # fmt: skip
         """Return a rule: ``value`` is ``by`` times worse than the siblings' median.
 
@@ -153,6 +156,7 @@ class Rule:
             again: As in `Rule`, in seconds.
             kill: As in `Rule`, in seconds.
             budget: As in `Rule`.
+            unsafe: As in `Rule`.
             name: The name in firings.
 
         >>> Rule.worse_than_siblings("loss", step="epoch", lasting=3).name
@@ -163,7 +167,7 @@ class Rule:
         if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
             raise QueryError(f"at_least={at_least!r} must be a whole number of siblings, 1 or more.")
         return cls(
-            value, on, lasting=lasting, actions=actions, again=again, kill=kill, budget=budget,
+            value, on, lasting=lasting, actions=actions, again=again, kill=kill, budget=budget, unsafe=unsafe,
             name=name or f"{value} worse than its siblings", compared=Comparison(step, by, at_least, higher_is_better),
         )  # fmt: skip
 
@@ -207,6 +211,8 @@ class Rule:
             good = isinstance(number, int | float) and not isinstance(number, bool) and number >= least
             if number is not None and not good:
                 raise QueryError(f"{name}={number!r} must be a number, {least} or more.")
+        if not isinstance(self.unsafe, bool):
+            raise QueryError(f"unsafe={self.unsafe!r:.80} must be true or false.")
         if not self.quiet:
             self._check_query()
 

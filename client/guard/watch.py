@@ -114,8 +114,7 @@ class StreamJudge:
         self.rule, self.run, self._siblings = rule, run, siblings
         self.stream = run.stream(
             rule.asked, on=rule.on, window=rule.window, every=int(rule.every), budget=rule.budget,
-            buffer=MAX_BUFFERED_VALUES,
-            name=rule.name,
+            buffer=MAX_BUFFERED_VALUES, name=rule.name, unsafe=rule.unsafe,
         )  # fmt: skip
         self.judged = self.missing = 0
         self.over = False

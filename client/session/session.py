@@ -84,7 +84,7 @@ class Session:
         self.role = ""
         self.info: m.RunInfo
         """The run's identity: id, name, host, pid, rank, versions."""
-        self._expected, self.follow = run, follow
+        self._expected, self._version, self.follow = run, m.VERSION, follow
         """``follow``: whether the session continues with the next run of the same name."""
         self.vitals = Vitals()
         self.transport = transport
@@ -201,7 +201,16 @@ class Session:
             self.transport.send(encode(m.Detach(self.requests.number(), stream)))
 
     def in_my_role(self, attach: m.Attach) -> m.Attach | m.Read:
-        """Return ``attach``, or for a viewer its form without code."""
+        """Return ``attach``, or for a viewer its form without code.
+
+        Raises QueryError for an unsafe one that the agent, an older one, would not know as such.
+        """
+        if attach.unsafe and self._version < m.UNSAFE_SINCE:
+            theirs, needed = (".".join(map(str, version)) for version in (self._version, m.UNSAFE_SINCE))
+            raise QueryError(
+                f"this job's agent speaks protocol {theirs} and knows no unsafe=True, which came with {needed}: it "
+                "would treat the query like any other.", hint="Leave unsafe=True out, or update looptap in the job.",
+            )  # fmt: skip
         if self.role != VIEWER:
             return attach
         return m.Read(attach.request, attach.stream, attach.code.text, attach.above, attach.latency)
@@ -265,7 +274,7 @@ class Session:
         before = self.info if self._welcomed.is_set() else None
         if before is None and self._state == LOST:  # the link was lost before the first welcome
             self._reason, self._state = "", LIVE
-        self.info, self.role, self._greeted = message.run, message.role, True
+        self.info, self.role, self._version, self._greeted = message.run, message.role, message.version, True
         self._expected = message.run
         self.vitals.beat(m.Beat(message.events, message.idle, ages=message.ages))
         self._welcomed.set()

@@ -51,7 +51,11 @@ class StreamResumption:
                 self._attach(stream)
 
     def _attach(self, stream: StreamSink, moved: tuple[str, str] | None = None) -> None:
-        again = self._in_role(stream.reattach(self._requests.number(), moved))
+        try:
+            again = self._in_role(stream.reattach(self._requests.number(), moved))
+        except QueryError as error:
+            stream.end(FAILED, str(error))
+            return
         answer = self._requests.send(again, again=False)
         answer.add_done_callback(functools.partial(self._on_attached, weakref.ref(stream)))
 

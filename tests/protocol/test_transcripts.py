@@ -149,7 +149,7 @@ def test_this_agent_answers_recorded_clients_as_recorded(version, record):
             parts_of(agent).connection.dispatcher.receive(b"then", OPERATOR, bytes.fromhex(rest))
             parts_of(agent).connection.wake()
         expected = gist(answers)
-        if rest == "close":  # since then the window that the end of the run cuts off is sent, as a part
+        if rest == "close" and version < "2.2":  # which sends the window that the end of the run cuts off
             expected[expected.index(("over", 5, "ended", 2))] = ("over", 5, "ended", 3)
             expected.append(("values", 5, 3, array("q", [8]).tobytes(), b"\x01", [7]))
         assert sorted(gist(said), key=str) == sorted(expected, key=str), rest
@@ -201,7 +201,7 @@ class Player:
 def test_this_client_reads_recorded_agents_as_recorded(version, record):
     player = Player(version)
     run = Run(player, run=record.RUN)
-    made = record.converse(run, player.happen, player.sent)
+    made = record.converse(run, player.happen, player.sent, tuple(map(int, version.split("."))))
     assert json.loads(json.dumps(made)) == json.loads((PLACE / version / "outcome.json").read_text())
     assert player.at == len(player.steps)
     assert run.refused_messages == 0

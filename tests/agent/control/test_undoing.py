@@ -251,7 +251,7 @@ def test_a_replayed_undo_gives_the_same_run_bit_for_bit(directory):
 # ---------------------------------------------------------------- ranks
 
 
-def test_an_undo_is_done_on_all_ranks_or_on_none(directory, monkeypatch):
+def test_an_undo_is_done_on_all_ranks_or_on_none(directory):
     with ranks_job(directory, PAUSE=0.001) as (children, run):
         run.set("lr", 0.5)
         outcome = run.undo()
@@ -271,7 +271,6 @@ def test_an_undo_is_done_on_all_ranks_or_on_none(directory, monkeypatch):
         assert alone.id != change.id
         run.undo()
         freeze(children[1].pid)
-        monkeypatch.setattr("looptap.client.control.undoing.REPLY_SECONDS", 10.0)
         with pytest.raises(NoSuchRun, match="nothing is undone"):
             run.undo()
         os.kill(children[1].pid, signal.SIGCONT)

@@ -28,8 +28,11 @@ PLACE = Path(__file__).parent
 RUN = m.RunInfo("recorded-20260101-000000-abcdef", "recorded", "somewhere", 1, 1.0, 0, 1, (3, 11), "0.1.0")
 
 
-def converse(run, happen, sent):
-    """Play the client's part; ``happen(line)`` acts in the job, ``sent(type)`` waits."""
+def converse(run, happen, sent, version=m.VERSION):
+    """Play the client's part; ``happen(line)`` acts in the job, ``sent(type)`` waits.
+
+    ``version`` is the agent's.
+    """
     rows = run.stream("step, loss", on="batch")
     means = run.stream("mean(e.loss for e in events)", on="batch")
     arrays = run.stream("np.arange(3.0) * step", on="batch", every=2, name="arrays")
@@ -64,8 +67,11 @@ def converse(run, happen, sent):
     reader = run.stream("curve")
     run.export(reader, False)
     arrays.close()
-    happen("close")
     streams = rows, means, arrays, recorder, windows, handed, reader
+    if version >= m.UNSAFE_SINCE:
+        streams = *streams, run.stream("step + 1", on="batch", unsafe=True)
+        happen('emit batch {"step": 8, "loss": 0.5}')
+    happen("close")
     return {
         "values": [[json.loads(json.dumps(v, default=lambda a: a.tolist())) for v in s.values] for s in streams],
         "partial": [[r.partial for r in s.records] for s in streams],
