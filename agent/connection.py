@@ -18,6 +18,7 @@ from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.files.connection import remove, runtime_dir
 from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
+from looptap.protocol.process.headroom import require_headroom
 from looptap.streams.errors import LooptapError
 
 UNDO_SECONDS = 2.0
@@ -219,6 +220,7 @@ class _Opening:
 
     def run(self) -> None:
         """Listen, and publish the connection file. On an error, undoes both and raises."""
+        require_headroom()
         keys = RoleKeys.fresh(OPERATOR)
         sockets = place_for_sockets(self._directory) if self._endpoint in (None, "ipc") else None
         server = ServerThread(

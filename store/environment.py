@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from looptap.protocol.files.regular_files import read_regular
-from looptap.protocol.process_identity import Process
+from looptap.protocol.process.identity import Process
 
 _MAX_REFERENCES_BYTES = 16_777_216  # bytes of git's list of references
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from looptap.protocol.errors import RUN_ENDED
-from looptap.protocol.process_identity import Process
+from looptap.protocol.process.identity import Process
 from looptap.protocol.replies import MAX_VALUE_NUMBER, ScalarReport
 from looptap.protocol.run_config import BEING_READ, RunConfig
 from looptap.protocol.types.built_types import built

@@ -179,13 +179,23 @@ class Writer:
             self._peak = max(self._peak, self._bytes)
             full = self._count >= FLUSH_EVERY_ITEMS
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="looptap-store", daemon=True)
-                self._thread.start()
+                self._start()
         if not self._wakeup.is_set():
             self._wakeup.set()
         if full and not self._full.is_set():
             self._full.set()
         return True
+
+    def _start(self) -> None:
+        """Start the thread; where that fails, the next job tries again."""
+        thread = threading.Thread(target=self._run, name="looptap-store", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._pauses += self.state != "paused"
+            self.state, self.reason = "paused", str(error)
+        else:
+            self._thread = thread
 
     # ------------------------------------------------------------ output
 
@@ -222,8 +232,8 @@ class Writer:
         self._wakeup.set()
         self._full.set()
         if self._thread is None:
-            self.state = "closed"
-            return True
+            self._give_up([])
+            return self._complete
         self._thread.join(timeout)
         return not self._thread.is_alive() and self._complete
 
@@ -362,7 +372,7 @@ class Writer:
             self._uncount(lost)
             self._queue.clear()
             self._count_dropped(lost)
-            self.state, self._complete = "closed", False
+            self.state, self._complete = "closed", self._complete and not lost
 
     def _count_dropped(self, jobs: list[Job]) -> None:
         for job in jobs:

@@ -111,10 +111,15 @@ class Ballots:
 
     def _ask(self, do: Callable[[Any], Any]) -> Answer:
         answer = Answer()
-        self._operations.put((do, answer))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="looptap-agree", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="looptap-agree", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                answer.give(None, NotAgreed(f"the store of the process group cannot be asked ({error})."))
+                return answer
+            self._thread = thread
+        self._operations.put((do, answer))
         return answer
 
     def _work(self) -> None:

@@ -29,7 +29,7 @@ import zmq
 
 from looptap.protocol.errors import BadEndpoint, EndpointBusy
 from looptap.protocol.files.connection import make_private, private_dir
-from looptap.protocol.process_identity import boot_id
+from looptap.protocol.process.identity import boot_id
 
 log = logging.getLogger("looptap")
 
@@ -44,6 +44,13 @@ class Bound(msgspec.Struct, frozen=True):
     endpoints: tuple[str, ...]
     path: Path | None = None
     inode: tuple[int, int] = (0, 0)
+
+    def hide(self, hidden: bool) -> None:
+        """Set the socket's file aside, so that no client can connect, or back."""
+        if self.path is not None:
+            aside = self.path.with_name(f".{self.path.name}")
+            with contextlib.suppress(OSError):
+                os.rename(*((self.path, aside) if hidden else (aside, self.path)))
 
     def remove(self) -> None:
         """Remove the socket's file, unless something else has taken its name."""

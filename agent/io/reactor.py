@@ -26,7 +26,7 @@ from looptap.agent.io.request_handler import RequestHandler
 from looptap.agent.io.server_socket import ServerSocket
 from looptap.protocol.keys import OPERATOR
 from looptap.protocol.limits import Limits
-from looptap.protocol.wakeup import Wakeup
+from looptap.protocol.process.wakeup import Wakeup
 from looptap.streams.stream.attention import PROMPT_SECONDS
 
 MAX_FRAMES_PER_TURN = 64
@@ -85,6 +85,9 @@ class ServedThread(Protocol):
     def work_posted(self) -> None:
         """Run the calls posted so far."""
 
+    def mind_descriptors(self) -> None:
+        """Accept clients only while there are descriptors for them."""
+
     def check_files(self, touch: bool) -> None:
         """Recreate vanished files; with ``touch`` update the times of all."""
 
@@ -142,6 +145,7 @@ class Reactor:
         now = time.monotonic()
         if now >= self._next_beat:
             self._next_beat = now + self._server.limits.heartbeat
+            self._server.mind_descriptors()
             if not self._handler.on_heartbeat_timer() and self._wake_reasons is WakeReason.BUSY:
                 self._gather(now)
             self._next_mark = 0.0

@@ -6,12 +6,15 @@ import enum
 from pathlib import Path
 
 import zmq
+import zmq.utils.garbage
 
 from looptap.agent.io.authenticator import DOMAIN
 from looptap.agent.io.endpoints import Bound, bind, rebind
+from looptap.protocol.errors import LinkError
 from looptap.protocol.files.connection import private_dir
 from looptap.protocol.keys import OPERATOR, KeyPair
 from looptap.protocol.limits import Limits
+from looptap.protocol.process.headroom import require_headroom
 
 CURVE_OVERHEAD_BYTES = 33
 """Bytes that encryption adds to a frame (RFC 26)."""
@@ -62,7 +65,7 @@ class ServerSocket:
         if router is None:
             return SendResult.GONE
         tracked = self.role != OPERATOR and len(frame) >= TRACKED_FRAME_MIN_BYTES
-        if tracked and self._holds(peer) >= MAX_VIEWER_BYTES:
+        if tracked and (self._holds(peer) >= MAX_VIEWER_BYTES or not _lends()):
             return SendResult.FULL
         try:
             router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
@@ -70,7 +73,7 @@ class ServerSocket:
                 tracker = router.send(frame, zmq.NOBLOCK, copy=False, track=True)
                 self._held[peer].append((tracker, len(frame)))
             else:
-                router.send(frame, zmq.NOBLOCK, copy=len(frame) < ZERO_COPY_MIN_BYTES)
+                router.send(frame, zmq.NOBLOCK, copy=len(frame) < ZERO_COPY_MIN_BYTES or not _lends())
         except zmq.Again:
             return SendResult.FULL
         except zmq.ZMQError:
@@ -90,6 +93,19 @@ class ServerSocket:
         if router is not None:
             router.close(max(0, int(linger * 1000)))
         self.bound.remove()
+
+
+def _lends() -> bool:
+    """Return whether libzmq can be lent a frame.
+
+    The first one starts a thread and a context of pyzmq.
+    """
+    try:
+        if not zmq.utils.garbage.gc.is_alive():
+            require_headroom()
+    except LinkError:
+        return False
+    return True
 
 
 def secure(router: zmq.Socket[bytes], server: KeyPair, limits: Limits) -> None:

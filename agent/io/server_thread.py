@@ -38,7 +38,8 @@ from looptap.agent.io.server_socket import SOCKET_MARK_BYTES, SendResult, Server
 from looptap.protocol.errors import LinkError
 from looptap.protocol.keys import KeyPair, RoleKeys, require_curve
 from looptap.protocol.limits import Limits
-from looptap.protocol.wakeup import Wakeup
+from looptap.protocol.process.headroom import ACCEPT_DESCRIPTOR_COUNT, free_descriptors, require_headroom
+from looptap.protocol.process.wakeup import Wakeup
 
 log = logging.getLogger("looptap")
 
@@ -83,6 +84,7 @@ class ServerThread:
         self._posted: deque[Callable[[], object]] = deque()
         self._kept: tuple[tuple[Path, Callable[[], object]], ...] = ()
         self._republish_failure_logged = False  # whether the failure to make a file again was logged
+        self._hidden = self._shortage_logged = False
         self._numbers = itertools.count()
         self._operators = ServerSocket(next(self._numbers), keys.role, keys.server, limits)
         self.sockets: tuple[ServerSocket, ...] = ()
@@ -191,7 +193,8 @@ class ServerThread:
         return SendResult.GONE
 
     def open_viewer_socket(self, server: KeyPair, role: str, wanted: str | None) -> ServerSocket:
-        """Listen at another endpoint for ``role``. Raises EndpointBusy or BadEndpoint."""
+        """Listen at another endpoint for ``role``. Raises LinkError."""
+        require_headroom()
         socket = ServerSocket(next(self._numbers), role, server, self.limits)
         self._open(socket, wanted)
         return socket
@@ -252,6 +255,8 @@ class ServerThread:
         sockets, self.sockets = self.sockets, ()
         context, self._context = self._context, None
         for socket in sockets:
+            if self._hidden:
+                socket.bound.hide(False)
             socket.close(linger)
         self.authenticator.close()
         if context is not None:
@@ -262,9 +267,28 @@ class ServerThread:
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
+    def mind_descriptors(self) -> None:
+        """Hide the sockets while the process has hardly a descriptor left.
+
+        libzmq ends the process if it cannot accept a client at a path (an assertion in its listener). Clients that are
+        attached stay.
+        """
+        short = free_descriptors(ACCEPT_DESCRIPTOR_COUNT) < ACCEPT_DESCRIPTOR_COUNT
+        if short is self._hidden:
+            return
+        self._hidden = short
+        for socket in self.sockets:
+            socket.bound.hide(short)
+        if short and not self._shortage_logged:
+            self._shortage_logged = True
+            log.warning(
+                "looptap: this process has fewer than %d free file descriptors: until it has more, no other client "
+                "can attach. Allow more: ulimit -n 4096.", ACCEPT_DESCRIPTOR_COUNT,
+            )  # fmt: skip
+
     def check_files(self, touch: bool) -> None:
         """Recreate vanished files; with ``touch`` update the times of all."""
-        for path, renew in self._kept:
+        for path, renew in () if self._hidden else self._kept:
             try:
                 if not os.path.lexists(path):
                     renew()

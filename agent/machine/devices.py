@@ -36,7 +36,10 @@ class DeviceMeter:
         self._newest: tuple[float, tuple[DeviceReading, ...]] | None = None
         self._problem = ""
         self._thread = threading.Thread(target=self._read, name="looptap-devices", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._problem = f"the NVIDIA driver cannot be asked: {error}"
 
     @property
     def over(self) -> bool:

@@ -77,7 +77,11 @@ class Configuration:
         if self._given:
             store(msgspec.to_builtins(self.report()))
             read = threading.Thread(target=self._collect, args=(store,), name="looptap-config", daemon=True)
-            read.start()
+            try:
+                read.start()
+            except RuntimeError as error:
+                self._facts = msgspec.structs.replace(self._facts, diff_note=f"not read: {error}")
+                store(msgspec.to_builtins(self.report()))
 
     def report(self) -> RunConfig:
         """Return what is known so far."""

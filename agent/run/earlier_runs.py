@@ -34,7 +34,11 @@ class EarlierRuns:
         """Tell the observers among these what they kept, from a thread of its own."""
         asked = {name: one for name, one in observables.items() if issubclass(type(one), LoopObserver)}
         if asked and self._settings and self._file is not None:
-            threading.Thread(target=self._read, args=(asked,), name="looptap-earlier", daemon=True).start()
+            read = threading.Thread(target=self._read, args=(asked,), name="looptap-earlier", daemon=True)
+            try:
+                read.start()
+            except RuntimeError as error:
+                log.warning("looptap: earlier runs are not used: %s.", error)
 
     def _read(self, asked: dict[str, LoopObserver]) -> None:
         try:

@@ -100,8 +100,9 @@ class RunListing:
         if self.alive and paths and not any(map(os.path.lexists, paths)):
             return RunEnded(
                 f"{error} But its process {self.pid} is there: unless its agent was closed, the directory of "
-                f"{paths[0]} is private to the job, or was emptied. Start jobs where that is so with LOOPTAP_DIR, a "
-                "short path that both sides see and only you can read, or with looptap.Agent(..., listen='tcp')."
+                f"{paths[0]} is private to the job, or was emptied, or the job has no file descriptor for one more "
+                "client. For a directory of its own, start it with LOOPTAP_DIR, a short path that both sides see and "
+                "only you can read, or with looptap.Agent(..., listen='tcp')."
             )
         if self.alive and isinstance(error, NoAnswer):
             return NoAnswer(

@@ -37,7 +37,7 @@ from looptap.protocol.errors import (
     WrongServer,
 )
 from looptap.protocol.keys import VIEWER
-from looptap.protocol.process_identity import named_process
+from looptap.protocol.process.identity import named_process
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.state_and_cost import ENDED, FAILED, LIVE
 from looptap.streams.waiting import wait_interruptibly

@@ -25,7 +25,7 @@ from looptap.client.transport.zmq_context import Context, shared_context
 from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKey, RunEnded, WrongServer
 from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits
-from looptap.protocol.wakeup import SpentWakeup, Wakeup
+from looptap.protocol.process.wakeup import SpentWakeup, Wakeup
 from looptap.streams.waiting import wait_interruptibly
 
 TICK_INTERVAL_SECONDS = 1.0

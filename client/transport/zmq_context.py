@@ -14,6 +14,8 @@ from typing import TypeAlias
 
 import zmq
 
+from looptap.protocol.process.headroom import require_headroom
+
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 IO_THREADS = 2
 """Threads of libzmq that encrypt and decrypt: a link with large arrays does not delay all others."""
@@ -34,6 +36,7 @@ class _Shared:
     def context(self) -> Iterator[Context]:
         with self._lock:
             if self._context is None:
+                require_headroom()
                 self._context = zmq.Context(IO_THREADS)
                 self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
             self._links += 1

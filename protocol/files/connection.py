@@ -23,7 +23,7 @@ from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionM
 from looptap.protocol.file_names import fitting
 from looptap.protocol.keys import OPERATOR, VIEWER, KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import VERSION, RunInfo
-from looptap.protocol.process_identity import Process
+from looptap.protocol.process.identity import Process
 from looptap.protocol.types.built_types import built
 
 MAX_FILE_BYTES = 65_536

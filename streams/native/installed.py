@@ -11,7 +11,7 @@ _BEGINNING, _END = "looptap-", ".dist-info"
 
 @functools.cache
 def installed_version() -> str:
-    """Return the version; empty if looptap was not installed but found.
+    """Return the version; empty if none is installed, or no file can be opened.
 
     It stands in the name of the folder that installers make. `importlib.metadata` reads it there as well, and takes as
     long to load as all of zmq: where there is such a folder, an agent starts without it.
@@ -24,9 +24,9 @@ def installed_version() -> str:
         for name in names:
             if name.startswith(_BEGINNING) and name.endswith(_END):
                 return name.removeprefix(_BEGINNING).removesuffix(_END)
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
+        from importlib.metadata import version
+
         return version("looptap")
-    except PackageNotFoundError:
+    except (ImportError, OSError):  # the latter in a process without a free descriptor
         return ""

@@ -32,7 +32,7 @@ from looptap.protocol.files.ended_runs import Ended, note
 from looptap.protocol.files.ended_runs import ended as ended_runs
 from looptap.protocol.keys import KeyPair, RoleKeys
 from looptap.protocol.messages import RunInfo
-from looptap.protocol.process_identity import Process
+from looptap.protocol.process.identity import Process
 
 
 def test_a_stored_run_in_place_of_a_live_one_is_reported_as_stored(directory, monkeypatch):

@@ -23,7 +23,7 @@ from looptap.cli.commands.watching.guard import rules_of
 from looptap.client.guard.actions import end
 from looptap.client.guard.watch import SiblingComparison, StreamJudge
 from looptap.protocol.files.connection import publish, read
-from looptap.protocol.process_identity import Process
+from looptap.protocol.process.identity import Process
 from looptap.testing import pair
 
 NAN = math.nan

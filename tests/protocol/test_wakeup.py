@@ -4,7 +4,7 @@ import select
 
 import pytest
 
-from looptap.protocol.wakeup import SocketWakeup, Wakeup
+from looptap.protocol.process.wakeup import SocketWakeup, Wakeup
 
 
 @pytest.mark.parametrize("kind", [Wakeup, SocketWakeup])

@@ -63,7 +63,12 @@ class MemoryRecorder:
                 raise ControlError(f"{self._path}: {error.strerror or error}; nothing was written.") from None
         self._done, self._thread = done, threading.get_ident()
         self._times.append(time.monotonic())
-        threading.Thread(target=self._work, name="looptap-memory", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name="looptap-memory", daemon=True).start()
+        except RuntimeError as error:
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+            raise ControlError(f"memory cannot be recorded: {error}") from None
 
     def here(self) -> bool:
         """Return True on the thread that has started it."""

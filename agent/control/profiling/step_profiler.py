@@ -63,7 +63,12 @@ class StepProfiler:
         if self._left:
             return False
         self._stop()
-        threading.Thread(target=self._save, name="looptap-profile", daemon=True).start()
+        try:
+            threading.Thread(target=self._save, name="looptap-profile", daemon=True).start()
+        except RuntimeError as error:
+            self._profile = None
+            self.path.unlink(missing_ok=True)
+            raise ControlError(f"the trace was not written: {error}") from None
         return True
 
     def _stop(self) -> None:

@@ -18,7 +18,7 @@ from looptap.protocol.files import connection as connections
 from looptap.protocol.files.connection import ConnectionFile, listing, publish, read, remove, runtime_dir, sweep
 from looptap.protocol.keys import KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import VERSION, RunInfo
-from looptap.protocol.process_identity import Process, start_time
+from looptap.protocol.process.identity import Process, start_time
 
 KEYS = RoleKeys.fresh("operator")
 

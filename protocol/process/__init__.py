@@ -1,0 +1,1 @@
+"""This process: its identity, its limits, and wakeups of its threads."""
