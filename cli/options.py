@@ -160,6 +160,9 @@ Budget = Annotated[
         "all queries together keep to what the job allows, 3% by default.",
     ),
 ]  # fmt: skip
+Unsafe = Annotated[
+    bool, Option("--unsafe", help="Run the query as it is, on record, even if it may change the job.")
+]
 Ranks = Annotated[
     str | None,
     Option(
@@ -237,9 +240,11 @@ def query_arguments(
     ranks: str | None = None,
     combine: str | None = None,
     of: str | None = None,
+    unsafe: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments of `Run.stream` for these options. Raises BadParameter."""
     found: dict[str, Any] = {"on": on, "window": window_of(window), "every": every, "budget": budget}
+    found["unsafe"] = unsafe
     if of is not None:
         found["of"] = of
     if ranks is not None or combine is not None:

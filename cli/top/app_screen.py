@@ -21,7 +21,7 @@ from looptap.cli.formats import printable
 from looptap.cli.options import value_of
 from looptap.cli.top.default_streams import MAX_BUFFERED_VALUES, DefaultStreams
 from looptap.cli.top.model import Facts, Watcher
-from looptap.cli.top.prompts import AskText, AskWhether, ShowText
+from looptap.cli.top.prompts import ON, AskText, AskWhether, ShowText
 from looptap.cli.top.views import StreamSummary, commands, config_text, heading, rooms_of, vitals
 from looptap.client.control.controls import ControlInfo, Outcome, question_before
 from looptap.client.control.undoing import NewestChange
@@ -264,7 +264,8 @@ class Top(App[None]):
                 value = action()
                 done = RequestDone(what and f"{value}", False, value, then)  # the text of an outcome names its command
             except LooptapError as error:
-                done = RequestDone(f"{what}: {error}" if what else str(error), True, None, then)
+                text = f"{error}".replace("unsafe=True", "the switch unsafe")
+                done = RequestDone(f"{what}: {text}" if what else text, True, None, then)
             if not self._over.is_set():
                 self.post_message(done)
 
@@ -288,11 +289,11 @@ class Top(App[None]):
         def add(answers: list[str] | None) -> None:
             if not answers or not answers[0]:
                 return
-            query, on = answers
+            query, on, *switches = answers
+            how: dict[str, Any] = {"on": on or None, "buffer": MAX_BUFFERED_VALUES, "unsafe": ON in switches}
 
             def attach() -> LiveStream:
-                kept = kept_history(self.job, query)
-                return self.job.stream(query, on=on or None, history=kept, buffer=MAX_BUFFERED_VALUES)
+                return self.job.stream(query, history=kept_history(self.job, query), **how)
 
             def show(stream: LiveStream) -> None:
                 self._say(f"Added: {stream.name}", "bold green")
@@ -300,13 +301,9 @@ class Top(App[None]):
 
             self._do("", attach, show)
 
-        self.push_screen(
-            AskText(
-                "A query, or the name of a declared stream.",
-                ("query", ""), ("type of event (batch if empty)", ""),
-            ),
-            add,
-        )  # fmt: skip
+        fields = ("query", ""), ("type of event (batch if empty)", "")
+        switch = "" if self.job.role == VIEWER else "unsafe: run it as it is, on record, even if it may change the job"
+        self.push_screen(AskText("A query, or the name of a declared stream.", *fields, switch=switch), add)
 
     def action_gradient(self) -> None:
         """Ask for the norm of all gradients of the exposed model."""

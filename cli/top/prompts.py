@@ -9,11 +9,17 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Input, Static
+from textual.widgets import Checkbox, Input, Static
+
+ON = "on"
+"""The answer of a switch that is on."""
 
 
 class AskText(ModalScreen[list[str] | None]):
-    """A prompt for texts, each under its title; None if the user cancels."""
+    """A prompt for texts, each under its title; None if the user cancels.
+
+    With a ``switch``, an off one follows the texts; if it is turned on, the last answer is `ON`, else "".
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Leave it")]
     DEFAULT_CSS = """
@@ -22,9 +28,9 @@ class AskText(ModalScreen[list[str] | None]):
     AskText Static { height: auto; max-height: 6; }
     """
 
-    def __init__(self, about: str, *fields: tuple[str, str]) -> None:
+    def __init__(self, about: str, *fields: tuple[str, str], switch: str = "") -> None:
         super().__init__()
-        self._about, self._fields = about, fields
+        self._about, self._fields, self._switch = about, fields, switch
 
     def compose(self) -> ComposeResult:
         """Yield the fields with their initial texts."""
@@ -33,11 +39,14 @@ class AskText(ModalScreen[list[str] | None]):
             for title, text in self._fields:
                 yield Static(Text(title, "dim"))
                 yield Input(text)
+            if self._switch:
+                yield Checkbox(self._switch, compact=True)
             yield Static(Text("Enter: apply    Escape: cancel", "dim"))
 
     def on_input_submitted(self) -> None:
         """Accept all fields on Enter in any of them."""
-        self.dismiss([field.value.strip() for field in self.query(Input)])
+        switches = [ON if switch.value else "" for switch in self.query(Checkbox)]
+        self.dismiss([*(field.value.strip() for field in self.query(Input)), *switches])
 
 
 class ShowText(ModalScreen[None]):

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from looptap.cli.formats import cost, printable, several, size, text_of
 from looptap.cli.top.model import Facts
-from looptap.client.control.controls import CHANGES, line_of
+from looptap.client.control.controls import CHANGES, line_of, short_name
 from looptap.client.estimates import banded, said
 from looptap.client.machine import described
 from looptap.client.streams.live import LiveStream
@@ -121,7 +121,7 @@ def commands(seen: Facts, most: int, width: int = 0) -> Text:
 
 def _brief(record: Mapping[str, Any], width: int) -> str:
     """Return one command in ``width`` columns; its name is cut before its change."""
-    get, name = record.get, str(record.get("name") or record.get("what") or "")
+    get, name = record.get, short_name(str(record.get("what") or ""), str(record.get("name") or ""))
     done, change = get("outcome") == "done", ""
     if get("what") in CHANGES:
         change = f" {_figure(get('old'))} → {_figure(get('new'))}" if done else f" {_figure(get('value'))}"

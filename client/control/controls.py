@@ -12,11 +12,11 @@ import msgspec
 
 from looptap.client.rank_numbers import numbered
 from looptap.protocol.files import command_file
-from looptap.protocol.replies import CommandRecord, ControlInfo, ControlReport
+from looptap.protocol.replies import UNSAFE, CommandRecord, ControlInfo, ControlReport
 from looptap.streams.control import leap, no_control
 
 __all__ = ["CHANGES", "CommandRecord", "ControlInfo", "ControlReport", "Controls", "Outcome", "Records", "line_of",
-           "question_before", "with_value"]  # fmt: skip
+           "question_before", "short_name", "with_value"]  # fmt: skip
 
 
 CHANGES = ("set", "undo")
@@ -198,6 +198,15 @@ class Records(list[dict[str, Any]]):
 
     def __repr__(self) -> str:
         return "\n".join(map(line_of, self)) or "<no commands>"
+
+
+def short_name(what: str, name: str) -> str:
+    """Return what to call a command where there is little room.
+
+    >>> short_name("set", "lr"), short_name("stop", ""), short_name("unsafe", "step + 1")
+    ('lr', 'stop', 'unsafe step + 1')
+    """
+    return f"{what} {name}" if what == UNSAFE else name or what
 
 
 def line_of(record: Mapping[str, Any]) -> str:

@@ -170,6 +170,19 @@ def test_queries_are_added_and_dropped_by_keys(job):
     screen(scenario)
 
 
+def test_a_query_is_added_unsafe_by_a_switch_that_is_off_at_first(job):
+    async def scenario(app, pilot):
+        for number, keys in enumerate((["tab", "tab", "space", "shift+tab"], []), 1):
+            await pilot.press("a")
+            await until(pilot, lambda: "unsafe: run it as it is, on record" in shown(app), "the question")
+            await pilot.press(*f"step+{number}", *keys, "enter")
+            await until(pilot, lambda text=f"Added: step+{number}": text in shown(app), "the query")
+        await until(pilot, lambda: "unsafe step+1  running" in shown(app), "the record")
+        assert [one["name"] for one in app.job.commands] == ["step+1"]
+
+    screen(scenario)
+
+
 def test_pause_resume_and_stop_only_after_a_yes(job):
     async def scenario(app, pilot):
         await pilot.press("s")
@@ -391,5 +404,8 @@ def test_a_viewer_sees_exported_streams_and_why_nothing_else(job, directory, cap
 
     async def scenario(app, pilot):
         await until(pilot, lambda: "viewer: 1 exported stream" in shown(app) and "nats" in shown(app), "the stream")
+        await pilot.press("a")
+        await until(pilot, lambda: "A query, or the name" in shown(app), "the question")
+        assert "unsafe" not in shown(app)
 
     screen(scenario, name=share.path)

@@ -13,7 +13,7 @@ from typer import Argument, BadParameter, Option
 from looptap.cli.commands.runs.live_export import send_live
 from looptap.cli.commands.runs.open import failures
 from looptap.cli.formats import several
-from looptap.cli.options import STORED_HELP, Every, On, WindowSize, only_with, window_of
+from looptap.cli.options import STORED_HELP, Every, On, Unsafe, WindowSize, only_with, window_of
 from looptap.cli.output import DONE, complain
 from looptap.client.sinks.opening import SINKS
 from looptap.store.reader import open as open_stored
@@ -48,6 +48,7 @@ def main(
     on: On = None,
     window: WindowSize = None,
     every: Every = 1,
+    unsafe: Unsafe = False,
 ) -> int:  # fmt: skip
     """Write a stored stream as a file, or send a live one.
 
@@ -74,8 +75,8 @@ def main(
     if live:
         how = {"on": on, "window": window_of(window), "every": every}
         given = {name: value for name, value in how.items() if value not in (None, 1)}
-        return send_live(file, stream, given, to, output)
-    only_with("--live", live, on=on, window=window, every=every != 1)
+        return send_live(file, stream, {**given, "unsafe": unsafe}, to, output)
+    only_with("--live", live, on=on, window=window, every=every != 1, unsafe=unsafe)
     ending = "" if output in (None, "-") else Path(str(output)).suffix.lower()
     to = to or ENDINGS.get(ending, "")
     if not to:

@@ -8,7 +8,7 @@ import msgspec
 from typer import Argument, Option
 
 from looptap.cli.formats import json_of
-from looptap.cli.options import Every, JsonObject, On, RunName, StreamName, WindowSize, window_of
+from looptap.cli.options import Every, JsonObject, On, RunName, StreamName, Unsafe, WindowSize, window_of
 from looptap.cli.output import DONE
 from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
@@ -20,6 +20,7 @@ def main(
     on: On = None,
     window: WindowSize = None,
     every: Every = 1,
+    unsafe: Unsafe = False,
     name: StreamName = "",
     end: Annotated[bool, Option("--end", help="Stop keeping the stream of this name.")] = False,
     as_json: JsonObject = False,
@@ -40,7 +41,7 @@ def main(
         if end:
             found = job.keep(query, False)
         else:
-            handed = job.stream(query, on=on, window=window_of(window), every=every, history=False)
+            handed = job.stream(query, on=on, window=window_of(window), every=every, history=False, unsafe=unsafe)
             found = job.keep(handed, name=name)
             warn_if_it_fails(handed)
         recording = job.agent_stats().store

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from looptap.cli.formats import json_of, several
-from looptap.cli.options import Config, JsonObject, On, RunName, StreamName, TimeSpan, time_of
+from looptap.cli.options import Config, JsonObject, On, RunName, StreamName, TimeSpan, Unsafe, only_with, time_of
 from looptap.cli.output import DONE
 from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
@@ -25,6 +25,7 @@ def main(
         Option("--stream", metavar="STREAM", help="A stream by name, or a query; may be given several times."),
     ] = None,
     on: On = None,
+    unsafe: Unsafe = False,
     config: Config = False,
     history: Annotated[
         bool,
@@ -76,6 +77,7 @@ def main(
     file sees the streams that were named with it, until the file expires or is revoked; without --stream, all that
     run.export has let viewers see.
     """
+    only_with("--stream", bool(stream), unsafe=unsafe)
     with attach(run) as job:
         if revoke:
             return _revoked(job, id, as_json)
@@ -84,7 +86,8 @@ def main(
         if list_ or hide:
             return _listed(job, as_json)
         handed = [
-            job.stream(text, on=on, name=name, history=history and kept_history(job, text)) for text in stream or ()
+            job.stream(text, on=on, name=name, history=history and kept_history(job, text), unsafe=unsafe)
+            for text in stream or ()
         ]
         if id:
             for each in handed:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from looptap.cli.options import window_of
+from looptap.cli.options import Unsafe, window_of
 from looptap.cli.output import DONE, FAILED, complain
 from looptap.client.guard.actions import json_line, sentence
 from looptap.client.guard.guard import Guard
@@ -30,6 +30,7 @@ def main(
         Argument(metavar="RUNS", help="A name, an id, or 'digits-*'; by default runs of the file, else all."),
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be done.")] = False,
+    unsafe: Unsafe = False,
     once: Annotated[bool, Option("--once", help="End as soon as no run that matches is left.")] = False,
     record: Annotated[
         str | None, Option(metavar="FILE", help="Add each firing to FILE, as JSON on a line.", show_default=False)
@@ -71,6 +72,9 @@ def main(
       looptap guard rules.yaml "digits-*" --record firings.jsonl
       looptap guard rules.yaml --once --json | jq -r '.run + " " + .outcome'
 
+    A rule with unsafe: true runs its query as it is, on record, even if it may change the job. Such a file needs
+    --unsafe, too.
+
     Actions are log, desktop, a URL (a POST of JSON), shell: COMMAND (with LOOPTAP_RUN, LOOPTAP_RULE, LOOPTAP_VALUE,
     LOOPTAP_PID and LOOPTAP_HOST), checkpoint, stop (a request: see looptap stop --help) and call: CODE. Each rule fires
     once for a run, with again = SECONDS once more after that. Lines with gap or problem say what a rule could not
@@ -80,6 +84,9 @@ def main(
     The exit code is 0; with --once it is 1 if a rule fired.
     """
     runs, read, places = rules_of(rules)
+    for rule in read:
+        if rule.unsafe and not unsafe:
+            raise QueryError(f"{places[rule.name]}: unsafe: true runs a query that may change the job; add --unsafe.")
     shown, listed, quiet = 0, set[str](), time.monotonic() + NO_RUN_NOTICE_SECONDS
     with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
         try:

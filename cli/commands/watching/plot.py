@@ -21,6 +21,7 @@ from looptap.cli.options import (
     On,
     Place,
     Ranks,
+    Unsafe,
     Wait,
     WindowSize,
     choice,
@@ -78,6 +79,7 @@ def main(
     ranks: Ranks = None,
     combine: Combine = None,
     budget: Budget = None,
+    unsafe: Unsafe = False,
     chart: Annotated[
         str, Option(metavar="KIND", help="The kind of chart; by default the first value decides.", show_default=False)
     ] = "",
@@ -157,7 +159,8 @@ def main(
     from looptap.visualizers.surfaces.capabilities import NoPlace
     from looptap.visualizers.surfaces.showing import show
 
-    how = query_arguments(on, window, every, budget, ranks, combine, of)
+    only_with("a QUERY", bool(queries), unsafe=unsafe)
+    how = query_arguments(on, window, every, budget, ranks, combine, of, unsafe)
     look: dict[str, Any] = {"chart": chart, "x": x, "rows": rows, "smooth": smooth, "clip": clip}
     only_with("--save", bool(save), count=count, after=after)  # a live chart takes values until you close it
     look["log"] = {"": None, "none": ""}.get(log, log)

@@ -9,7 +9,18 @@ from typing import Annotated
 from typer import Argument, Option
 
 from looptap.cli.formats import json_of, printable, scalar_lines
-from looptap.cli.options import Budget, Every, Follow, On, RunName, Wait, WindowSize, query_arguments
+from looptap.cli.options import (
+    Budget,
+    Every,
+    Follow,
+    On,
+    RunName,
+    Unsafe,
+    Wait,
+    WindowSize,
+    only_with,
+    query_arguments,
+)
 from looptap.cli.output import DONE, FAILED, complain
 from looptap.cli.sources import attached, from_start
 from looptap.cli.top.model import Facts, measured, report
@@ -24,6 +35,7 @@ def main(
     window: WindowSize = None,
     every: Every = 1,
     budget: Budget = None,
+    unsafe: Unsafe = False,
     follow: Follow = False,
     wait: Wait = None,
     as_json: Annotated[
@@ -45,7 +57,8 @@ def main(
     The first line says when the connection is lost; looptap reconnects automatically. Without a terminal, the state
     of the run is printed once. It needs the package textual: pip install 'looptap[terminal]'.
     """
-    how = query_arguments(on, window, every, budget)
+    only_with("a QUERY", bool(queries), unsafe=unsafe)
+    how = query_arguments(on, window, every, budget, unsafe=unsafe)
     with attached(run, follow, queries or (), wait=wait) as job:
         streams = [job.stream(query, **how, history=from_start(job, query, how)) for query in queries or ()]
         if as_json:

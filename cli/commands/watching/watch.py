@@ -23,6 +23,7 @@ from looptap.cli.options import (
     On,
     Ranks,
     RunOrFile,
+    Unsafe,
     Wait,
     WindowSize,
     only_with,
@@ -75,6 +76,7 @@ def main(
     ranks: Ranks = None,
     combine: Combine = None,
     budget: Budget = None,
+    unsafe: Unsafe = False,
     count: Annotated[
         int | None, Option(metavar="N", parser=whole(1), help="End after N values of each query.", show_default=False)
     ] = None,
@@ -137,7 +139,7 @@ def main(
     the time is over without values.
     """
     only_with("--when", bool(when), before=before, after=after)
-    how = query_arguments(on, window, every, budget, ranks, combine, of)
+    how = query_arguments(on, window, every, budget, ranks, combine, of, unsafe)
     how |= {"throttle": throttle, "when": when, "before": before, "after": after}
     return _watch(run, queries, how, count, timeout, as_json, follow, wait)
 

@@ -126,6 +126,24 @@ def test_the_commands_of_a_run_are_marked_by_default():
     agent.close()
 
 
+def test_an_unsafe_query_is_marked_on_the_charts_of_its_run():
+    agent, run = pair("asked")
+    plot = Plot(run.stream("step, loss", on="batch"))
+    for step in range(3):
+        agent.emit("batch", step=step, loss=0.5)
+    stream = run.stream("step + 1", unsafe=True)
+    agent.emit("batch", step=3, loss=0.5)
+
+    def marked(text):
+        plot.pull()
+        return [(rule.x, rule.text) for rule in plot.pictures()[0].rules] == [(2, text)]
+
+    soon(lambda: marked("unsafe step + 1 (running)"))
+    stream.close()
+    soon(lambda: marked("unsafe step + 1 (ended)"))
+    agent.close()
+
+
 def test_saving_commands_at_once_includes_all_given_so_far(tmp_path):
     agent, run = pair("saved")
     settings = {"lr": 0.1}
