@@ -219,6 +219,9 @@ def test_without_operate_no_text_becomes_a_query_of_the_job():
     assert "error" in ask(viewer, "chart", chart="c", q="loss", on="secret", runs=[name])
     for request_ in ({"t": "turn", "name": "lr", "value": 0.5}, {"t": "call", "q": "1"}, {"t": "__class__"}, {}):
         assert "error" in viewer.handle({"id": 1, **request_})
+    unsafe = ask(viewer, "chart", chart="c", q="step, loss", runs=[name], unsafe=True)
+    assert "looptap web --operate" in unsafe["error"]
+    assert job.run.command_records() == []
     assert settings == {"lr": 0.1}
     assert job.run.agent_stats().queries == []
     for query in ("loss", "2 * loss", "log10(loss)"):
@@ -415,6 +418,27 @@ def test_with_operate_queries_controls_and_observables_are_there():
 
     soon(applied)
     viewer.close()
+    job.agent.close()
+
+
+def test_with_operate_a_query_may_be_asked_unsafe_and_is_on_record(stored):
+    job, _ = declared_job()
+    viewer, of_file = viewed(job.run, operate=True), viewed(stored, operate=True)
+    name = job.run.name
+    ask(viewer, "watch", run=name)
+    for chart, how in (("c", {"unsafe": True}), ("d", {}), ("e", {"unsafe": "yes"})):
+        assert "value" in ask(viewer, "chart", chart=chart, q="step, 2 * loss", runs=[name], **how)
+
+    def listed():
+        return [(row[1], row[4]) for row in viewer.facts()["commands"]]
+
+    soon(lambda: listed() == [("unsafe step, 2 * loss", "running")])
+    ask(viewer, "drop", chart="c")
+    soon(lambda: listed() == [("unsafe step, 2 * loss", "ended")])
+    refused = ask(of_file, "chart", chart="c", q="loss", runs=[stored.name], unsafe=True)
+    assert "Only a query of a live run, asked by its operator, can be unsafe" in refused["error"]
+    for one in (viewer, of_file):
+        one.close()
     job.agent.close()
 
 

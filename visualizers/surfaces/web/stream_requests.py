@@ -40,6 +40,8 @@ class StreamRequest:
     every: int = 1
     name: str = ""
     """What the chart calls it; empty for the text."""
+    unsafe: bool = False
+    """True if a query of the job is to run as it is, even if it may change the job."""
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> StreamRequest:
@@ -53,7 +55,7 @@ class StreamRequest:
         if not isinstance(every, int) or isinstance(every, bool) or not 1 <= every <= MAX_EVERY_EVENTS:
             raise QueryError(f"every: {every!r:.40} is no number of events.")
         window_of(window)
-        return cls(text, on, window, every, name)
+        return cls(text, on, window, every, name, message.get("unsafe") is True)
 
     @property
     def plain(self) -> bool:
@@ -95,10 +97,10 @@ def opened(run: Any, request: StreamRequest) -> Stream:
     """
     declared = readable(run)
     if is_live(run) and run.role == OPERATOR:
-        if request.plain and request.text in declared:
+        if request.plain and request.text in declared and not request.unsafe:
             return _named(run, request.text)
         how = {"on": request.on or None, "window": window_of(request.window), "every": request.every}
-        how["name"] = request.name
+        how |= {"name": request.name, "unsafe": request.unsafe}
         how["history"] = kept_history(run, request.text) if not request.window and request.every == 1 else None
         query: Stream = run.stream(request.text, **how)
         return query
@@ -107,6 +109,8 @@ def opened(run: Any, request: StreamRequest) -> Stream:
 
 def _read(run: Any, request: StreamRequest, shown: Mapping[str, tuple[str, ...]]) -> Stream:
     """Return a stream that is there, or arithmetic over one."""
+    if request.unsafe:
+        raise QueryError("Only a query of a live run, asked by its operator, can be unsafe: turn the switch off.")
     if request.plain and request.text in shown:
         return _named(run, request.text)
     history: Stream | None = None if is_live(run) else run.history(request.text, request.on or None)

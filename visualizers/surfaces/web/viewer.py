@@ -117,7 +117,7 @@ class Viewer:
                     return reply | {"error": "This page was closed."}
                 return reply | {"value": handler(self, message)}
         except (LooptapError, IncompatibleStreams, TimeoutError, ValueError) as error:
-            return reply | {"error": str(error)}
+            return reply | {"error": str(error).replace("unsafe=True", "the switch unsafe")}
 
     def on_canvas(self, name: str, message: Mapping[str, Any]) -> None:
         """Pass a message of the page to one of its charts."""
@@ -131,6 +131,8 @@ class Viewer:
         runs = list(dict.fromkeys(str(run) for run in _list(message.get("runs"))))
         more = f"the first {MAX_COMPARED_RUNS} of {len(runs):,} runs are drawn"
         request = StreamRequest.of(message)
+        if request.unsafe and not self._shelf.operate:
+            raise NotOperating(READ_ONLY)
         x = str(message.get("x") or "")
         if x not in _X_CHOICES:
             raise QueryError(f"x: {x!r:.40} is none of {', '.join(_X_CHOICES[1:])}.")
