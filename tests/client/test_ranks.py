@@ -249,6 +249,21 @@ def test_a_relay_merges_on_the_way(job, place):
         run.stream(query, combine="merge", relay=True)
 
 
+@pytest.mark.parametrize("how", [{"combine": "mean"}, {"combine": "merge", "relay": True, "timeout": 300}])
+def test_an_unsafe_query_is_on_record_on_each_rank(run, how):
+    query = "sum(e.loss * 7 for e in events)"
+
+    def on_record():
+        replies = run.ranks.each(lambda rank: rank.command_records())
+        return [[one.outcome for one in replies[rank] if one.what == "unsafe"][-1:] for rank in (0, 1)]
+
+    stream = run.stream(query, unsafe=True, **how)
+    soon(lambda: on_record() == [["running"], ["running"]])
+    assert [one.name for one in run.command_records()][-1] == query
+    stream.close()
+    soon(lambda: on_record() == [["ended"], ["ended"]])
+
+
 def test_arguments_that_do_not_fit_together_are_refused(run):
     for how, why in (
         ({"combine": "average"}, "must be one of 'mean'"),

@@ -148,6 +148,15 @@ def test_a_viewer_is_refused_and_sees_the_values_of_an_exported_one(job, tmp_pat
         assert len(on_record(run)) == 1
 
 
+def test_a_client_that_follows_asks_the_next_run_for_it_too(directory):
+    with looptap.Agent("followed"), looptap.attach("followed", follow=True) as run:
+        stream = run.stream("step + 1", unsafe=True)
+        with looptap.Agent("followed") as newer:
+            soon(lambda: run.id == newer.run.id and on_record(run) == [("step + 1", "running")])
+            newer.emit("batch", step=1)
+            soon(lambda: stream.latest == 2)
+
+
 def test_a_value_that_is_no_bool_is_refused():
     with pytest.raises(QueryError, match=r"unsafe='yes' must be True or False\."):
         pair()[1].stream("step", unsafe="yes")
