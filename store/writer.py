@@ -299,7 +299,10 @@ class Writer:
         if self.path.exists():
             raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
         try:
+            # Only its owner may read it. SQLite gives its -wal and -shm files the same mode.
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
                 create(connection)
                 facts = [(name, fact(value)) for name, value in {**about(), **self._facts}.items()]

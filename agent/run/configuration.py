@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from looptap.agent.run.flat_settings import FlatSettings, flat, without_secrets
+from looptap.agent.run.flat_settings import FlatSettings, flat, shortened
 from looptap.agent.run.working_tree import Diff, uncommitted
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.run_config import BEING_READ, RunConfig
+from looptap.protocol.secret_names import diff_without_secrets, without_secrets, words_without_secrets
 from looptap.store.environment import git_commit
 
 SHOWN_VARIABLES = (
@@ -54,10 +55,12 @@ class Configuration:
         self._facts = RunConfig(
             settings=settings,
             note=note,
-            command=tuple(without_secrets(sys.orig_argv[:MAX_WORDS])),
+            command=tuple(map(shortened, words_without_secrets(sys.orig_argv[:MAX_WORDS]))),
             directory=str(_folders()[0]),
             environment={
-                name: os.environ[name][:_MAX_VARIABLE_CHARACTERS] for name in SHOWN_VARIABLES if os.environ.get(name)
+                name: without_secrets(os.environ[name])[:_MAX_VARIABLE_CHARACTERS]
+                for name in SHOWN_VARIABLES
+                if os.environ.get(name)
             },
             host=run.host,
             diff_note=BEING_READ if self._given and not run.rank else "",
@@ -96,7 +99,8 @@ class Configuration:
             store(msgspec.to_builtins(self.report()))
             if self._run.rank == 0:
                 diff = uncommitted(folder) if folder is not None else Diff()
-                self._facts = msgspec.structs.replace(self._facts, diff=diff.text, diff_note=diff.note)
+                text = diff_without_secrets(diff.text)
+                self._facts = msgspec.structs.replace(self._facts, diff=text, diff_note=diff.note)
                 store(msgspec.to_builtins(self.report()))
         except Exception as error:  # a thread prints no traceback into the output of the job
             log.warning("looptap: the facts about this run are incomplete: %s: %s", type(error).__name__, error)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, NamedTuple
+
+from looptap.protocol.secret_names import HIDDEN, secret, without_secrets
 
 MAX_SETTINGS = 1000
 """Number of settings that are kept."""
@@ -23,15 +24,6 @@ MAX_TEXT_CHARACTERS = 500
 """Characters of a text, and of a name."""
 MAX_LISTED = 32
 """Elements up to which a list is kept as it is."""
-HIDDEN = "(hidden)"
-"""What stands in the place of a secret."""
-
-_SECRET = re.compile(
-    r"pass(word|wd|phrase)|secret|credential|private_?key|(api|access|auth|license|signing|encryption)_?key"
-    r"|(auth|access|api|hf|hub|bearer|refresh|session|security|github|gitlab|wandb|user|bot)_?token|^token$",
-    re.IGNORECASE,
-)  # fmt: skip
-_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")  # user:password of an address
 
 
 class FlatSettings(NamedTuple):
@@ -55,41 +47,12 @@ def flat(config: Any) -> FlatSettings:
         for name, value in islice(_walk(parts, "", 0), MAX_SETTINGS + 1):
             if len(found) == MAX_SETTINGS:
                 return FlatSettings(found, f"more than the first {MAX_SETTINGS:,}")
-            found[name] = HIDDEN if value is not None and secret(name) else value
+            found[name] = HIDDEN if secret(name, value) else value
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         return FlatSettings(found, f"those after the first {len(found)}: {type(error).__name__} while they were read")
     return FlatSettings(found)
-
-
-def secret(name: str) -> bool:
-    """Return whether a setting or an option is to be hidden, by its name.
-
-    >>> [secret(name) for name in ("db.password", "hf_token", "--api-key", "max_tokens", "tokenizer", "num_keys")]
-    [True, True, True, False, False, False]
-    """
-    return any(_SECRET.search(part) for part in name.replace("-", "_").strip("_").split("."))
-
-
-def without_secrets(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line, with the values of secret options hidden.
-
-    >>> without_secrets(["train.py", "--api-key", "x", "--password=y", "--lr", "0.1", "s3://me:pw@host/data"])
-    ['train.py', '--api-key', '(hidden)', '--password=(hidden)', '--lr', '0.1', 's3://(hidden)@host/data']
-    """
-    found: list[str] = []
-    hide = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if hide and not word.startswith("-"):
-            found.append(HIDDEN)
-        elif equals and secret(name):
-            found.append(f"{name}={HIDDEN}")
-        else:
-            found.append(_text(word))
-        hide = word.startswith("-") and not equals and secret(word)
-    return found
 
 
 def members(config: Any, *, whole: bool = False) -> Iterator[tuple[Any, Any]] | None:
@@ -191,5 +154,9 @@ def _type_name(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    text = _IN_ADDRESS.sub(f"{HIDDEN}@", text)
+    return shortened(without_secrets(text))
+
+
+def shortened(text: str) -> str:
+    """Return a text, or its beginning and an ellipsis."""
     return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[:MAX_TEXT_CHARACTERS]}…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import time
 from contextlib import suppress
@@ -17,7 +18,15 @@ MAX_DIFF_BYTES = 131_072
 DIFF_TIMEOUT_SECONDS = 10.0
 """Seconds after which git is given up."""
 _REAP_TIMEOUT_SECONDS = 5.0
-_CALM = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C"}
+_CALM = {
+    "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C",
+    "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1",
+}  # fmt: skip
+_QUIET = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "diff.autoRefreshIndex=false")
+"""Settings without which git would run a monitor or a hook, or write its index."""
+_FILTER = re.compile(r"(?s)(filter\..*)\.(?:clean|process|smudge|required)")  # a program that git runs on changed files
+_NO_FILTER = ("process=", "clean=", "smudge=", "required=false")
+_NOTHING_FOUND = "git ended with 1"
 
 
 class Diff(NamedTuple):
@@ -32,16 +41,27 @@ def uncommitted(folder: Path) -> Diff:
 
     It starts git, which runs no hook, filter or program of the repository's own choice, and takes no lock.
     """
+    asked = _ask(folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
+    if asked.note not in ("", _NOTHING_FOUND):
+        return Diff(note=asked.note)
+    names = {found[1] for one in asked.text.split("\0") if (found := _FILTER.fullmatch(one))}
+    if any(character in name for name in names for character in "=\ufffd"):
+        return Diff(note="a filter of git has a name that cannot be switched off")
+    settings = [*_QUIET, *(f"{name}.{end}" for name in sorted(names) for end in _NO_FILTER)]
+    return _ask(
+        folder, *(word for setting in settings for word in ("-c", setting)), "diff", "HEAD", "--no-ext-diff",
+        "--no-textconv", "--no-color", "--ignore-submodules=dirty", "--submodule=short",
+    )  # fmt: skip
+
+
+def _ask(folder: Path, *words: str) -> Diff:
+    """Return what git prints, and why it is incomplete. Raises nothing."""
     import subprocess  # on the thread that reads the settings, if there are any
 
-    command = [
-        "git", "-c", "core.fsmonitor=false", "-C", str(folder), "diff", "HEAD", "--no-ext-diff", "--no-textconv",
-        "--no-color", "--ignore-submodules=dirty",
-    ]  # fmt: skip
     try:
         with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            start_new_session=True, env={**os.environ, **_CALM},
+            ["git", "-C", str(folder), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True, env={**os.environ, **_CALM},
         ) as git:  # fmt: skip
             try:
                 return _read(git)

@@ -22,8 +22,9 @@ from waiting import soon
 import looptap
 from looptap.agent.run import working_tree
 from looptap.agent.run.configuration import SHOWN_VARIABLES
-from looptap.agent.run.flat_settings import HIDDEN, MAX_SETTINGS, flat
+from looptap.agent.run.flat_settings import MAX_SETTINGS, flat
 from looptap.protocol.errors import NotAllowed
+from looptap.protocol.secret_names import HIDDEN
 from looptap.testing import pair
 
 # ---------------------------------------------------------------- settings
@@ -333,6 +334,43 @@ def test_a_slow_git_holds_up_neither_the_job_nor_its_end(directory, monkeypatch,
             assert run.config.diff_note == "being read"
     finally:
         go.set()
+
+
+def test_git_runs_no_program_of_the_repository(tmp_path):
+    ran = tmp_path / "ran"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho $0 $@ >> {ran}\ncat\n")
+    program.chmod(0o755)
+    repository = tmp_path / "repository"
+
+    def git(*words: str) -> None:
+        mine = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+        subprocess.run(["git", *mine, "-C", repository, *words], check=True, capture_output=True)
+
+    repository.mkdir()
+    git("init")
+    for name in ("a", "b", "c", "d"):
+        (repository / f"x.{name}").write_text("old\n")
+    git("add", ".")
+    git("commit", "-m", "x")
+    attributes = ["*.a filter=fa", "*.b filter=f.b diff=db", "*.c diff=dc", "*.d filter=fd"]
+    (repository / ".gitattributes").write_text("\n".join(attributes))
+    for setting in (
+        "filter.fa.clean", "filter.f.b.process", "filter.fd.clean", "diff.db.textconv", "diff.dc.command",
+        "diff.external", "core.fsmonitor", "core.pager", "pager.diff", "core.sshCommand", "core.askPass",
+    ):  # fmt: skip
+        git("config", setting, str(program))
+    git("config", "filter.fd.required", "true")
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "post-index-change").symlink_to(program)
+    git("config", "core.hooksPath", str(hooks))
+    ran.unlink(missing_ok=True)  # what git itself ran to set that up
+    for name in ("a", "b", "c", "d"):
+        (repository / f"x.{name}").write_text("new\n")
+    found = working_tree.uncommitted(repository)
+    assert (found.note, found.text.count("+new")) == ("", 4)
+    assert not ran.exists(), ran.read_text()
 
 
 # ---------------------------------------------------------------- viewers
