@@ -20,6 +20,7 @@ from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.protocol.process.headroom import require_headroom
 from looptap.streams.errors import LooptapError
+from looptap.streams.native.surroundings import require_threads
 
 UNDO_SECONDS = 2.0
 """Timeout for taking back a connection to which no client is attached yet."""
@@ -141,6 +142,7 @@ class ServerConnection:
     def open(self, dispatcher: RequestDispatcher, on_failure: Callable[[str], None]) -> None:
         """See `Connection`. After KeyboardInterrupt, call `undo`."""
         assert self._place is not None
+        require_threads()
         self._dispatcher = dispatcher
         self._opening = opening = _Opening(
             dispatcher, self._place[0], self._endpoint, self._limits, on_failure, self._serve

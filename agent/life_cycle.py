@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -40,7 +42,7 @@ class LifeCycle:
         self._parts, self._on_inert = parts, on_inert
         self._pid = os.getpid()
         self._complaints: set[str] = set()
-        self._at_exit = _weakly(self, LifeCycle.close)
+        self._at_exit = _weakly(self, LifeCycle._exit)
         self._sigterm: OnSigterm | None = None
         self._on_end: list[Callable[[], None]] = []
 
@@ -205,6 +207,14 @@ class LifeCycle:
         self._parts.dispatcher.commands.job.after_fork()
         give_up_place(self)
         self._parts.connection.abandon()
+
+    def _exit(self) -> None:
+        self.close()
+        if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+            # Python ends such a process by SIGINT (130 for shells), unless code from text runs after the error: any
+            # namedtuple of a module that is imported meanwhile. This makes it note the interrupt again.
+            with contextlib.suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
 
     def _terminated(self) -> None:
         self.close("the run was terminated (SIGTERM)")

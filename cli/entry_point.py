@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from looptap.cli.output import DONE, INTERRUPTED, MISTYPED, complain, version_line
+from looptap.streams.native.surroundings import fill_standard_descriptors
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Exit codes: 0 success, 1 failure, 2 a usage error, 130 interrupted.
     """
+    _open_closed_streams()
     try:
         code = run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
@@ -27,6 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C from here on ends the process, without a traceback
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Replace closed standard streams, as cron and launchers leave them, by the null device."""
+    fill_standard_descriptors()  # a script that `looptap run` starts finds them closed again, as with python
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
 
 
 def run(arguments: list[str]) -> int:

@@ -26,6 +26,7 @@ from looptap.protocol.errors import LimitReached, LinkError, NoAnswer, RefusedKe
 from looptap.protocol.keys import KeyPair, require_curve
 from looptap.protocol.limits import Limits
 from looptap.protocol.process.wakeup import SpentWakeup, Wakeup
+from looptap.streams.native.surroundings import require_threads
 from looptap.streams.waiting import wait_interruptibly
 
 TICK_INTERVAL_SECONDS = 1.0
@@ -81,6 +82,7 @@ class ZmqTransport:
     def start(self, receiver: Receiver, timeout: float) -> None:
         """Connect; return when the handshake is done. Raises LinkError."""
         require_curve()
+        require_threads()
         self._receiver = receiver
         self._thread = background_thread(self._run, "looptap-client", lambda: self.close(0.0))
         self._thread.start()

@@ -8,6 +8,8 @@ import socket
 import sys
 import weakref
 
+from looptap.streams.native.surroundings import fill_standard_descriptors
+
 
 class SpentWakeup:
     """The wakeup of a thread that has ended: no descriptor, and nothing to wake."""
@@ -26,6 +28,7 @@ class SocketWakeup:
     """A wakeup that any thread sets in a few µs, without blocking or raising."""
 
     def __init__(self) -> None:
+        fill_standard_descriptors()  # before the first descriptor of either half
         self._reader, self._writer = socket.socketpair()
         for end in self._reader, self._writer:
             end.setblocking(False)
@@ -51,6 +54,7 @@ if sys.platform == "linux":
         """A wakeup that any thread sets in less than 1 µs, without blocking or raising."""
 
         def __init__(self) -> None:
+            fill_standard_descriptors()  # before the first descriptor of either half
             self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             # Closed with the object and not before: a late call must never reach another owner's descriptor.
             weakref.finalize(self, os.close, self.fd).atexit = False

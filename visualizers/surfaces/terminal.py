@@ -29,7 +29,7 @@ def show_terminal(
     If stdout is no terminal, what arrives within ``wait`` seconds is printed once.
     """
     console = Console(highlight=False)
-    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         deadline = time.monotonic() + wait
         while plot.live and time.monotonic() < deadline:
             time.sleep(MIN_FRAME_SECONDS)
