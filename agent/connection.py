@@ -20,7 +20,7 @@ from looptap.protocol.keys import OPERATOR, RoleKeys
 from looptap.protocol.limits import Limits
 from looptap.protocol.process.headroom import require_headroom
 from looptap.streams.errors import LooptapError
-from looptap.streams.native.surroundings import require_threads
+from looptap.streams.native.surroundings import one_in_process, require_threads
 
 UNDO_SECONDS = 2.0
 """Timeout for taking back a connection to which no client is attached yet."""
@@ -94,7 +94,7 @@ class Replaceable(Protocol):
         """End the run for its successor; return False if it had ended already."""
 
 
-agents_by_place: dict[Place, Replaceable] = {}
+agents_by_place: dict[Place, Replaceable] = one_in_process("agents_by_place", dict)
 """The open agents of this process."""
 
 

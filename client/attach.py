@@ -34,6 +34,7 @@ from looptap.protocol.errors import (
     RunEnded,
     WrongServer,
 )
+from looptap.protocol.file_names import as_text
 from looptap.protocol.files.connection import Found, Known, listing, read, runtime_dir
 from looptap.protocol.files.ended_runs import ended
 from looptap.protocol.messages import RunInfo
@@ -144,7 +145,7 @@ def resolve(
     if path is not None:
         return _of_file(path)
     place = runtime_dir() if directory is None else Path(directory)
-    return select(runs(place), None if name is None else str(name), rank, place)
+    return select(runs(place), None if name is None else as_text(str(name)), rank, place)
 
 
 # ---------------------------------------------------------------- choosing

@@ -1,6 +1,8 @@
-"""Shorten names of runs so that every file system accepts them."""
+"""Names of runs as names of files, whatever the file system and the locale."""
 
 from __future__ import annotations
+
+import os
 
 MAX_BYTES = 150
 """Bytes of the variable part of a file's name; file systems take 255 for the whole name."""
@@ -20,3 +22,19 @@ def fitting(name: str) -> str:
 
     beginning = data[: MAX_BYTES - _DIGEST_CHARACTERS - 1].decode(errors="ignore")
     return f"{beginning}-{hashlib.sha256(data).hexdigest()[:_DIGEST_CHARACTERS]}"
+
+
+def as_text(argument: str) -> str:
+    """Return a name that was given to the program, which another locale than UTF-8 has garbled.
+
+    >>> as_text("digits-1")
+    'digits-1'
+    """
+    if argument.isascii() or argument.isprintable():
+        return argument
+    return os.fsencode(argument).decode("utf-8", "replace")
+
+
+def on_disk(name: str) -> str:
+    """Return a name so that its file has the same bytes in every locale."""
+    return name if os.name == "nt" else os.fsdecode(name.encode("utf-8", "surrogatepass"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from looptap.protocol.file_names import as_text
 from looptap.protocol.files.regular_files import read_regular
 from looptap.protocol.process.identity import Process
 
@@ -21,7 +23,6 @@ def about() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "host": process.host,
         "pid": process.pid,
-        "directory": str(Path.cwd()),
         "python": ".".join(map(str, sys.version_info[:3])),
         "process": (process.host, process.machine, process.boot, process.namespace, process.pid, process.start),
     }
@@ -31,8 +32,10 @@ def about() -> dict[str, Any]:
                 facts[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
                 continue
-    if commit := git_commit(Path.cwd()):
-        facts["commit"] = commit
+    with contextlib.suppress(FileNotFoundError):  # a working directory that is gone
+        facts["directory"] = as_text(str(Path.cwd()))
+        if commit := git_commit(Path.cwd()):
+            facts["commit"] = commit
     return facts
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from looptap.protocol.errors import RUN_ENDED
+from looptap.protocol.files.ended_runs import ended
 from looptap.protocol.process.identity import Process
 from looptap.protocol.replies import MAX_VALUE_NUMBER, ScalarReport
 from looptap.protocol.run_config import BEING_READ, RunConfig
@@ -335,6 +336,8 @@ class StoredRun:
             writing = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow))).alive()
         except (KeyError, TypeError, ValueError):
             writing = None
+        if writing and (folder := self.metadata.get("announced")):  # an exec ends a run, and its process goes on
+            writing = self.metadata.get("id") not in {run.id for run in ended(Path(str(folder)))}
         if writing is False and not self.look():
             self._finish(f"its process was killed, or ended without closing the file. {self.lacks}".removesuffix(". "))
             return

@@ -23,12 +23,13 @@ from typing import Any
 
 import msgspec
 
+from looptap.protocol.file_names import as_text
 from looptap.protocol.statistics import RecordedStreamStats, RecordingStats
 from looptap.store.environment import about
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import fact
 from looptap.store.layout.page_writer import PageWriter
-from looptap.store.layout.run_path import is_local
+from looptap.store.layout.run_path import GONE, is_local
 from looptap.store.layout.scalar_columns import ScalarRow
 from looptap.store.layout.schema import check, create
 from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, size
@@ -66,7 +67,7 @@ class Writer:
     """
 
     def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = MAX_PENDING_BYTES) -> None:
-        self.path, self.limit = path.absolute(), limit
+        self.path, self.limit = _absolute(path), limit
         self.state, self.reason = "waiting", ""
         """waiting (nothing to store yet), keeping, paused (resumes automatically) or closed; and the reason."""
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
@@ -205,8 +206,8 @@ class Writer:
         with self._lock:
             counted = zip(self._names, self._kept, self._dropped, strict=True)
             return RecordingStats(
-                file=str(self.path),
-                path=str(self.path),
+                file=as_text(str(self.path)),
+                path=as_text(str(self.path)),
                 state=self.state,
                 reason=self.reason,
                 kept=sum(self._kept),
@@ -278,6 +279,8 @@ class Writer:
             return found
 
     def _open(self) -> sqlite3.Connection:
+        if not self.path.is_absolute():
+            raise StoreError(f"{GONE}; name a folder for runs: LOOPTAP_STORE")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._created:
             self._create()
@@ -391,3 +394,11 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
         self.state = "closed"
+
+
+def _absolute(path: Path) -> Path:
+    """Return an absolute path, or ``path`` itself in a working directory that is gone."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        return path

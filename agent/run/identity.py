@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 
+from looptap.protocol.file_names import as_text
 from looptap.protocol.messages import RunInfo
 from looptap.streams.native.installed import installed_version
 
@@ -58,7 +59,9 @@ def _place() -> tuple[int, int]:
     torch = sys.modules.get("torch.distributed")
     if torch is not None and torch.is_available() and torch.is_initialized():
         return int(torch.get_rank()), int(torch.get_world_size())
-    return _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
+    rank, ranks = _environment_int("RANK", 0), _environment_int("WORLD_SIZE", 1)
+    # Without a place where ranks meet, or beyond their number, the variables are left over from another job.
+    return (rank, ranks) if job_of(os.environ) and 0 <= rank < ranks else (0, 1)
 
 
 def _environment_int(name: str, default: int) -> int:
@@ -70,6 +73,7 @@ def _environment_int(name: str, default: int) -> int:
 
 def checked_name(name: str) -> str:
     """Return the name of a run. Raises ValueError for an invalid one."""
+    name = as_text(name) if isinstance(name, str) else name
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable() or "/" in name:
         raise ValueError(f"a run's name is 1 to 100 printable characters without '/', not {name!r}.")
     return name

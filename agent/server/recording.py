@@ -23,6 +23,7 @@ from looptap.agent.scalars.scalar_table import ScalarTable
 from looptap.agent.server.declared_streams import DeclaredStream
 from looptap.agent.server.encoded_batches import finished
 from looptap.protocol.errors import LinkError
+from looptap.protocol.file_names import as_text
 from looptap.protocol.files.connection import runtime_dir
 from looptap.protocol.messages import RunInfo
 from looptap.protocol.replies import CommandRecord
@@ -234,5 +235,5 @@ def _facts(run: RunInfo) -> dict[str, Any]:
     """Return the facts of a run as plain data."""
     facts = {name: getattr(run, name) for name in run.__struct_fields__}
     with contextlib.suppress(LinkError, OSError):
-        facts["announced"] = str(runtime_dir())  # where a client finds it
+        facts["announced"] = as_text(str(runtime_dir()))  # where a client finds it
     return facts

@@ -15,6 +15,8 @@ from typing import TypeVar
 from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered
 from looptap.protocol.errors import RUN_ENDED, LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
+from looptap.protocol.file_names import on_disk
+from looptap.protocol.files.connection import is_connection_file
 from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import OPERATOR
 from looptap.store.layout.run_path import kept
@@ -50,8 +52,8 @@ def path_of(name: str | os.PathLike[str] | None) -> Path | None:
         return None
     text = os.fspath(name)
     separators = [os.sep, *([os.altsep] if os.altsep else [])]
-    if isinstance(name, str) and not any(s in text for s in separators) and not text.endswith(".json"):
-        return None
+    if isinstance(name, str) and not any(s in text for s in separators):
+        return Path(text) if text.endswith(".json") and is_connection_file(Path(text)) else None
     return Path(text).expanduser()
 
 
@@ -166,7 +168,7 @@ def _day(seconds: float) -> str:
 
 def _stored(id: str, path: str = "") -> str:
     """Describe where an ended run is stored; empty if it is not."""
-    files = [Path(path)] if path else kept(glob.escape(id))
+    files = [Path(on_disk(path))] if path else kept(glob.escape(id))
     if not files or not files[0].exists():
         return ""
     return f" To see what it stored: looptap open, or looptap plot {shlex.quote(str(files[0]))}"

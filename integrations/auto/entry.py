@@ -8,9 +8,10 @@ import sys
 from typing import Any
 
 from looptap.integrations.arrivals import once_imported
+from looptap.streams.native.surroundings import one_in_process
 
-_asked: dict[str, Any] = {}
-_placed: list[bool] = []
+_asked: dict[str, Any] = one_in_process("asked", dict)
+_placed: list[bool] = one_in_process("placed", list)
 
 
 def auto(name: str | None = None, **options: Any) -> None:

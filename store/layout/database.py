@@ -170,7 +170,7 @@ def _names_another(journal: Path) -> bool:
 
 
 def _database(path: Path, options: str) -> Database:
-    uri = f"file:{quote(str(path.absolute()))}?{options}"
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?{options}"
     connection = sqlite3.connect(
         uri, uri=True, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
     )

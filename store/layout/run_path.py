@@ -7,12 +7,15 @@ import os
 import re
 from pathlib import Path
 
-from looptap.protocol.file_names import fitting
+from looptap.protocol.file_names import as_text, fitting, on_disk
+from looptap.store.errors import StoreError
 
 SUFFIX = ".looptap"
 """The suffix of a stored run."""
 FOLDER = "looptap-runs"
 """The default folder of stored runs, in the working directory."""
+GONE = "the working directory has been removed"
+"""The reason why there is no default folder."""
 
 _LOCAL = {
     "apfs", "bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfs", "jfs", "msdos", "ntfs",
@@ -30,9 +33,18 @@ def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int 
     ('kept/digits-1.looptap', 'kept/digits-1-rank2.looptap')
     """
     wanted = Path(where or os.environ.get("LOOPTAP_STORE") or FOLDER).expanduser()
-    folder, name = (wanted.parent, wanted.stem) if wanted.suffix == SUFFIX else (wanted, run)
-    safe = fitting(re.sub(r"[^\w.@+-]", "_", name))
-    return folder / f"{safe}{f'-rank{rank}' if rank else ''}{SUFFIX}"
+    folder, name = (wanted.parent, as_text(wanted.stem)) if wanted.suffix == SUFFIX else (wanted, run)
+    return folder / f"{_stem(name)}{f'-rank{rank}' if rank else ''}{SUFFIX}"
+
+
+def folder_of_runs() -> Path:
+    """Return the folder in which runs are stored. Raises StoreError if it went with the working directory."""
+    folder = store_path(".").parent
+    try:
+        folder.absolute()
+    except FileNotFoundError:
+        raise StoreError(f"No run can be found in {folder}: {GONE}. Go to another one, or name a folder.") from None
+    return folder
 
 
 def kept(pattern: str = "*", folder: Path | None = None) -> list[Path]:
@@ -51,11 +63,15 @@ def kept(pattern: str = "*", folder: Path | None = None) -> list[Path]:
 def stored_path(name: str | os.PathLike[str]) -> Path:
     """Return the path ``name``, or the newest stored run of this name or id."""
     path = Path(name).expanduser()
-    if path.exists() or len(path.parts) != 1:
+    if len(path.parts) != 1 or path.is_dir() or (path.exists() and path.suffix == SUFFIX):
         return path
-    safe = glob.escape(re.sub(r"[^\w.@+-]", "_", str(name)))
+    safe = glob.escape(_stem(as_text(str(name))))
     day, time, tail = "[0-9]" * 8, "[0-9]" * 6, "[0-9a-f]" * 6
     return next(iter(kept(safe) or kept(f"{safe}-{day}-{time}-{tail}")), path)
+
+
+def _stem(run: str) -> str:
+    return on_disk(fitting(re.sub(r"[^\w.@+-]", "_", run)))
 
 
 def _changed(path: Path) -> float:

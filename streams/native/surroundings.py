@@ -1,14 +1,19 @@
-"""What looptap needs of a process that is not its own: threads, and descriptors that are no standard streams."""
+"""What looptap needs of a process that is not its own: threads, descriptors, and one place for what is open there."""
 
 from __future__ import annotations
 
 import _thread
 import errno
 import os
+import sys
 import time
 import types
+from collections.abc import Callable
+from typing import TypeVar
 
 from looptap.streams.errors import LooptapError
+
+Kept = TypeVar("Kept")
 
 THREAD_SECONDS = 2.0
 """Seconds that a thread may take to begin, where another library starts it."""
@@ -54,3 +59,9 @@ def require_threads() -> None:
 
 
 _UNPATCHED = {"gevent": "gevent.monkey.patch_all(thread=False)", "eventlet": "eventlet.monkey_patch(thread=False)"}
+
+
+def one_in_process(name: str, make: Callable[[], Kept]) -> Kept:
+    """Return what was made under ``name`` in this process, even if looptap was purged from sys.modules since."""
+    found: dict[str, Kept] = vars(sys).setdefault("_looptap", {})
+    return found.setdefault(name, make())

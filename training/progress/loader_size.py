@@ -29,7 +29,7 @@ def length_of(loader: Any, name: str) -> float | None:
             return stated
         try:
             return len(loader)
-        except TypeError:  # a stream of data; PyTorch's loader of an iterable data set raises it, too
+        except Exception:  # a stream of data: TypeError of PyTorch's loader, NotImplementedError of others
             if hasattr(loader, "__iter__"):
                 return None
     raise TypeError(f"{name}={loader!r:.60} must be a loader, or a number.")

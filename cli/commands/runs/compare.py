@@ -14,7 +14,7 @@ from looptap.cli.formats import json_of, printable, several
 from looptap.cli.options import Place, only_with
 from looptap.cli.output import DONE, MISTYPED, complain, console
 from looptap.client.attach import resolve, runs
-from looptap.store.layout.run_path import SUFFIX, kept
+from looptap.store.layout.run_path import SUFFIX, folder_of_runs, kept
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.visualizers.comparison import RunTable, table_of
 
@@ -160,7 +160,8 @@ def _draw(table: RunTable, columns: list[str], save: str, place: str) -> int:
 def _print(table: RunTable, columns: list[str], cells: dict[str, list[Any]]) -> None:
     out = console()
     if not table:
-        out.print("No run to compare. Jobs with looptap.Agent(..., config=...) leave files in looptap-runs.")
+        folder = folder_of_runs()
+        out.print(f"No run to compare. Jobs with looptap.Agent(..., config=...) leave files in {folder}.")
         return
     titles, rows = table.texts(columns, cells)
     lines = [[printable(cell) for cell in line] for line in (titles, *rows)]

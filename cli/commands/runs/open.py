@@ -18,7 +18,7 @@ from looptap.protocol.errors import RUN_ENDED
 from looptap.store.errors import StoreError
 from looptap.store.exchange.tensorboard_run import event_files
 from looptap.store.kept_scalars import SPEED
-from looptap.store.layout.run_path import kept, store_path
+from looptap.store.layout.run_path import folder_of_runs, kept
 from looptap.store.reader import open as open_stored
 from looptap.store.run import StoredRun
 from looptap.store.stream import StoredStream
@@ -52,7 +52,7 @@ def main(
     where LOOPTAP_STORE says.
     A run that is still writing, or was killed, opens too. In Python, looptap.open(FILE) gives its streams.
     """
-    folder = store_path(".").parent if file is None else Path(file).expanduser()
+    folder = folder_of_runs() if file is None else Path(file).expanduser()
     if file is None or (folder.is_dir() and not event_files(folder)):
         return _list(folder, as_json)
     with open_stored(file) as run:

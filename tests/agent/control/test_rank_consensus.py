@@ -80,6 +80,7 @@ def test_a_command_for_all_ranks_is_not_done_where_one_is_missing(directory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANK", "0")
         patch.setenv("WORLD_SIZE", "2")
+        patch.setenv("MASTER_PORT", "29500")
         agent = looptap.Agent("lonely")
     with agent, looptap.attach("lonely") as run:
         agent.trigger("tick", lambda: 7)

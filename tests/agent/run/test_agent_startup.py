@@ -86,6 +86,7 @@ def test_a_following_client_continues_with_the_newer_agent(directory):
 def test_other_ranks_other_names_and_other_directories_stay(directory, monkeypatch):
     first = Agent("job")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     monkeypatch.setenv("RANK", "1")
     others = [Agent("job"), Agent("other")]
     monkeypatch.delenv("RANK")

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from training_loop import training
 from waiting import soon
 
 import looptap
@@ -170,3 +171,162 @@ def attached(name):
         return looptap.attach(name)
     except looptap.streams.errors.LooptapError:
         return None
+
+
+# ---------------------------------------------------------------- locale, directories, variables, exec
+
+STORED = """
+    import sys, looptap
+    with looptap.Agent(sys.argv[1], strict=True) as agent:
+        agent.stream("loss", "loss", keep=True)
+        agent.emit("batch", loss=1.0)
+    print(looptap.__name__)
+"""
+POSIX = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+
+def finished(command, folder, **variables):
+    """Run Python to its end, in a folder; return its output as bytes."""
+    environment = {**os.environ, "LOOPTAP_STORE": "", **variables}
+    done = subprocess.run([*PYTHON, *command], capture_output=True, cwd=folder, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout + done.stderr
+
+
+def test_a_run_with_letters_is_stored_and_found_in_every_locale(tmp_path):
+    folder = tmp_path / "größe"
+    folder.mkdir()
+    script = program(folder, STORED)
+    assert b"looptap:" not in finished([*script, "modèle"], folder, **POSIX)
+    (file,) = (folder / "looptap-runs").glob("modèle-*.looptap")
+    with looptap.open(file) as stored:
+        assert stored.name == "modèle"
+        assert stored.stream("loss").values == [1.0]
+        assert stored.metadata["directory"] == str(folder)
+    for words in (["open"], ["open", "modèle"], ["compare"], ["compare", "modèle"]):
+        found = finished(["-m", "looptap", *words], folder, **POSIX)
+        assert b"mod" in found
+        assert b"ended" in found
+
+
+GONE = """
+    import os, pathlib, looptap
+    os.chdir("gone")
+    os.rmdir(pathlib.Path.cwd())
+    with looptap.Agent("gone", strict=True) as agent:
+        agent.stream("loss", "loss", keep=True)
+        agent.emit("batch", loss=1.0)
+        print(agent)
+"""
+
+
+@pytest.mark.parametrize("store", ["", "chosen"])
+def test_in_a_working_directory_that_is_gone_there_is_an_agent_and_a_sentence(store, tmp_path):
+    (tmp_path / "gone").mkdir()
+    said = finished(program(tmp_path, GONE), tmp_path, LOOPTAP_STORE=store and str(tmp_path / store)).decode()
+    assert "Agent 'gone', run gone-" in said
+    if store:
+        assert "not complete" not in said
+        assert list((tmp_path / store).glob("gone-*.looptap"))
+    else:
+        assert "is not complete: the working directory has been removed; name a folder for runs: LOOPTAP_STORE" in said
+
+
+@pytest.mark.parametrize("command", ["open", "compare"])
+def test_a_command_in_a_working_directory_that_is_gone_says_so(command, tmp_path):
+    (tmp_path / "gone").mkdir()
+    script = f'cd gone && rmdir ../gone && exec "$@" -m looptap {command}'
+    environment = {**os.environ, "LOOPTAP_STORE": ""}
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *PYTHON], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300
+    )
+    said = done.stdout + done.stderr
+    assert "No run can be found in looptap-runs: the working directory has been removed." in said
+    assert "fault of looptap" not in said
+
+
+@pytest.mark.parametrize(
+    "left_over", [{"RANK": "1", "WORLD_SIZE": "2"}, {"RANK": "3", "WORLD_SIZE": "2", "MASTER_PORT": "1"}]
+)
+def test_ranks_left_over_in_the_environment_make_no_second_rank(left_over, monkeypatch):
+    for name, value in left_over.items():
+        monkeypatch.setenv(name, value)
+    with looptap.Agent("alone") as agent, looptap.attach("alone") as run:
+        agent.trigger("tick", lambda: 7)
+        assert (agent.run.rank, agent.run.ranks) == (0, 1)
+        with training(agent):
+            assert run.trigger("tick").result == 7
+
+
+def test_a_run_named_like_a_file_of_settings_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOOPTAP_STORE", raising=False)
+    Path("config.json").write_text("{}")
+    with looptap.Agent("config.json") as agent:
+        agent.stream("loss", "loss", keep=True)
+        agent.emit("batch", loss=1.0)
+        with looptap.attach("config.json") as run:
+            assert run.id == agent.run.id
+    with looptap.open("config.json") as stored:
+        assert stored.id == agent.run.id
+    with pytest.raises(looptap.streams.errors.LooptapError, match=r"A run of that name has ended|has ended"):
+        looptap.attach("config.json")
+
+
+PURGED = """
+    import sys, looptap
+    first = looptap.Agent("purged")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "looptap"]:
+        del sys.modules[name]
+    import looptap
+    second = looptap.Agent("purged")
+    print(*(run.id for run in looptap.runs() if run.alive))
+    assert second.run.id in {run.id for run in looptap.runs()}
+"""
+
+
+def test_an_agent_of_a_looptap_imported_again_replaces_the_one_before(tmp_path):
+    said = finished(program(tmp_path, PURGED), tmp_path).decode()
+    assert len(said.splitlines()[0].split()) == 1
+    assert "replaces an older one" in said
+
+
+EXECUTED = """
+    import os, sys, time, looptap
+    agent = looptap.Agent("again", store="kept")
+    agent.stream("loss", "loss", keep=True)
+    agent.emit("batch", loss=1.0)
+    passes = int(sys.argv[1])
+    if passes:
+        while agent.stats()["store"]["kept"] < 1:
+            time.sleep(0.01)
+        os.execv(sys.executable, [sys.executable, sys.argv[0], str(passes - 1)])
+    print(*(run.alive for run in looptap.runs()))
+    print(looptap.attach("again").id == agent.run.id)
+    import glob
+    print(*sorted(looptap.open(file).alive for file in glob.glob("kept/*.looptap") if agent.run.id not in file))
+"""
+
+
+def test_a_pass_before_an_exec_has_ended(tmp_path):
+    assert finished([*program(tmp_path, EXECUTED), "2"], tmp_path).decode().splitlines() == [
+        "True", "True", "False False",
+    ]  # fmt: skip
+
+
+class Endless:
+    """A loader whose length nobody knows, and which says so in its own way."""
+
+    def __iter__(self):
+        return iter(range(8))
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+def test_progress_takes_a_loader_whose_length_raises():
+    from looptap.training.progress.progress import Progress
+
+    progress = Progress(Endless(), epochs=2)
+    for _ in range(2):
+        assert sum(1 for _ in progress.train()) == 8

@@ -364,6 +364,7 @@ def test_large_values_of_several_streams_go_in_several_frames(wire):
 def test_values_carry_the_rank_and_bytes_are_counted(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     wire = Wire()
     before = wire.exporter.sent_bytes
     assert before == 0
