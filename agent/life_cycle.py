@@ -42,7 +42,7 @@ class LifeCycle:
         self._parts, self._on_inert = parts, on_inert
         self._pid = os.getpid()
         self._complaints: set[str] = set()
-        self._at_exit = _weakly(self, LifeCycle._exit)
+        self._at_exit = _weakly(self, LifeCycle._end_with_process)
         self._sigterm: OnSigterm | None = None
         self._on_end: list[Callable[[], None]] = []
 
@@ -208,7 +208,7 @@ class LifeCycle:
         give_up_place(self)
         self._parts.connection.abandon()
 
-    def _exit(self) -> None:
+    def _end_with_process(self) -> None:
         self.close()
         if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
             # Python ends such a process by SIGINT (130 for shells), unless code from text runs after the error: any

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Replace closed standard streams, as cron and launchers leave them, by the null device."""
+    """Open the null device in place of closed standard streams."""
     fill_standard_descriptors()  # a script that `looptap run` starts finds them closed again, as with python
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:

@@ -25,7 +25,9 @@ def fitting(name: str) -> str:
 
 
 def as_text(argument: str) -> str:
-    """Return a name that was given to the program, which another locale than UTF-8 has garbled.
+    """Return the text of a program's argument.
+
+    A locale that is not UTF-8 hides its letters.
 
     >>> as_text("digits-1")
     'digits-1'

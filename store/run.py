@@ -336,7 +336,7 @@ class StoredRun:
             writing = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow))).alive()
         except (KeyError, TypeError, ValueError):
             writing = None
-        if writing and (folder := self.metadata.get("announced")):  # an exec ends a run, and its process goes on
+        if writing and (folder := self.metadata.get("announced")):  # an exec ends a run, and not its process
             writing = self.metadata.get("id") not in {run.id for run in ended(Path(str(folder)))}
         if writing is False and not self.look():
             self._finish(f"its process was killed, or ended without closing the file. {self.lacks}".removesuffix(". "))

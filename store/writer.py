@@ -29,7 +29,7 @@ from looptap.store.environment import about
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import fact
 from looptap.store.layout.page_writer import PageWriter
-from looptap.store.layout.run_path import GONE, is_local
+from looptap.store.layout.run_path import GONE, absolute, is_local
 from looptap.store.layout.scalar_columns import ScalarRow
 from looptap.store.layout.schema import check, create
 from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, size
@@ -67,7 +67,7 @@ class Writer:
     """
 
     def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = MAX_PENDING_BYTES) -> None:
-        self.path, self.limit = _absolute(path), limit
+        self.path, self.limit = absolute(path), limit
         self.state, self.reason = "waiting", ""
         """waiting (nothing to store yet), keeping, paused (resumes automatically) or closed; and the reason."""
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
@@ -394,11 +394,3 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
         self.state = "closed"
-
-
-def _absolute(path: Path) -> Path:
-    """Return an absolute path, or ``path`` itself in a working directory that is gone."""
-    try:
-        return path.absolute()
-    except FileNotFoundError:
-        return path

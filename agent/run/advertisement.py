@@ -10,8 +10,8 @@ from pathlib import Path
 from looptap.agent.io.server_thread import ServerThread
 from looptap.protocol.errors import UnsafeFile
 from looptap.protocol.file_names import as_text
-from looptap.protocol.files.connection import ConnectionFile, abandoned, publish, remake, sweep
-from looptap.protocol.files.ended_runs import Ended, note
+from looptap.protocol.files.connection import ConnectionFile, publish, remake, sweep
+from looptap.protocol.files.ended_runs import Ended, abandoned, note
 from looptap.protocol.keys import RoleKeys
 from looptap.protocol.messages import RunInfo
 from looptap.store.layout.run_path import store_path
@@ -53,7 +53,7 @@ def _renew(file: ConnectionFile, directory: Path) -> None:
 
 
 def _end_earlier_passes(directory: Path) -> None:
-    """End the runs that this process announced before it became another program (exec).
+    """End the runs that this process announced before an exec.
 
     Its id and its start remain, so clients would take them for alive.
     """

@@ -16,8 +16,9 @@ from looptap.client.directory.listing import RunListing
 from looptap.client.rank_numbers import numbered
 from looptap.protocol.errors import RUN_ENDED, LinkError, NoSuchRun, RunEnded, SeveralRuns, UnsafeFile
 from looptap.protocol.file_names import on_disk
-from looptap.protocol.files.connection import is_connection_file
+from looptap.protocol.files.connection import MAX_FILE_BYTES
 from looptap.protocol.files.ended_runs import Ended, ended
+from looptap.protocol.files.regular_files import read_regular
 from looptap.protocol.keys import OPERATOR
 from looptap.store.layout.run_path import kept
 from looptap.streams.errors import LooptapError
@@ -53,8 +54,18 @@ def path_of(name: str | os.PathLike[str] | None) -> Path | None:
     text = os.fspath(name)
     separators = [os.sep, *([os.altsep] if os.altsep else [])]
     if isinstance(name, str) and not any(s in text for s in separators):
-        return Path(text) if text.endswith(".json") and is_connection_file(Path(text)) else None
+        return Path(text) if text.endswith(".json") and _has_keys(Path(text)) else None
     return Path(text).expanduser()
+
+
+def _has_keys(path: Path) -> bool:
+    """Return False for a missing file, or one that is no connection file."""
+    try:
+        return b'"server_public"' in read_regular(path, MAX_FILE_BYTES)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def refuse_stored(path: Path) -> None:

@@ -12,7 +12,6 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Collection
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -20,9 +19,8 @@ from urllib.parse import quote
 import msgspec
 
 from looptap.protocol.codec import Versioned
-from looptap.protocol.errors import LinkError, NoDirectory, NoSuchRun, UnsafeFile, VersionMismatch
+from looptap.protocol.errors import NoDirectory, NoSuchRun, UnsafeFile, VersionMismatch
 from looptap.protocol.file_names import fitting
-from looptap.protocol.files.regular_files import read_regular
 from looptap.protocol.keys import OPERATOR, VIEWER, KeyPair, RoleKeys, is_key
 from looptap.protocol.messages import VERSION, RunInfo
 from looptap.protocol.process.identity import Process
@@ -223,16 +221,6 @@ def read(path: Path) -> ConnectionFile:
     return parse(_read_private(path), str(path))
 
 
-def is_connection_file(path: Path) -> bool:
-    """Return True if a connection file is at ``path``, or one that cannot be read; not for a file of other content."""
-    try:
-        return b'"server_public"' in read_regular(path, MAX_FILE_BYTES)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-
-
 def parse(data: bytes, path: str) -> ConnectionFile:
     """Parse the connection file of ``path``. Raises VersionMismatch or UnsafeFile."""
     try:
@@ -355,22 +343,6 @@ def sweep(directory: Path, *, older: float = 0.0, at_most: int | None = None) ->
     before = time.time() - older
     old = [path for path in _files(directory) if _touched(path) <= before]
     return sum(_remove(path, own=False) for path in old[:at_most])
-
-
-def abandoned(directory: Path, open_runs: Collection[str]) -> list[tuple[Path, RunInfo]]:
-    """Remove the files of this process for runs that are not ``open_runs``; return both."""
-    found, this = [], Process.this()
-    for path in _files(directory):
-        try:
-            file = read(path)
-        except (LinkError, OSError):
-            continue
-        if file.process == this and file.run.id not in open_runs:
-            found.append((path, file.run))
-            for endpoint in file.endpoints:
-                _remove_socket(endpoint)
-            path.unlink(missing_ok=True)
-    return found
 
 
 def _files(directory: Path) -> list[Path]:

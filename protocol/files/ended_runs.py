@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
-from looptap.protocol.files.connection import check_directory, is_ours
+from looptap.protocol.errors import LinkError
+from looptap.protocol.files.connection import IPC, check_directory, is_ours, read, remove
+from looptap.protocol.messages import RunInfo
+from looptap.protocol.process.identity import Process
 from looptap.protocol.types.built_types import built
 
 FILE_NAME = "ended.jsonl"
@@ -49,6 +53,23 @@ def note(run: Ended, directory: Path) -> None:
             file.truncate(0)
             line = kept + line
         file.write(line)
+
+
+def abandoned(directory: Path, open_runs: Collection[str]) -> list[tuple[Path, RunInfo]]:
+    """Remove the files of this process for runs that are not open; return both."""
+    found, this = [], Process.this()
+    for path in directory.glob("*.json"):
+        try:
+            file = read(path)
+        except (LinkError, OSError):
+            continue
+        if file.process == this and file.run.id not in open_runs:
+            found.append((path, file.run))
+            for endpoint in file.endpoints:
+                if endpoint.startswith(IPC):
+                    Path(endpoint.removeprefix(IPC)).unlink(missing_ok=True)
+            remove(path)
+    return found
 
 
 def ended(directory: Path) -> list[Ended]:

@@ -38,13 +38,22 @@ def store_path(run: str, where: str | os.PathLike[str] | None = None, rank: int 
 
 
 def folder_of_runs() -> Path:
-    """Return the folder in which runs are stored. Raises StoreError if it went with the working directory."""
+    """Return the folder of stored runs.
+
+    Raises StoreError if it went with the working directory.
+    """
     folder = store_path(".").parent
-    try:
-        folder.absolute()
-    except FileNotFoundError:
-        raise StoreError(f"No run can be found in {folder}: {GONE}. Go to another one, or name a folder.") from None
+    if not absolute(folder).is_absolute():
+        raise StoreError(f"No run can be found in {folder}: {GONE}. Go to another one, or name a folder.")
     return folder
+
+
+def absolute(path: Path) -> Path:
+    """Return an absolute path, or ``path`` itself if its directory is gone."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        return path
 
 
 def kept(pattern: str = "*", folder: Path | None = None) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What looptap needs of a process that is not its own: threads, descriptors, and one place for what is open there."""
+"""Threads, standard descriptors and shared state of a process that is not ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THREAD_SECONDS = 2.0
 
 
 class NoThreads(LooptapError):
-    """A process whose threads are not the system's: looptap's would keep the job waiting for ever."""
+    """A process whose threads are not the system's, and would block the job."""
 
 
 def fill_standard_descriptors() -> None:
@@ -39,9 +39,9 @@ def fill_standard_descriptors() -> None:
 
 
 def require_threads() -> None:
-    """Raise NoThreads where threads only run while others wait, as with gevent and eventlet.
+    """Raise NoThreads where threads only run while others wait.
 
-    Does not block, except in such a process.
+    So do those of gevent and eventlet. Does not block, except in such a process.
     """
     start = _thread.start_new_thread
     if isinstance(start, types.BuiltinFunctionType):
@@ -62,6 +62,9 @@ _UNPATCHED = {"gevent": "gevent.monkey.patch_all(thread=False)", "eventlet": "ev
 
 
 def one_in_process(name: str, make: Callable[[], Kept]) -> Kept:
-    """Return what was made under ``name`` in this process, even if looptap was purged from sys.modules since."""
+    """Return what was made under ``name`` in this process.
+
+    It stays the same if looptap is removed from sys.modules and imported again.
+    """
     found: dict[str, Kept] = vars(sys).setdefault("_looptap", {})
     return found.setdefault(name, make())

@@ -114,7 +114,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_under_patched_threads_the_job_goes_on_without_an_agent_and_says_why(library, tmp_path):
+def test_under_patched_threads_the_job_continues_without_an_agent_and_says_why(library, tmp_path):
     pytest.importorskip(library)
     code = textwrap.dedent(PATCHED).format(patch=LIBRARIES[library])
     with looptap.Agent("real"):
@@ -315,7 +315,7 @@ def test_a_pass_before_an_exec_has_ended(tmp_path):
 
 
 class Endless:
-    """A loader whose length nobody knows, and which says so in its own way."""
+    """A loader that raises an error of its own for its length."""
 
     def __iter__(self):
         return iter(range(8))
