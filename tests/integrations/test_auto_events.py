@@ -1,11 +1,11 @@
 """Scripts that know nothing of looptap: their events, and what queries find."""
 
 import json
-import subprocess
 import sys
 from functools import cache
 
 import pytest
+import warm
 from places import TESTS
 
 SCRIPTS = TESTS / "trainers" / "scripts"
@@ -64,7 +64,7 @@ ALWAYS = ["loss", "sum(float(p.norm()) for p in model.parameters())", "x.sum()",
 
 
 def ran(*command):
-    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, cwd=TESTS)
+    done = warm.run([sys.executable, *map(str, command)], capture_output=True, text=True, cwd=TESTS)
     assert done.returncode == 0, done.stderr
     return done
 

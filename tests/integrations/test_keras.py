@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 from places import SUPPORT
 from rank_jobs import printed
 
@@ -44,7 +45,8 @@ def watched(*queries, before=(), checkpoints=None, **how):
 def run(code, backend="torch"):
     """Run a program on a backend of Keras; return what it prints."""
     paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    start = warm if backend == "torch" else subprocess  # Keras chooses its backend when it is imported
+    done = start.run(
         [sys.executable, "-c", PRELUDE + code], capture_output=True, text=True,
         env={**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": paths},
     )  # fmt: skip

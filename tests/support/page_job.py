@@ -22,7 +22,7 @@ from looptap.training.progress import Patience, Progress
 NAME = "digits-cnn"
 BATCHES = 20
 """Of an epoch."""
-PAUSE_SECONDS = 0.001
+PAUSE_SECONDS = 0.006
 NAN_EVERY = 60
 """At every 60th step the event carries a loss that is NaN: a question for a flight recorder."""
 

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
+FRAMEWORKS = "keras", "transformers", "lightning", "accelerate", "hugging_face"
+"""What programs say that load a training framework."""
 LOOK_SECONDS = 0.005
 """Between two looks whether a program has ended."""
 
@@ -167,7 +169,11 @@ def run(
 
 def _kind(words: list[str]) -> str:
     """Return which libraries a program loads besides looptap."""
+    if words[:2] == ["-m", "looptap.cli"]:
+        return "looptap"
     source = Path(words[0]).read_text() if words[0].endswith(".py") else " ".join(words)
+    if any(name in source for name in FRAMEWORKS):
+        return "frameworks"
     if "torch" in source or "looptap.examples" in source:
         return "torch"
     return "nbclient" if "nbclient" in source else "looptap"

@@ -1,7 +1,8 @@
-"""Process that `warm` forks from: warm_server.py SOCKET looptap|torch|nbclient."""
+"""Process that `warm` forks from: warm_server.py SOCKET looptap|torch|frameworks|nbclient."""
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -19,12 +20,17 @@ import looptap.testing
 
 looptap.cli.app.command_line()  # with all commands
 
-if sys.argv[2] == "torch":
+if sys.argv[2] in ("torch", "frameworks"):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch's own imports warn of is not ours
+        warnings.simplefilter("ignore")  # what their own imports warn of is not ours
         import torch._dynamo  # the first optimizer of a process would import it
         import torch.distributed
         import torch.utils.data  # noqa: F401 - as above
+
+        if sys.argv[2] == "frameworks":
+            for name in ("pytest", "transformers.trainer", "pytorch_lightning", "accelerate", "keras"):
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
 elif sys.argv[2] == "nbclient":
     import nbclient  # noqa: F401 - as above
     import nbformat  # noqa: F401 - as above
