@@ -77,7 +77,7 @@ class World:
         self.page = str(page.relative_to(ROOT))
         self.ranks = self.page in page_preludes.RANKS
         self.job: Job | None = None
-        self.script: subprocess.Popen[bytes] | None = None
+        self.script: warm.Popen | None = None
         self.apart = Path("apart").resolve()
         self.apart.mkdir(mode=0o700)
         self.opened = Path("opened").resolve()
@@ -208,7 +208,7 @@ class World:
         """Start a block as a script in a process of its own, and wait for its run."""
         Path("script.py").write_text(page_preludes.script(block))
         with Path("script-output").open("wb") as output:
-            self.script = started = subprocess.Popen([sys.executable, "script.py"], stdout=output, stderr=output)
+            self.script = started = warm.Popen([sys.executable, "script.py"], stdout=output, stderr=output)
 
         def listed() -> bool:
             assert started.poll() is None, Path("script-output").read_text()
@@ -285,7 +285,10 @@ class World:
         endless = endless and not ENDS & set(words)
         plain = words[0] == "looptap" and not set(line.partition("#")[0]) & set("|>*;&")
         start = warm.Popen if plain else subprocess.Popen
-        command = [sys.executable, "-m", "looptap.cli", *words[1:]] if plain else ["bash", "-o", "pipefail", "-c", line]
+        command = ["bash", "-o", "pipefail", "-c", line]
+        if plain:
+            python = {"python": sys.executable}
+            command = [sys.executable, "-m", "looptap.cli", *(python.get(word, word) for word in words[1:])]
         with Path("stderr").open("w+") as stderr:
             process = start(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True

@@ -72,7 +72,7 @@ class Popen:
                 "words": words, "env": dict(os.environ if env is None else env), "cwd": os.fspath(cwd or os.getcwd()),
                 "unbuffered": "-u" in self.args, "session": start_new_session,
             }  # fmt: skip
-            self.pid = _server(_kind(words)).start(how, [*given, theirs])
+            self.pid = _server(_kind(words, how["cwd"])).start(how, [*given, theirs])
         os.set_blocking(self._status, False)
 
     def poll(self) -> int | None:
@@ -167,14 +167,15 @@ def run(
     return done
 
 
-def _kind(words: list[str]) -> str:
+def _kind(words: list[str], folder: str) -> str:
     """Return which libraries a program loads besides looptap."""
-    if words[:2] == ["-m", "looptap.cli"]:
+    if words[0] == "-m" and words[1] in ("looptap", "looptap.cli") and [*words, ""][2] not in ("run", "replay"):
         return "looptap"
-    source = Path(words[0]).read_text() if words[0].endswith(".py") else " ".join(words)
+    names = [os.path.join(folder, name) for word in words for name in (word, f"{word}.py") if name.endswith(".py")]
+    source = " ".join([*words, *(Path(name).read_text() for name in names if os.path.isfile(name))])
     if any(name in source for name in FRAMEWORKS):
         return "frameworks"
-    if "torch" in source or "looptap.examples" in source:
+    if any(name in source for name in ("torch", "looptap.examples", "page_job")):
         return "torch"
     return "nbclient" if "nbclient" in source else "looptap"
 

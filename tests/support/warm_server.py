@@ -1,4 +1,4 @@
-"""Process that `warm` forks from: warm_server.py SOCKET looptap|torch|frameworks|nbclient."""
+"""Process that `warm` forks from: warm_server.py SOCKET KIND (see `warm`)."""
 
 import contextlib
 import gc
@@ -98,7 +98,6 @@ for number, fd in enumerate(fds[1:4]):
     os.dup2(fd, number)
 for fd in fds[1:]:
     os.close(fd)
-signal.signal(signal.SIGINT, signal.default_int_handler)
 if how["session"]:
     os.setsid()
 os.chdir(how["cwd"])
@@ -113,21 +112,52 @@ for name, number in (("stdout", 1), ("stderr", 2)):
     setattr(sys, name, stream)
     setattr(sys, f"__{name}__", stream)
 sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-first, *rest = how["words"]
-main = sys.modules["__main__"] = types.ModuleType("__main__")
-if first == "-c":
-    sys.argv = ["-c", *rest[1:]]
-    sys.path.insert(0, "")
-    exec(compile(rest[0], "<string>", "exec"), main.__dict__)
-elif first == "-m":
-    sys.argv = rest
-    sys.path.insert(0, os.getcwd())
-    runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-else:
-    sys.argv = how["words"]
-    sys.path.insert(0, os.path.dirname(first))
-    main.__file__ = first
-    with open(first) as file:
-        source = file.read()
-    exec(compile(source, first, "exec"), main.__dict__)
+
+
+class Exchanged(BaseException):
+    """Raised where the program would become another Python program."""
+
+
+def exchange(file, command, environment, instead=os.execvpe):
+    """Become another program; a Python program without options continues here."""
+    if file != sys.executable or not (command[1].endswith(".py") or command[1] in ("-m", "-c")):
+        instead(file, command, environment)
+    os.environ.clear()
+    os.environ.update(environment)
+    raise Exchanged(command[1:])
+
+
+def execute(words):
+    """Run a program as Python does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.path[:] = paths
+    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ModuleNotFoundError):
+        import sitecustomize  # noqa: F401 - as Python does at its start
+    first, *rest = words
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path.insert(0, "")
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+    elif first == "-m":
+        sys.argv = rest
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path.insert(0, os.path.dirname(first))
+        main.__file__ = first
+        with open(first) as file:
+            source = file.read()
+        exec(compile(source, first, "exec"), main.__dict__)
+
+
+os.execvpe = exchange
+paths, words = list(sys.path), how["words"]
+while words:
+    try:
+        words = execute(words)
+    except Exchanged as exchanged:
+        (words,) = exchanged.args

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import subprocess
 import sys
 
 import pytest
@@ -110,7 +109,7 @@ def printed(capsys, *options, name="plain"):
 
 def test_a_job_without_progress_has_a_guess(directory, capsys):
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes = {"stdin": warm.PIPE, "stdout": warm.PIPE}
     with warm.Popen([sys.executable, "-c", JOB], env=environment, text=True, **pipes) as job:
         assert job.stdout.readline() == "here\n"
         out = printed(capsys)
@@ -134,8 +133,8 @@ def test_a_script_without_a_line_of_looptap_has_a_guess(directory, tmp_path, cap
     (tmp_path / "train.py").write_text(SCRIPT.replace("TOTAL", total).replace("epoch ", f"{number} "))
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
     command = [sys.executable, "-m", "looptap", "run", "train.py"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
+    pipes = {"stdin": warm.PIPE, "stdout": warm.PIPE}
+    with warm.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
         assert job.stdout.readline() == "here\n"
         with pytest.raises(SystemExit):
             main(["progress", "train", "--count", "20", "--throttle", "0.05", "--json"])
@@ -151,8 +150,8 @@ def test_the_error_for_a_script_without_a_known_end_says_what_a_guess_needs(dire
     (tmp_path / "train.py").write_text(SCRIPT.replace("TOTAL", "").replace("epoch ", "turn "))
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
     command = [sys.executable, "-m", "looptap", "run", "train.py"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
+    pipes = {"stdin": warm.PIPE, "stdout": warm.PIPE}
+    with warm.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
         assert job.stdout.readline() == "here\n"
         with pytest.raises(SystemExit) as ended:
             main(["progress", "train"])
@@ -167,8 +166,8 @@ def test_a_loop_of_episodes_or_iterations_has_a_guess(directory, tmp_path, numbe
     (tmp_path / "train.py").write_text(text)
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
     command = [sys.executable, "-m", "looptap", "run", "train.py"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
+    pipes = {"stdin": warm.PIPE, "stdout": warm.PIPE}
+    with warm.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
         assert job.stdout.readline() == "here\n"
         with looptap.attach("train") as run:
             found = counted(run)
@@ -182,8 +181,8 @@ def test_the_bar_of_tqdm_around_a_loop_is_a_guess(directory, tmp_path, capsys, l
     (tmp_path / "train.py").write_text(BARS + loop + "\n")
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
     command = [sys.executable, "-m", "looptap", "run", "train.py"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
+    pipes = {"stdin": warm.PIPE, "stdout": warm.PIPE, "stderr": warm.DEVNULL}
+    with warm.Popen(command, env=environment, text=True, cwd=tmp_path, **pipes) as job:
         assert job.stdout.readline() == "here\n"
         with pytest.raises(SystemExit):
             main(["progress", "train", "--count", "4", "--throttle", "0.05", "--json"])
