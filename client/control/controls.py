@@ -34,7 +34,8 @@ class Outcome:
     name: str = ""
     """The control or trigger."""
     outcome: str = ""
-    """"done"; of commands that did not run: "refused", "failed", "cancelled", "pending", "in doubt"."""
+    """"done"; of commands that did not run: "refused", "failed", "cancelled", "pending", "in doubt"; of an unsafe query
+    "running", then "ended", with the reason as ``error``."""
     event: str = ""
     """The type of the event at which it ran."""
     number: int = 0
