@@ -128,17 +128,12 @@ def request(port, path="/", method="GET", **headers):
         connection.close()
 
 
-def cookie_of(server):
-    """Return the header of the cookie that the token is exchanged for."""
-    _, headers, _ = request(server.port, f"{server.site.base}?token={server.site.access.token}")
-    return headers["Set-Cookie"].partition(";")[0]
-
-
 class Peer:
-    """A WebSocket client that reads only when asked to."""
+    """A WebSocket client of a server or a `Program`; it reads only when asked to."""
 
-    def __init__(self, server, viewer=VIEWER, *, hello=True, buffer=None, **headers):
+    def __init__(self, server, viewer=VIEWER, *, hello=True, token=None, buffer=None, **headers):
         port = server.port
+        found = urlsplit(server.url)
         self.socket = socket.socket()
         if buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
@@ -149,17 +144,16 @@ class Peer:
             "Host": f"localhost:{port}", "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Key": key,
             "Sec-WebSocket-Version": "13", "Origin": f"http://localhost:{port}", **headers,
         }  # fmt: skip
-        if "Cookie" not in given:
-            given["Cookie"] = cookie_of(server)
-        head = "".join(f"{name}: {value}\r\n" for name, value in given.items() if value)
-        self.socket.sendall(f"GET {server.site.base}socket HTTP/1.1\r\n{head}\r\n".encode())
+        head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in given.items() if value)
+        self.socket.sendall(f"GET {found.path}socket HTTP/1.1\r\n{head}\r\n".encode())
         self.file = self.socket.makefile("rb")
         self.status = int(self.file.readline().split()[1])
         while self.file.readline().strip():
             pass
-        self.frames, self.messages, self.count = [], [], 0
+        self.frames, self.messages, self.count, self.code = [], [], 0, None
         if self.status == 101 and hello:
-            self.say({"t": "hello", "viewer": viewer})
+            token = found.query.removeprefix("token=") if token is None else token
+            self.say({"t": "hello", "viewer": viewer, "token": token})
 
     def say(self, message):
         """Send a message."""
@@ -171,12 +165,15 @@ class Peer:
         """Read the next message: a dict, bytes of a frame, or None at the end."""
         while True:
             head = self.file.read(2)
-            if len(head) < 2 or head[0] & 15 == 8:
+            if len(head) < 2:
                 return None
             size = head[1] & 127
             if size > 125:
                 size = int.from_bytes(self.file.read(2 if size == 126 else 8), "big")
             body = self.file.read(size)
+            if head[0] & 15 == 8:
+                self.code = int.from_bytes(body[:2], "big")
+                return None
             if head[0] & 15 == 1:
                 self.messages.append(json.loads(body))
                 return self.messages[-1]

@@ -51,7 +51,11 @@ def main(
     ] = "/",
     allow_host: Annotated[
         list[str] | None,
-        Option(metavar="NAME", help="A further name of the page, as that of a proxy.", show_default=False),
+        Option(
+            metavar="NAME",
+            help="A further name of the page, as that of a proxy: hub.example, or http://hub.example:8000.",
+            show_default=False,
+        ),
     ] = None,
     browser: Annotated[
         bool | None, Option("--open/--no-open", help="Open the page.", show_default="where there is a display")
@@ -78,7 +82,10 @@ def main(
         return complain(f"looptap web needs the package {missing}: pip install 'looptap[web]'")
     shelf = RunShelf(PageRuns(names or ()), operate=operate, config=config)
     shelf.refresh()
-    server = WebServer(shelf, base=base_url, names=allow_host or ())
+    try:
+        server = WebServer(shelf, base=base_url, names=allow_host or ())
+    except ValueError as error:
+        return complain(str(error))
     server.listen(host, DEFAULT_PORT_NUMBER if port is None else port, _MAX_PORTS_TRIED if port is None else 1)
 
     def started() -> None:
@@ -91,7 +98,7 @@ def main(
             _say(f"{host} can be reached from elsewhere, and nothing on the way is encrypted.")
         _say("Ctrl-C ends it; the jobs continue.")
         if browser or (browser is None and not _no_display()):
-            _open(server.url)
+            _open(server.opening_url)
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(server.run(started))

@@ -6,8 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import warm
@@ -197,8 +195,14 @@ def test_the_address_has_the_state_and_brings_it_back(opened, operating):
     page.locator("#x").select_option("time")
     charts(page, 2)
     address = page.url
+    page.reload()  # this browser has drawn them
+    charts(page, 2)
     again = opened(operating.url, hash=address[address.index("#") :])
+    again.locator("article.waiting code").nth(1).wait_for()
+    assert again.locator("article.waiting code").all_inner_texts() == ["loss", "mean(e.loss for e in events)"]
+    again.get_by_role("button", name="Draw all").click()
     charts(again, 2)
+    assert again.locator("article.waiting, #waiting:not([hidden])").count() == 0
     until(again, "document.querySelectorAll('.looptap')[1].looptap.layout.x.title.includes('s')")
     assert again.locator(".asked").all_inner_texts() == ["loss", "mean(e.loss for e in events) · window 20"]
     assert again.locator("#x").input_value() == "time"
@@ -292,45 +296,77 @@ def test_two_viewers_have_their_own_and_a_slow_one_hinders_no_other(opened, oper
     grows(two)
 
 
-def test_without_its_token_the_page_says_what_is_missing(browser, operating):
+def test_without_its_token_the_page_asks_for_it_and_a_tab_keeps_it(browser, operating):
     page = browser.new_context().new_page()
-    for address in (operating.origin + "/", operating.origin + "/?token=wrong"):
-        reply = page.goto(address)
-        assert reply.status == 403
-        assert "token" in page.locator("body").inner_text()
+    reply = page.goto(operating.origin + "/?token=wrong")
+    assert (reply.status, "not the token" in page.locator("body").inner_text()) == (403, True)
+    page.goto(operating.origin + "/#x=time")
+    field, says = page.locator("#token"), page.locator("#door p")
+    says.get_by_text("open the whole address").wait_for()
+    assert page.locator("nav, #ask, #facts").locator("visible=true").count() == 0
+    field.fill("wrong")
+    field.press("Enter")
+    says.get_by_text("not the token of the server").wait_for()
+    field.fill(operating.url)
+    field.press("Enter")
+    charts(page, 1)
+    assert page.locator("#door").is_hidden()
+    assert page.locator("#x").input_value() == "time"  # what the address said is kept
+    page.reload()
+    charts(page, 1)
+    other = page.context.new_page()
+    other.goto(operating.origin + "/")
+    other.locator("#token").wait_for()
+    assert other.evaluate("Object.values(sessionStorage).join('')") == ""
+    other.goto(operating.url)
+    charts(other, 1)
+    assert page.context.cookies() == []
     page.context.close()
 
 
-def test_a_page_of_another_origin_cannot_connect(browser, opened, operating):
-    class Other(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<title>other</title>")
+def test_the_file_that_opens_the_page_leads_to_it(browser, job, tmp_path, monkeypatch):
+    script = tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened.part\nmv {tmp_path}/opened.part {tmp_path}/opened\n')
+    script.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(script))
+    with program("--open") as web:
+        soon((tmp_path / "opened").exists)
+        page = browser.new_context().new_page()
+        page.goto((tmp_path / "opened").read_text().strip())
+        page.wait_for_url(f"{web.origin}/#**")
+        until(page, "document.body.dataset.link === 'there'")
+        charts(page, 1)
+        page.context.close()
 
-        def log_message(self, *_):
-            pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        page = opened(operating.url)
-        other = page.context.new_page()  # the same browser, so with the cookie of the page
-        other.goto(f"http://localhost:{server.server_port}/")
-        found = other.evaluate(
-            """(url) => new Promise((done) => {
-              const socket = new WebSocket(url.replace('http', 'ws') + '/socket');
-              socket.onopen = () => done('open');
-              socket.onerror = () => done('refused');
-            })""",
-            operating.origin,
-        )
-        assert found == "refused"
-        other.close()
-    finally:
-        server.shutdown()
-        server.server_close()
+def test_a_filter_from_an_address_waits_for_apply(opened, tmp_path):
+    for lr in (0.001, 0.1):
+        with looptap.Agent(f"run-{lr}", store=tmp_path, config={"lr": lr}) as agent:
+            agent.stream("acc", "step, acc", on="batch", keep=True)
+            for step in range(20):
+                agent.emit("batch", step=step, acc=1 - math.exp(-lr * step))
+    with program("--operate", *map(str, sorted(tmp_path.glob("*.looptap")))) as web:
+        page = opened(web.url)
+        page.get_by_role("button", name="Tick all").click()
+        page.locator("#table td").first.wait_for()
+        address = page.url + "&where=lr+%3C+0.05&sort=lr"
+        page.goto("about:blank")
+        page.goto(address)
+        page.locator("#table").get_by_text("comes from the address").wait_for()
+        assert (page.locator("#filter").input_value(), page.locator("#order").input_value()) == ("lr < 0.05", "lr")
+        assert page.locator("#table tr:has(td)").count() == 2
+        page.get_by_role("button", name="Apply").click()
+        page.locator("#table").get_by_text("1 of 2 runs").wait_for()
+        page.reload()
+        page.locator("#table").get_by_text("1 of 2 runs").wait_for()
+        page.goto("about:blank")
+        page.goto(address)  # applied before
+        page.locator("#table").get_by_text("1 of 2 runs").wait_for()
+        page.goto(address.replace("0.05", "0.06"))
+        page.locator("#table").get_by_text("comes from the address").wait_for()
+        page.locator("#table th button").get_by_text("best(acc)").click()  # a click on a title does not filter
+        until(page, "document.getElementById('filter').value === ''")
+        page.locator("#table").get_by_text("2 of 2 runs").wait_for()
 
 
 def test_the_page_works_below_a_prefix_and_behind_a_proxy_that_strips_it(opened, job):
@@ -428,6 +464,7 @@ def test_runs_of_a_sweep_are_sorted_filtered_drawn_across_axes_and_kept(opened, 
         until(page, f"{across}?.x.ticks.map(([, name]) => name).join() === 'lr,best(acc)'")
         address = page.url
         again = opened(web.url, hash=address[address.index("#") :])
+        again.get_by_role("button", name="Apply").click()
         until(again, f"{across}?.x.ticks.length === 2")
         assert again.locator("#filter").input_value() == "lr < 0.05 and best(acc) > 0.01"
         assert again.locator("#table td:first-child").all_inner_texts() == cells.all_inner_texts()

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import json
 import re
+import socket
 import struct
 import sys
 import threading
@@ -17,7 +18,6 @@ from waiting import soon
 from web_pages import (
     Peer,
     Shown,
-    cookie_of,
     gone,
     parts_of,
     program,
@@ -29,18 +29,33 @@ from web_pages import (
 )
 
 import looptap
+from looptap.client.exported_run import exported
 from looptap.streams.errors import QueryError
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.testing import pair
-from looptap.visualizers.surfaces.web import page_connection
+from looptap.visualizers.surfaces.web import page_connection, page_handlers
 from looptap.visualizers.surfaces.web.expressions import ReadableStream, reader_query
+from looptap.visualizers.surfaces.web.page_access import PageAccess
 from looptap.visualizers.surfaces.web.page_connection import MAX_VIEWERS, MAX_WAITING_REQUESTS_COUNT
+from looptap.visualizers.surfaces.web.page_handlers import WRONG_TOKEN_NUMBER
+from looptap.visualizers.surfaces.web.run_facts import RunFacts
 from looptap.visualizers.surfaces.web.run_rows import RunRows
 from looptap.visualizers.surfaces.web.run_shelf import RunShelf, ShelfEntry
 from looptap.visualizers.surfaces.web.viewer import Viewer
 from looptap.visualizers.surfaces.web.viewer_link import SLOT_BYTES
+from looptap.visualizers.surfaces.web.web_server import WebServer
 
 LOSS = [(step, 1 / (1 + step)) for step in range(50)]
+LOOP = """
+import ctypes, looptap, os, sys, time
+agent = looptap.Agent('job')
+agent.stream('loss', 'step, loss'); agent.stream('hidden', 'step, loss')
+for step in range(100000):
+    agent.emit('batch', step=step, loss=0.5); agent.emit('secret')
+    time.sleep(0.01)
+    if os.path.exists(sys.argv[1]):
+        ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter
+"""
 
 
 @pytest.fixture
@@ -57,36 +72,69 @@ def server(stored):
 # ---------------------------------------------------------------- who is let in
 
 
-def test_nothing_is_served_without_the_token_or_its_cookie(server):
-    base = server.site.base
-    for path in (
-        base,
-        f"{base}page.js",
-        f"{base}page.css",
-        f"{base}socket",
-        f"{base}other",
-        f"{base}?token=",
-        f"{base}?token=x",
-    ):
-        status, _, text = request(server.port, path)
-        assert status == 403, path
-        assert "token" in text
-    assert request(server.port, base, Cookie=f"looptap-localhost-{server.port}=guess")[0] == 403
-    cookie = cookie_of(server)
+def test_without_the_token_there_are_the_files_of_the_page_alone_which_know_of_no_run(server, stored):
+    base, token = server.site.base, server.site.access.token
     for path in (base, f"{base}page.js", f"{base}page.css"):
-        assert request(server.port, path, Cookie=cookie)[0] == 200
-    assert request(server.port, f"{base}other", Cookie=cookie)[0] == 404
-    assert request(server.port, f"{base}?token=x", Cookie=cookie)[0] == 403
+        status, headers, text = request(server.port, path)
+        assert (status, "Set-Cookie" in headers) == (200, False)
+        assert text == request(server.port, f"{path}?token={token}")[2]
+        assert not [word for word in (token, stored.id, server.site.access.ticket) if word in text]
+    for path in (f"{base}?token=x", f"{base}page.js?token={token}x"):
+        status, _, text = request(server.port, path)
+        assert (status, "not the token" in text) == (403, True)
+    assert request(server.port, f"{base}?token=")[0] == 200
+    assert request(server.port, f"{base}other?token={token}")[0] == 404
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert request(server.port, f"{base}?token={token}", method)[0] == 405
 
 
-def test_a_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get(server):
+@pytest.mark.parametrize("token", ["", "x", "None", "\u00e9", None, 7, [], {}])
+def test_a_connection_without_the_token_gets_nothing(server, token):
+    peer = Peer(server, hello=False, Cookie=f"looptap-localhost-{server.port}={server.site.access.token}")
+    peer.say({"t": "hello", "viewer": "viewer-of-a-test", "token": token})
+    peer.say({"t": "table", "id": 1, "runs": ["shown"]})
+    assert peer.read() is None
+    assert (peer.messages, peer.code) == ([], WRONG_TOKEN_NUMBER)
+    assert server.viewers.connections == {}
+    peer.close()
+
+
+def test_a_connection_that_does_not_prove_itself_is_closed(server, monkeypatch):
+    for said in ({"t": "table", "id": 1, "runs": ["shown"]}, {"t": "hello", "viewer": "short"}, {"t": "bye"}):
+        peer = Peer(server, hello=False)
+        peer.say(said)
+        assert (peer.read(), peer.code) == (None, 1002)
+        peer.close()
+    monkeypatch.setattr(page_handlers, "GREETING_SECONDS", 0.05)
+    peer = Peer(server, hello=False)
+    assert (peer.read(), peer.code) == (None, 1002)
+    peer.close()
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_what_another_site_leads_to_is_refused_with_a_way_to_go_on(server, site):
     token = server.site.access.token
-    status, headers, _ = request(server.port, f"/?token={token}")
-    assert (status, headers["Location"]) == (302, "./")
-    cookie = headers["Set-Cookie"]
-    assert cookie.startswith(f"looptap-localhost-{server.port}=")
-    assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(re.split("; ?", cookie))
-    assert token not in cookie
+    for path, way in (("/", "./"), (f"/?token={token}", f"./?token={token}"), ("/?token=<b>", "./")):
+        status, headers, text = request(server.port, path, Sec_Fetch_Site=site)
+        assert (status, "Set-Cookie" in headers, "script" in text) == (403, False, False)
+        assert f'<a href="{way}">' in text
+        assert "<b>" not in text
+    for path in ("/page.js", "/page.css", "/socket", "/other"):
+        status, _, text = request(server.port, path, Sec_Fetch_Site=site)
+        assert (status, text.count("\n")) == (403, 1)
+    assert status_of(server, Sec_Fetch_Site=site) == 403
+    for here in ("same-origin", "none"):
+        assert request(server.port, "/", Sec_Fetch_Site=here)[0] == 200
+    assert status_of(server, Sec_Fetch_Site="same-origin") == 101
+
+
+def test_the_file_that_the_command_opens_leads_to_the_page_once(server):
+    path = server.opening_url.partition(str(server.port))[2]
+    assert server.site.access.token not in path
+    assert request(server.port, "/open?ticket=x", Sec_Fetch_Site="cross-site")[0] == 403
+    status, _, text = request(server.port, path, Sec_Fetch_Site="cross-site")
+    assert (status, f'content="0; url=./?token={server.site.access.token}"' in text) == (200, True)
+    assert request(server.port, path, Sec_Fetch_Site="cross-site")[0] == 403
 
 
 @pytest.mark.parametrize("host", ["evil.test", "localhost.evil.test", "127.0.0.1.evil.test:80", "", "a b", "[::1"])
@@ -94,7 +142,7 @@ def test_another_name_for_this_machine_is_refused_with_a_token_too(server, host)
     token = server.site.access.token
     status, headers, text = request(server.port, f"/?token={token}", Host=host)
     assert status in (400, 403)
-    assert "Set-Cookie" not in headers
+    assert "Location" not in headers
     assert token not in text
     assert status_of(server, Host=host or "evil.test") in (400, 403)
 
@@ -110,26 +158,47 @@ def test_another_name_for_this_machine_is_refused_with_a_token_too(server, host)
         "file://",
         "http://[",
         "ws://localhost",
+        "https://localhost:{port}",
+        "http://127.0.0.1:{port}",
+        "http://localhost:{port}.evil.test",
+        "http://localhost:{port}/",
     ],
 )
 def test_only_the_page_itself_may_connect(server, origin):
-    assert status_of(server, Origin=origin) == 403
-    assert status_of(server, Cookie="looptap=none") == 403
+    assert status_of(server, Origin=origin.format(port=server.port)) == 403
     assert status_of(server) == 101
+    assert status_of(server, Origin=f"https://localhost:{server.port}", X_Forwarded_Proto="https") == 101
+    assert status_of(server, X_Forwarded_Proto="https") == 403
 
 
-def test_a_named_host_is_let_in_as_host_and_as_origin(stored):
-    with serving(stored, names=["hub.example"]) as server:
-        token = server.site.access.token
-        assert request(server.port, f"/?token={token}", Host="hub.example")[0] == 302
-        assert status_of(server, Origin="https://hub.example") == 101
-        assert status_of(server, Origin="https://other.example") == 403
+def test_a_named_host_is_let_in_as_host_and_as_origin_with_its_scheme_and_port(stored):
+    with serving(stored, names=["hub.example", "http://lab.example:8000/"]) as server:
+        for host in ("hub.example", "hub.example:443", "lab.example:8000", "localhost"):
+            assert request(server.port, "/", Host=host)[0] == 200
+        assert request(server.port, "/", Host="other.example")[0] == 403
+        for origin in ("https://hub.example", "https://HUB.example", "http://lab.example:8000"):
+            assert status_of(server, Origin=origin) == 101
+        for origin in (
+            "http://hub.example", "https://hub.example:8443", "https://a.hub.example", "https://other.example",
+            "http://lab.example", "https://lab.example:8000", "http://lab.example:8001", "http://localhost:8000",
+        ):  # fmt: skip
+            assert status_of(server, Origin=origin) == 403, origin
+        assert status_of(server, Host="hub.example:9", Origin="http://hub.example:9") == 101  # without a proxy
+
+
+@pytest.mark.parametrize("name", ["", "http://", "ftp://hub.example", "https://hub.example/path", "a:port", "http://["])
+def test_a_name_that_is_no_host_is_refused_at_the_start(name, capsys):
+    from looptap.cli.commands.watching import web
+
+    with pytest.raises(ValueError, match="is no host: write hub"):
+        PageAccess([name])
+    assert web.main(allow_host=[name], port=0) != 0
+    assert "is no host" in capsys.readouterr().err
 
 
 def test_every_reply_forbids_scripts_of_others_frames_and_caches(server):
-    cookie = cookie_of(server)
-    for path, given in (("/", cookie), ("/page.js", cookie), ("/page.css", cookie), ("/", ""), ("/none", cookie)):
-        _, headers, _ = request(server.port, path, Cookie=given)
+    for path, site in (("/", "none"), ("/page.js", ""), ("/page.css", ""), ("/", "cross-site"), ("/none", "")):
+        _, headers, _ = request(server.port, path, Sec_Fetch_Site=site)
         policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
         assert policy["default-src"] == "'none'"
         assert policy["script-src"] == policy["style-src"] == "'self'"
@@ -141,30 +210,31 @@ def test_every_reply_forbids_scripts_of_others_frames_and_caches(server):
         assert "Tornado" not in headers["Server"]
 
 
-def test_only_loopback_listens(server):
-    mine = [address for address in bound() if address.endswith(f":{server.port:04X}")]
-    assert mine == [f"0100007F:{server.port:04X}"]
+def test_loopback_alone_listens_and_leaves_no_half_of_localhost_to_others(server):
+    mine = {address for address in bound() if address.endswith(f":{server.port:04X}")}
+    assert mine == {f"{address}:{server.port:04X}" for address in ("0100007F", f"{0:024X}01000000")}
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        taken = WebServer(RunShelf(list))
+        with pytest.raises(OSError, match="--port"):
+            taken.listen("127.0.0.1", other.getsockname()[1])
 
 
 def test_the_page_names_its_files_relatively_and_works_below_a_prefix(stored):
     with serving(stored, base="/user/me") as server:
-        cookie = cookie_of(server)
         status, headers, _ = request(server.port, "/user/me?token=x")
         assert (status, headers["Location"]) == (302, "me/?token=x")
-        _, _, page = request(server.port, "/user/me/", Cookie=cookie)
+        _, _, page = request(server.port, "/user/me/")
         links = re.findall(r'(?:src|href)="([^"]+)"', page)
         assert len(links) == 3
         assert all(link.startswith(("page.", "data:")) for link in links)
-        assert request(server.port, "/", Cookie=cookie)[0] == 404
+        assert request(server.port, "/")[0] == 404
         assert status_of(server) == 101
 
 
 def test_a_proxy_that_strips_a_prefix_needs_no_setting(stored):
     with serving(stored) as server, stripping_proxy(server.port, "/proxy/8765") as port:
-        status, headers, _ = request(port, f"/proxy/8765/?token={server.site.access.token}")
-        assert (status, headers["Location"]) == (302, "./")
-        cookie = headers["Set-Cookie"].partition(";")[0]
-        assert request(port, "/proxy/8765/page.js", Cookie=cookie)[0] == 200
+        for path in (f"?token={server.site.access.token}", "page.js"):
+            assert request(port, f"/proxy/8765/{path}")[0] == 200
 
 
 # ---------------------------------------------------------------- what is shown
@@ -288,6 +358,30 @@ def test_what_a_reader_waits_for_and_what_fails_names_nothing_else():
     assert not [word for word in ("secret", "hidden", "other", "key") if word in text]
     viewer.close()
     job.agent.close()
+
+
+def test_of_a_run_that_does_not_answer_a_reader_gets_no_reason_that_names_a_query(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    job = warm.Popen([sys.executable, "-c", LOOP, str(tmp_path / "held")])
+    try:
+        soon(looptap.runs)
+        with looptap.attach("job") as run:
+            run.stream("step, 43 * loss", on="batch").wait(1, timeout=60)
+            seen = exported(run, config=False)
+            facts = RunFacts(seen)
+            (tmp_path / "held").touch()
+            soon(lambda: run.state == "silent", 60, detail=lambda: repr(run))
+            assert "43 * loss" in run.reason
+            assert (seen.state, seen.reason) == ("silent", "")
+            assert "43 * loss" not in json.dumps(facts.look())
+            facts.close()
+            job.kill()
+            soon(lambda: run.state in ("lost", "ended"), 60)
+            assert seen.reason == run.reason != ""
+    finally:
+        job.kill()
+        job.wait()
 
 
 def test_a_stream_that_is_no_longer_exported_ends_on_the_pages_of_readers():
@@ -445,13 +539,7 @@ def test_with_operate_a_query_may_be_asked_unsafe_and_is_on_record(stored):
 def test_a_viewers_file_shows_what_was_shared_also_with_operate(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
-    code = (
-        "import looptap, time\nagent = looptap.Agent('job')\n"
-        "agent.stream('loss', 'step, loss'); agent.stream('hidden', 'step, loss')\n"
-        "for step in range(100000):\n    agent.emit('batch', step=step, loss=0.5); agent.emit('secret')\n"
-        "    time.sleep(0.01)"
-    )
-    job = warm.Popen([sys.executable, "-c", code])
+    job = warm.Popen([sys.executable, "-c", LOOP, str(tmp_path / "held")])
     try:
         soon(looptap.runs)
         with looptap.attach("job") as run:
@@ -694,10 +782,50 @@ def test_the_command_prints_its_address_and_ends_on_a_signal(tmp_path, monkeypat
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
     with program() as web:
-        status, headers, _ = request(web.port, f"/?token={web.url.partition('=')[2]}")
-        assert (status, headers["Location"]) == (302, "./")
+        assert request(web.port, f"/?token={web.url.partition('=')[2]}")[0] == 200
         assert web.url.partition("=")[2] not in " ".join(psutil.Process(web.process.pid).cmdline())
     assert web.process.returncode == 0
+
+
+HEAVY = [
+    "round(1, -999999999)", "round(lr, -999999999)", "lr**9999**9999", "9**9**9**9", "loss**9999**9999",
+    "+" * 300 + "lr", "*".join(["9" * 20] * 80), "-" * 1999 + "1", "(" * 1999, "x" * 1999, "1 if lr else " * 90 + "1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("role", [[], ["--operate"]], ids=["viewer", "operate"])
+def test_no_expression_keeps_the_server_from_others_or_from_its_end(tmp_path, capfd, role):
+    for lr in (0.1, 10**300):
+        with looptap.Agent(f"run-{lr:.0e}", store=tmp_path, config={"lr": lr}) as agent:
+            agent.stream("loss", "step, loss", on="batch", keep=True)
+            for step in range(2_000):
+                agent.emit("batch", step=step, loss=2.0 + step)
+    files = sorted(map(str, tmp_path.glob("*.looptap")))
+    with program("--config", *role, *files) as web:
+        one, two = Peer(web, "viewer-one"), Peer(web, "viewer-two")
+        runs = [run["key"] for run in one.until("runs")["runs"]]
+        count = 0
+
+        def say(kind, **about):
+            nonlocal count
+            count += 1
+            one.say({"t": kind, "id": count, "chart": kind, "runs": runs, **about})
+
+        for text in HEAVY:
+            for kind, part in (("table", "sort"), ("table", "where"), ("parallel", "sort")):
+                say(kind, **{part: text})
+                assert "value" in two.ask("table", runs=runs)  # asked and answered meanwhile
+            for window in ("", "sliding 1000"):
+                say("chart", q=text, window=window)
+        for window in ("sliding 1000000", "9" * 300, "1e999s", "sliding 1000"):
+            say("chart", q="median(loss)", window=window)
+            assert "value" in two.ask("table", runs=runs)
+        while one.until("reply")["id"] != count:
+            pass
+        for peer in (one, two):
+            peer.close()
+    assert web.process.returncode == 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_without_tornado_the_command_says_what_to_install(monkeypatch, capsys):

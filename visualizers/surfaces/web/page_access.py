@@ -1,8 +1,9 @@
 """`PageAccess`: who may load the page, and from where.
 
 A browser sends requests for any site that is open in it, and a name may lead to loopback without belonging to us. So
-the host of each request has to be ours, the origin of a connection the page itself, and both need the token or a
-cookie.
+the host of each request has to be ours, no other site may have led to it, and the origin of a connection is the page
+itself. The files of the page are the same for everyone and know of no run. All else needs the token, which the page
+keeps in the storage of its tab: a cookie would go to every port of its host, to servers of other users too.
 """
 
 from __future__ import annotations
@@ -29,31 +30,34 @@ HEADERS = {
 }
 """Headers of every reply."""
 _TOKEN_BYTES = 32
+_PORTS = {"http": 80, "https": 443}
 
 
 class PageAccess:
     """The token of a server and the names under which it may be reached.
 
-    Besides ``names`` these are localhost and the addresses of loopback, at any port: `ssh -L` leads from another one.
+    Besides ``names`` these are localhost and the addresses of loopback, at any port: `ssh -L` leads from another one. A
+    name of a proxy is an origin, such as https://hub.example; a name alone is one with https. Raises ValueError for
+    anything else.
     """
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._cookie = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._names = {name.lower() for name in names}
-
-    @property
-    def cookie(self) -> str:
-        """The value of the cookie, another secret than the token."""
-        return self._cookie
+        self.ticket = secrets.token_urlsafe(_TOKEN_BYTES)
+        """Opens the page once, from a file that only its user can read: see `take_ticket`."""
+        self._origins = {_origin(name) for name in names}
+        self._names = {urlsplit(origin).hostname for origin in self._origins}
 
     def has_token(self, given: str) -> bool:
         """Return whether ``given`` is the token, in constant time."""
         return hmac.compare_digest(given.encode(), self.token.encode())
 
-    def has_cookie(self, given: str | None) -> bool:
-        """Return whether ``given`` is the value of our cookie, in constant time."""
-        return hmac.compare_digest((given or "").encode(), self._cookie.encode())
+    def take_ticket(self, given: str) -> bool:
+        """Return whether ``given`` is the ticket, which is then no longer one."""
+        taken = hmac.compare_digest(given.encode(), self.ticket.encode())
+        if taken:
+            self.ticket = secrets.token_urlsafe(_TOKEN_BYTES)
+        return taken
 
     def is_our_host(self, host: str) -> bool:
         """Return whether the ``Host`` of a request is a name of ours.
@@ -68,23 +72,44 @@ class PageAccess:
             return False
         return bool(re.fullmatch(r"[\w.:\[\]-]+", host)) and (name in self._names or is_loopback(name))
 
-    def is_our_origin(self, origin: str, host: str) -> bool:
+    def is_our_origin(self, origin: str, scheme: str, host: str) -> bool:
         """Return whether the ``Origin`` of a connection is the page at ``host``.
 
-        >>> access = PageAccess()
-        >>> access.is_our_origin("http://localhost:8765", "localhost:8765")
+        Scheme and port count.
+
+        >>> access = PageAccess(["hub.example"])
+        >>> access.is_our_origin("http://localhost:8765", "http", "localhost:8765")
         True
-        >>> access.is_our_origin("http://localhost:3000", "localhost:8765")
+        >>> access.is_our_origin("http://localhost:3000", "http", "localhost:8765")
         False
+        >>> access.is_our_origin("https://hub.example", "http", "localhost:8765")
+        True
         """
-        try:
-            found = urlsplit(origin)
-            name = found.hostname or ""
-        except ValueError:
-            return False
-        if found.scheme not in ("http", "https"):
-            return False
-        return found.netloc.lower() == host.lower() or name in self._names
+        return origin.lower() == f"{scheme}://{host.lower()}" or origin.lower() in self._origins
+
+
+def from_elsewhere(fetch_site: str) -> bool:
+    """Return whether another site led to a request, by its ``Sec-Fetch-Site``.
+
+    What a person types or opens from a terminal has none; browsers without this header send "".
+
+    >>> [from_elsewhere(one) for one in ("", "none", "same-origin", "same-site", "cross-site")]
+    [False, False, False, True, True]
+    """
+    return fetch_site not in ("", "none", "same-origin")
+
+
+def _origin(name: str) -> str:
+    """Return the origin for a name of a proxy."""
+    try:
+        found = urlsplit(name if "://" in name else f"https://{name}")
+        host, port = found.hostname or "", found.port
+    except ValueError:
+        host, port = "", None
+    if not host or found.scheme not in _PORTS or found.path not in ("", "/") or found.query or found.fragment:
+        raise ValueError(f"--allow-host {name!r:.80} is no host: write hub.example, or http://hub.example:8000.")
+    host = f"[{host}]" if ":" in host else host
+    return f"{found.scheme}://{host}{'' if port in (None, _PORTS[found.scheme]) else f':{port}'}"
 
 
 def is_loopback(name: str) -> bool:
@@ -97,15 +122,6 @@ def is_loopback(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name.lower() == "localhost"
-
-
-def cookie_name(host: str) -> str:
-    """Return the name of the cookie, which all ports of a host would share.
-
-    >>> cookie_name("localhost:8765")
-    'looptap-localhost-8765'
-    """
-    return "looptap-" + re.sub(r"[^a-zA-Z0-9]+", "-", host).strip("-").lower()
 
 
 def content_policy(host: str) -> str:

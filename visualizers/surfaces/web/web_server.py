@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable, Collection
 
@@ -22,13 +23,14 @@ PING_INTERVAL_SECONDS = 20.0
 """Seconds between two pings, and to wait for their answer."""
 IDLE_TIMEOUT_SECONDS = 120.0
 """Seconds until a connection without a request is closed."""
+_LOOPBACK = "127.0.0.1"
 
 
 class WebServer:
     """Serves a page for the runs of a shelf; `run` serves until `stop`.
 
-    Besides localhost it answers to ``names``. ``base`` is the path of the page: behind a proxy that strips its prefix
-    none is needed.
+    Besides localhost it answers to ``names``: see `PageAccess`. ``base`` is the path of the page: behind a proxy that
+    strips its prefix none is needed.
     """
 
     def __init__(self, shelf: RunShelf, *, base: str = "/", names: Collection[str] = (), title: str = "") -> None:
@@ -43,9 +45,21 @@ class WebServer:
     @property
     def url(self) -> str:
         """The address of the page, with its token."""
-        host = "localhost" if self.address == "127.0.0.1" else self.address
+        return f"{self._root}?token={self.site.access.token}"
+
+    @property
+    def opening_url(self) -> str:
+        """The address for a file that opens the page once.
+
+        A browser takes a file for another site.
+        """
+        return f"{self._root}open?ticket={self.site.access.ticket}"
+
+    @property
+    def _root(self) -> str:
+        host = "localhost" if self.address == _LOOPBACK else self.address
         host = f"[{host}]" if ":" in host else host
-        return f"http://{host}:{self.port}{self.site.base}?token={self.site.access.token}"
+        return f"http://{host}:{self.port}{self.site.base}"
 
     @property
     def private(self) -> bool:
@@ -56,7 +70,7 @@ class WebServer:
         """Bind ``port``, 0 for any, or one of the next ``tries``. Raises OSError."""
         for place in range(tries):
             try:
-                self._sockets = [_bound(address, port + place if port else 0)]
+                self._sockets = _all_bound(address, port + place if port else 0)
                 break
             except OSError as error:
                 if place == tries - 1 or not port:
@@ -90,6 +104,23 @@ class WebServer:
         """End `run`; may be called from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stopped.set)
+
+
+def _all_bound(address: str, port: int) -> list[socket.socket]:
+    """Return the sockets for an address: localhost has two.
+
+    Another user could take the other one, and browsers try that of IPv6 first.
+    """
+    found = [_bound(address, port)]
+    place, port = found[0].getsockname()[:2]
+    if place == _LOOPBACK:
+        try:
+            found.append(_bound("::1", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                found[0].close()
+                raise
+    return found
 
 
 def _bound(address: str, port: int) -> socket.socket:

@@ -1,6 +1,7 @@
 // The connection of the page to its server: messages, and frames for the models of charts.
 const $ = (id) => document.getElementById(id);
 const MAX_RETRY_MILLISECONDS = 5000;
+const NOT_THE_TOKEN = 4403;
 const CHART_PIXELS = 240;
 
 class Link {
@@ -10,6 +11,8 @@ class Link {
     this.models = new Map(); // by the name of their canvas
     this.count = 0;
     this.delay = 250;
+    this.token = new URLSearchParams(location.search).get("token") || kept("sessionStorage", "token");
+    if (location.search) history.replaceState(null, "", HOME + location.hash); // a token is no part of a bookmark
     addEventListener("pagehide", () => this.say({ t: "bye" }));
     addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
     addEventListener("online", () => this.again());
@@ -19,28 +22,36 @@ class Link {
   open() {
     clearTimeout(this.timer);
     this.timer = null;
+    keep("sessionStorage", "token", this.token);
+    if (!this.token) return page.locked("This page needs the token of its server: open the whole address that looptap web has printed, or paste it here.");
     const address = new URL("socket", document.baseURI);
     address.protocol = address.protocol.replace("http", "ws");
     const socket = (this.socket = new WebSocket(address));
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => socket.send(JSON.stringify({ t: "hello", viewer: this.viewer }));
+    socket.onopen = () => socket.send(JSON.stringify({ t: "hello", viewer: this.viewer, token: this.token }));
     socket.onmessage = ({ data }) => (typeof data === "string" ? this.heard(JSON.parse(data)) : this.framed(data));
     socket.onclose = (event) => socket === this.socket && this.closed(event);
   }
   again() {
     if (this.timer) this.open();
   }
-  async closed({ code, reason }) {
+  // Continue with a token, or with the address that contains it.
+  unlock(text) {
+    this.token = text.match(/[?&]token=([\w-]+)/)?.[1] ?? text.trim();
+    this.open();
+  }
+  closed({ code, reason }) {
     for (const settle of this.waiting.values()) settle({ error: "The connection was lost.", lost: true });
     this.waiting.clear();
+    if (code === NOT_THE_TOKEN) {
+      const again = page.chosen ? "The server was started again" : "This is not the token of the server that runs here";
+      this.token = "";
+      keep("sessionStorage", "token", "");
+      return page.locked(`${again}: open the address that it has printed, or paste it here.`);
+    }
     page.linked("gone", code === 1013 ? reason : "reconnecting…");
     this.timer = setTimeout(() => this.open(), this.delay);
     this.delay = Math.min(MAX_RETRY_MILLISECONDS, 1.6 * this.delay);
-    const reply = await fetch("page.css").catch(() => null);
-    if (reply?.status !== 403) return;
-    clearTimeout(this.timer);
-    this.timer = null;
-    page.linked("gone", "The server was started again: open the address that it has printed.");
   }
   heard(message) {
     if (message.t === "reply") {

@@ -31,15 +31,15 @@ class RunsTable {
     [this.form, this.error, this.room, this.note, this.place] = this.el.children;
     this.form.onsubmit = (event) => {
       event.preventDefault();
-      this.set({ where: $("filter").value.trim(), sort: $("order").value.trim(), down: false });
+      const sort = $("order").value.trim(), { state } = this.page;
+      this.set({ where: $("filter").value.trim(), sort, down: state.down && sort === state.sort });
     };
     $("across").onclick = () => this.set({ across: !this.page.state.across });
     $("only").onclick = () => this.page.choose(this.keys);
     setInterval(() => this.live && document.visibilityState === "visible" && this.show(), TABLE_MILLISECONDS);
   }
   get asked() {
-    const { where, sort, down } = this.page.state;
-    return { where, sort, down };
+    return { ...this.applied, down: this.page.state.down };
   }
   // True while a run of the table may still change.
   get live() {
@@ -48,22 +48,36 @@ class RunsTable {
   }
   set(about) {
     Object.assign(this.page.state, about);
+    if ("sort" in about) this.apply();
     this.page.write();
     return this.show();
   }
+  what({ where, sort }) {
+    return ["table", where, sort];
+  }
+  // Sort and filter as the state says, at a click.
+  apply() {
+    const { runs, where, sort } = this.page.state;
+    this.applied = { where, sort };
+    [$("filter").value, $("order").value] = [where, sort];
+    this.page.drawn.add(runs, this.what(this.applied));
+  }
   // Begin with the runs of the state.
   begin() {
-    const { where, sort } = this.page.state;
+    const { runs, where, sort } = this.page.state;
     [$("filter").value, $("order").value] = [where, sort];
+    this.applied = !(where || sort) || this.page.drawn.has(runs, this.what({ where, sort })) ? { where, sort } : { where: "", sort: "" };
     this.card?.remove();
     this.card = null;
     this.drawn = "";
-    this.el.hidden = this.page.state.runs.length < 2;
+    this.el.hidden = runs.length < 2;
     this.show();
   }
   async show() {
-    const { runs, sort, down, across } = this.page.state;
+    const { runs, where, down, across } = this.page.state, { sort } = this.applied;
     if (runs.length < 2) return;
+    const waits = where !== this.applied.where || this.page.state.sort !== sort;
+    this.form.className = waits ? "waiting" : "";
     const turn = (this.turn = {});
     const { value, error, lost } = await this.page.link.ask("table", { runs, ...this.asked });
     if (turn !== this.turn || lost) return;
@@ -75,13 +89,12 @@ class RunsTable {
     const heads = titles.map((title) => {
       const mark = title === sort ? (down ? " ↑" : " ↓") : "";
       return button(`${title}${mark}`, `Sort by ${title}, the best first; again: the last first`, () => {
-        $("order").value = title;
-        this.set({ sort: title, down: title === sort && !down });
+        this.set({ where: this.applied.where, sort: title, down: title === sort && !down });
       });
     });
     table(this.room, heads, rows.map(({ key, cells, problem }) => [button(cells[0], problem || `Show ${key} alone`, () => this.page.choose([key])), ...cells.slice(1)]));
     titles.forEach((title, i) => title === sort && (this.room.querySelectorAll("th")[i].ariaSort = down ? "descending" : "ascending"));
-    this.note.textContent = [`${rows.length} of ${all} runs`, ...without].join(". ");
+    this.note.textContent = [`${rows.length} of ${all} runs`, waits && "What the fields above say comes from the address: Apply uses it", ...without].filter(Boolean).join(". ");
     $("only").disabled = !rows.length || rows.length === runs.length;
     $("across").ariaPressed = String(!!across);
     await this.lines(across && rows.length, JSON.stringify(rows));

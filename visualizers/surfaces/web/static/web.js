@@ -1,6 +1,7 @@
 // The page of `looptap web`: what stands around the charts, its state in the address, and what its user does. The charts are
 // Store and View, as in a notebook; a Model takes the place of the notebook's, and a Link the place of its kernel.
 const MAX_FIRST_CHARTS = 6;
+const MAX_CHARTS = 32; // that an address may bring
 
 const ago = (started) => {
   const seconds = Math.max(0, Date.now() / 1000 - started);
@@ -11,6 +12,7 @@ const ago = (started) => {
 class Page {
   constructor() {
     this.cards = [];
+    this.drawn = new Drawn();
     this.rows = new Map(); // of the panel, by name
     this.known = []; // all runs
     this.seen = {}; // facts of the run in front
@@ -19,6 +21,14 @@ class Page {
     this.words = new Words($("query"), $("words"));
     this.table = new RunsTable(this);
     $("tick").onclick = () => this.choose(this.known.filter(({ problem }) => !problem).map(({ key }) => key));
+    $("door").onsubmit = (event) => {
+      event.preventDefault();
+      this.link.unlock($("token").value);
+      $("token").value = "";
+    };
+    const [all, none] = $("waiting").querySelectorAll("button");
+    all.onclick = () => this.release(this.waiting);
+    none.onclick = () => this.waiting.forEach((card) => this.removed(card));
     $("offers").firstChild.onclick = () => this.draw(this.seen.gradient);
     $("ask").onsubmit = (event) => this.typed(event);
     $("x").onchange = () => this.over($("x").value);
@@ -46,7 +56,7 @@ class Page {
       }
     };
     return {
-      runs: found.getAll("run"), charts: found.has("c") ? found.getAll("c").filter(Boolean).map(chart) : null, x: found.get("x") ?? "",
+      runs: found.getAll("run"), charts: found.has("c") ? found.getAll("c").filter(Boolean).slice(0, MAX_CHARTS).map(chart) : null, x: found.get("x") ?? "",
       where: found.get("where") ?? "", sort: found.get("sort") ?? "", down: found.has("down"), across: found.has("across"),
     };
   }
@@ -72,6 +82,8 @@ class Page {
   greeted({ operate, note, charts }) {
     this.operate = operate;
     this.linked("there", "connected");
+    $("door").hidden = true;
+    document.body.className = "";
     $("mode").hidden = false;
     $("mode").textContent = operate ? "operate" : "read-only";
     $("mode").className = operate ? "operate" : "";
@@ -82,7 +94,7 @@ class Page {
     const kept = new Set(charts), drawn = this.cards.filter(({ views }) => views.length);
     if (this.chosen && drawn.every(({ name }) => kept.has(name))) {
       for (const { views } of drawn) for (const [, store] of views) store.ask();
-      for (const card of this.cards) if (!card.views.length) card.draw(this.state.runs, this.state.x);
+      for (const card of this.cards) if (!card.views.length && !card.waiting) card.draw(this.state.runs, this.state.x);
       this.table.begin();
       this.link.ask("watch", { run: this.state.runs[0] });
     } else this.front();
@@ -90,6 +102,12 @@ class Page {
   noted(text) {
     $("note").textContent = text;
     $("note").hidden = !text;
+  }
+  // Ask for the token.
+  locked(text) {
+    this.linked("gone", "no token");
+    $("door").hidden = false;
+    $("door").querySelector("p").textContent = text;
   }
   linked(state, text) {
     $("link").className = state;
@@ -129,6 +147,8 @@ class Page {
     if (!this.known.length) $("empty").textContent = "No run here yet. One is listed as soon as its process has a looptap.Agent.";
   }
   choose(runs) {
+    for (const { waiting, what } of this.cards) if (!waiting) this.drawn.add(runs, what);
+    if (this.table.applied) this.drawn.add(runs, this.table.what(this.table.applied));
     this.state = { ...this.state, runs };
     this.write(true);
     this.front();
@@ -146,6 +166,7 @@ class Page {
     const turn = (this.turn = {});
     for (const card of this.cards) card.remove();
     this.cards = [];
+    $("waiting").hidden = true;
     this.rows.clear();
     this.seen = {};
     $("started").lastElementChild.hidden = true;
@@ -157,7 +178,7 @@ class Page {
     this.table.begin();
     this.facts({ facts: value ?? { key: runs[0],  name: this.known.find(({ key }) => key === runs[0])?.name ?? runs[0], state: "ended", problems: [error] } });
     if (error) return;
-    for (const about of this.state.charts ?? []) this.add(about);
+    for (const about of this.state.charts ?? []) this.asked(about);
     this.begin(value.first);
     this.blank();
     this.learn();
@@ -166,6 +187,23 @@ class Page {
     const card = new Card(this.link, about);
     this.cards.push(card);
     card.draw(this.state.runs, this.state.x);
+  }
+  // What an address asks for is drawn at a click, unless this browser has drawn it before.
+  asked(about) {
+    const card = new Card(this.link, about);
+    this.cards.push(card);
+    if (this.drawn.has(this.state.runs, card.what)) card.draw(this.state.runs, this.state.x);
+    else card.wait(() => this.release([card]));
+  }
+  get waiting() {
+    return this.cards.filter(({ waiting }) => waiting);
+  }
+  release(cards) {
+    for (const card of cards) {
+      card.release();
+      card.draw(this.state.runs, this.state.x);
+    }
+    this.blank();
   }
   // Until its user chooses, the page has the first charts of the run, as they come.
   begin(first) {
@@ -176,6 +214,10 @@ class Page {
     }
   }
   blank() {
+    const { length } = this.waiting, [all] = $("waiting").querySelectorAll("button");
+    $("waiting").hidden = !length;
+    all.hidden = length < 2;
+    $("waiting").firstElementChild.textContent = `The address asks for ${length === 1 ? "a chart" : `${length} charts`} that this browser has not drawn before.${this.operate ? " A query is code in the job: draw what you know." : ""}`;
     $("empty").hidden = this.cards.length > 0;
     if (!this.cards.length)
       $("empty").textContent = this.operate
@@ -236,7 +278,7 @@ class Page {
   over(x) {
     this.state.x = x;
     this.write();
-    for (const card of this.cards) card.draw(this.state.runs, x);
+    for (const card of this.cards) if (!card.waiting) card.draw(this.state.runs, x);
   }
   // ------------------------------------------------------------ the run in front
   facts({ facts: news }) {
