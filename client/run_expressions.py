@@ -1,8 +1,9 @@
 """Expressions over settings and figures of runs, interpreted and never executed.
 
 ``lr < 0.01 and best(acc) > .9``: comparisons, arithmetic, ``and``, ``or``, ``not``, ``in``, numbers, texts, names and
-the functions of `FUNCTIONS`. Nothing else of Python is accepted: an expression reads no attribute of an object, calls
-no code and takes bounded time. What a run lacks is unknown, as in SQL, and so is a comparison with it.
+the functions of `FUNCTIONS`. Nothing else of Python is accepted: an expression reads no attribute of an object and
+calls no code. Its parts, their nesting and the size of every value are bounded, so it takes bounded time. What a run
+lacks is unknown, as in SQL, and so is a comparison with it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,25 @@ MAX_CHARACTERS = 2000
 """Characters of an expression."""
 MAX_NODES = 500
 """Parts of an expression."""
-_MAX_EXPONENT = 1024
+MAX_LEVELS = 100
+"""Levels of an expression: parts within parts."""
+MAX_INTEGER_BITS = 1024
+"""Bits of an integer; a larger one is unknown, as is a float beyond its range."""
+MAX_VALUE_ITEMS = 4_000
+"""Characters of a text, or items of a list; a larger one is unknown."""
 
 OF_FIGURES = ("best", "final", "first", "min", "max", "count")
 """Functions of a line of numbers by its name."""
+
+
+def _rounded(number: float, *digits: int) -> float:
+    """Return ``round`` of a float: that of an integer to -10**9 digits takes hours."""
+    return float(round(float(number), *digits))
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs, "log": math.log, "log10": math.log10, "log2": math.log2, "sqrt": math.sqrt, "exp": math.exp,
-    "round": round, "min": min, "max": max, "isnan": math.isnan, "isfinite": math.isfinite,
+    "round": _rounded, "min": min, "max": max, "isnan": math.isnan, "isfinite": math.isfinite,
 }  # fmt: skip
 """Functions of plain values."""
 
@@ -83,6 +96,8 @@ class Expression:
             raise QueryError(f"not an expression: {why}.", self.text, at - 1 if at else None) from None
         if sum(1 for _ in ast.walk(self._tree)) > MAX_NODES:
             raise QueryError(f"an expression has up to {MAX_NODES} parts.", self.text)
+        if _levels(self._tree) > MAX_LEVELS:
+            raise QueryError(f"an expression has up to {MAX_LEVELS} levels of parts within parts.", self.text)
         self._check(self._tree)
 
     def of(self, run: ReadableRun) -> Any:
@@ -156,6 +171,9 @@ class Expression:
     # ------------------------------------------------------------ what it means
 
     def _value(self, node: ast.expr, run: ReadableRun) -> Any:
+        return _bounded(self._unbounded(node, run))
+
+    def _unbounded(self, node: ast.expr, run: ReadableRun) -> Any:
         match node:
             case ast.Constant(value=value):
                 return value
@@ -204,6 +222,27 @@ class Expression:
         return UNKNOWN if any(value is UNKNOWN for value in values) else FUNCTIONS[name](*values)
 
 
+def _levels(tree: ast.expr) -> int:
+    """Return how deep the parts of an expression are nested."""
+    count, level = 0, [tree]
+    while level:
+        count += 1
+        level = [part for node in level for part in ast.iter_child_nodes(node)]  # type: ignore[misc]
+    return count
+
+
+def _bounded(value: Any) -> Any:
+    """Return a plain value of bounded size; any other is `UNKNOWN`."""
+    if isinstance(value, int):
+        return value if value.bit_length() <= MAX_INTEGER_BITS else UNKNOWN
+    if isinstance(value, str):
+        return value if len(value) <= MAX_VALUE_ITEMS else UNKNOWN
+    if isinstance(value, list | tuple):
+        flat = len(value) <= MAX_VALUE_ITEMS and not any(isinstance(one, list | tuple) for one in value)
+        return [_bounded(one) for one in value] if flat else UNKNOWN
+    return value if isinstance(value, float) or value is None else UNKNOWN
+
+
 def _line_of(node: ast.expr) -> str | None:
     """Return the dotted name, or the text, that stands for a line or a setting."""
     match node:
@@ -244,12 +283,10 @@ def _unary(by: ast.unaryop, value: Any) -> Any:
 
 
 def _arithmetic(by: ast.operator, a: Any, b: Any) -> Any:
-    """Return a result of numbers, in bounded time; other values are unknown."""
+    """Return a result of numbers, a power as a float; other values are unknown."""
     if not (isinstance(a, int | float) and isinstance(b, int | float)):
         return UNKNOWN
     if isinstance(by, ast.Pow):
-        if abs(b) > _MAX_EXPONENT:
-            return UNKNOWN
-        a, b = float(a), float(b)
+        a = float(a)
     result = _ARITHMETIC[type(by)](a, b)
     return UNKNOWN if isinstance(result, complex) else result

@@ -31,6 +31,7 @@ from web_pages import (
 import looptap
 from looptap.client.exported_run import exported
 from looptap.streams.errors import QueryError
+from looptap.streams.operators.windows import sliding
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.testing import pair
 from looptap.visualizers.surfaces.web import page_connection, page_handlers
@@ -572,7 +573,8 @@ HOSTILE = [
     "__import__('os').system('true')", "loss.__class__", "(lambda: 1)()", "[loss for loss in ()]", "open('x')",
     "loss if loss else 1", "f'{loss}'", "loss := 1", "loss and 1", "print(loss)", "abs(*loss)", "abs(x=loss)",
     "'a' * 9", "loss[0]", "1 + 2", "(" * 150, "-" * 290 + "loss",
-    "loss\nimport os", "{loss}", "events", "values", "v.loss", "max", "True",
+    "loss\nimport os", "{loss}", "events", "values", "v.loss", "max", "True", "loss + 1e999",
+    f"loss + 0x{'f' * 280}",
 ]  # fmt: skip
 
 
@@ -580,6 +582,13 @@ HOSTILE = [
 def test_an_expression_of_a_reader_is_arithmetic_and_nothing_else(text):
     with pytest.raises(QueryError):
         reader_query(text, [ReadableStream("loss", ("step", "loss"))])
+
+
+def test_a_median_of_a_reader_slides_over_few_values():
+    streams = [ReadableStream("loss", ("step", "loss"))]
+    assert reader_query("median(loss)", streams, sliding(1_000))
+    with pytest.raises(QueryError, match="at most, not 1,001"):
+        reader_query("median(loss)", streams, sliding(1_001))
 
 
 def test_an_expression_of_a_reader_is_written_of_few_words_and_bounded(stored):

@@ -1,20 +1,25 @@
 """Arithmetic over the values of a stream, from texts that must not become code.
 
 A text of a reader is parsed, and what it may consist of is written again as a query over ``values``: names of fields,
-numbers, operators, and the functions below. All numbers are floats, so nothing grows without bound.
+numbers, operators, and the functions below. All numbers are floats and each value costs a bounded number of steps, so
+nothing grows without bound.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from looptap.streams.errors import QueryError
+from looptap.streams.operators.windows import Sliding
 from looptap.streams.text import did_you_mean
 
 MAX_TEXT_CHARACTERS = 300
 """Characters of an expression."""
+MAX_SLIDING_MEDIAN_VALUES = 1_000
+"""Values of a sliding window of which a reader may have the median: it is computed again at each value."""
 _MAX_NODES_COUNT = 150
 FUNCTIONS = {
     "abs": "abs", "sqrt": "math.sqrt", "exp": "math.exp", "log": "math.log", "log10": "math.log10",
@@ -69,7 +74,7 @@ def reader_query(text: str, streams: Sequence[ReadableStream], window: object = 
     try:
         body = ast.parse(text.strip(), mode="eval").body
         nodes = list(_checked(body))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
         raise QueryError(f"{text!r:.120} is not arithmetic. {_GRAMMAR}") from None
     if len(nodes) > _MAX_NODES_COUNT:
         raise QueryError(f"{text!r:.120} is too long. {_GRAMMAR}")
@@ -92,6 +97,11 @@ def reader_query(text: str, streams: Sequence[ReadableStream], window: object = 
         return ReaderQuery(stream.name, f"v.{step}, {query}" if step else query)
     if not (isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id in REDUCERS):
         raise QueryError(f"With a window, an expression is one of {', '.join(REDUCERS)}: mean(loss).")
+    if body.func.id == "median" and isinstance(window, Sliding) and window.size > MAX_SLIDING_MEDIAN_VALUES:
+        raise QueryError(
+            f"median slides over {MAX_SLIDING_MEDIAN_VALUES:,} values at most, not {window.size:,}: it is computed "
+            "again at each value. Use mean, or a window that does not slide."
+        )
     if len(body.args) != 1:
         raise QueryError(f"{body.func.id} takes one expression: {body.func.id}(loss).")
     query = f"{body.func.id}(({_written(body.args[0], names)} for v in values))"
@@ -103,7 +113,8 @@ def _checked(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     match node:
         case ast.Constant(value=value) if isinstance(value, int | float) and not isinstance(value, bool):
-            float(value)
+            if not math.isfinite(float(value)):
+                raise ValueError("a number that no float can hold")
             return
         case ast.Name():
             return
