@@ -186,6 +186,27 @@ def test_a_query_is_typed_with_completion_and_an_error_stands_under_the_field(op
     charts(page, 1)
 
 
+def test_a_query_is_unsafe_by_a_switch_and_an_address_never_draws_it_without_a_click(opened, operating, reading):
+    page = opened(operating.url)
+    charts(page, 1)
+    switch = page.get_by_label("unsafe")
+    assert not switch.is_checked()
+    switch.check()
+    ask(page, "step, 3 * loss")
+    charts(page, 2)
+    assert not switch.is_checked()
+    page.locator("#commands").get_by_text("unsafe step, 3 * loss").wait_for()
+    page.reload()  # this browser has drawn it, and asks all the same
+    page.locator("article.waiting .hint").get_by_text("unsafe: runs as it is, even if it may change the job").wait_for()
+    assert "may change the job" in page.locator("#waiting").inner_text()
+    charts(page, 1)
+    page.locator("article.waiting").get_by_role("button", name="Draw", exact=True).click()
+    charts(page, 2)
+    page.get_by_role("button", name="Remove step, 3 * loss").click()
+    charts(page, 1)
+    assert opened(reading.url).locator("#for-unsafe").is_hidden()
+
+
 def test_the_address_has_the_state_and_brings_it_back(opened, operating):
     page = opened(operating.url)
     charts(page, 1)

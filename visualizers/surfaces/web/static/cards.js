@@ -23,8 +23,8 @@ class Card {
     this.room = make(this.el, "div");
   }
   get how() {
-    const { on, window: size, every } = this.about;
-    return [on && `on ${on}`, size && `window ${size}`, every && `every ${every}`].filter(Boolean).join(" · ");
+    const { on, window: size, every, unsafe } = this.about;
+    return [on && `on ${on}`, size && `window ${size}`, every && `every ${every}`, unsafe && "unsafe: runs as it is, even if it may change the job"].filter(Boolean).join(" · ");
   }
   // What is drawn, whatever its name is.
   get what() {

@@ -49,8 +49,8 @@ class Page {
     const chart = (text) => {
       if (!text.startsWith("{")) return { q: text };
       try {
-        const { q = "", on, window: size, every, name } = JSON.parse(text);
-        return { q: String(q), on, window: size, every, name };
+        const { q = "", on, window: size, every, name, unsafe } = JSON.parse(text);
+        return { q: String(q), on, window: size, every, name, unsafe: unsafe === true };
       } catch {
         return { q: text };
       }
@@ -188,11 +188,11 @@ class Page {
     this.cards.push(card);
     card.draw(this.state.runs, this.state.x);
   }
-  // What an address asks for is drawn at a click, unless this browser has drawn it before.
+  // What an address asks for is drawn at a click, unless this browser has drawn it before and it cannot change the job.
   asked(about) {
     const card = new Card(this.link, about);
     this.cards.push(card);
-    if (this.drawn.has(this.state.runs, card.what)) card.draw(this.state.runs, this.state.x);
+    if (!about.unsafe && this.drawn.has(this.state.runs, card.what)) card.draw(this.state.runs, this.state.x);
     else card.wait(() => this.release([card]));
   }
   get waiting() {
@@ -214,10 +214,10 @@ class Page {
     }
   }
   blank() {
-    const { length } = this.waiting, [all] = $("waiting").querySelectorAll("button");
+    const { length } = this.waiting, unsafe = this.waiting.some(({ about }) => about.unsafe), [all] = $("waiting").querySelectorAll("button");
     $("waiting").hidden = !length;
     all.hidden = length < 2;
-    $("waiting").firstElementChild.textContent = `The address asks for ${length === 1 ? "a chart" : `${length} charts`} that this browser has not drawn before.${this.operate ? " A query is code in the job: draw what you know." : ""}`;
+    $("waiting").firstElementChild.textContent = `The address asks for ${length === 1 ? "a chart" : `${length} charts`} that ${unsafe ? "may change the job, or that " : ""}this browser has not drawn before.${this.operate ? " A query is code in the job: draw what you know." : ""}`;
     $("empty").hidden = this.cards.length > 0;
     if (!this.cards.length)
       $("empty").textContent = this.operate
@@ -235,10 +235,12 @@ class Page {
   // ------------------------------------------------------------ what its user does
   async typed(event) {
     event.preventDefault();
-    const about = { q: $("query").value.trim(), on: $("on").value.trim(), window: $("window").value.trim() };
+    const about = { q: $("query").value.trim(), on: $("on").value.trim(), window: $("window").value.trim(), unsafe: $("unsafe").checked };
     this.wrong("");
     if (!about.q) return this.wrong("Type the name of a stream, or a query.");
-    if (await this.draw(about)) $("query").value = "";
+    if (!(await this.draw(about))) return;
+    $("query").value = "";
+    $("unsafe").checked = false;
   }
   // Draw a chart, unless an error comes first: it stands under the field.
   async draw(about) {
@@ -294,6 +296,7 @@ class Page {
     $("problem").hidden = !$("problem").textContent;
     this.progress(several ? null : facts.progress);
     $("events").replaceChildren(...(facts.events ?? []).map(({ name }) => Object.assign(document.createElement("option"), { value: name })));
+    $("for-unsafe").hidden = !facts.operates;
     const viewing = this.operate && facts.kind === "live" && !facts.operates;
     this.noted(viewing ? "You are a viewer of this run: it shows what was shared with you, and arithmetic over that." : this.note);
     this.section("commands", several ? [] : facts.commands, ["at", "what", "change", "by", "outcome"]);
