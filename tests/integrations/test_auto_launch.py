@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+import warm
 from places import TESTS
 from waiting import soon
 
@@ -18,11 +19,11 @@ SCRIPTS = TESTS / "trainers" / "scripts"
 RUN = ("-m", "looptap", "run")
 
 
-def python(*words, cwd=SCRIPTS, **variables):
+def python(*words, cwd=SCRIPTS, start=subprocess, **variables):
     """Run Python; return output, errors without memory addresses, and exit code."""
     environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
     command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
+    done = start.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
     return done.stdout, re.sub(r"0x[0-9a-f]+", "0x", done.stderr), done.returncode
 
 
@@ -31,7 +32,14 @@ def package(tmp_path):
     """Return a folder with a package whose module is a script."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").touch()
-    (tmp_path / "mine" / "train.py").write_text((SCRIPTS / "process.py").read_text())
+    (tmp_path / "mine" / "train.py").write_text(
+        "import pickle, sys\n"
+        "class Line: pass\n"
+        "print(sys.argv[1:], sys.path[0], __name__, __package__, __spec__.name, __file__)\n"
+        "print(sys.modules['__main__'].Line is Line, pickle.dumps(Line))\n"
+        "import torch\n"
+        "print(torch.ones(1))\n"
+    )
     return tmp_path
 
 
@@ -67,8 +75,8 @@ ENDS = ["data", "forward", "backward", "gone graph", "closure", "step", "SIGTERM
 
 @pytest.mark.parametrize("how", ENDS)
 def test_tracebacks_and_exit_codes_are_those_of_plain_python(place, how):
-    plain = python("ending.py", how)
-    assert python(*RUN, "ending.py", how) == plain
+    plain = python("ending.py", how, start=warm)
+    assert python(*RUN, "ending.py", how, start=warm) == plain
     assert (plain[2] == 0) == (how == "well")
 
 
@@ -81,8 +89,8 @@ def test_a_script_that_is_not_there_is_reported_by_python(place):
 # ---------------------------------------------------------------- asked
 
 
-def watched(*command, **variables):
-    return subprocess.Popen(
+def watched(*command, start=subprocess, **variables):
+    return start.Popen(
         [sys.executable, *map(str, command)], cwd=SCRIPTS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, **variables},
     )  # fmt: skip
@@ -112,7 +120,7 @@ def test_a_script_that_is_asked_gives_the_same_numbers_and_answers(place, tmp_pa
             assert (job.returncode, errors) == (0, "")
             soon(lambda: all(stream.state != "live" for stream in asked))
             rows = asked[0].values
-        assert out == python("watched.py", go)[0]
+        assert out == python("watched.py", go, start=warm)[0]
         losses = [float(line.split()[1]) for line in out.splitlines() if line.startswith("step")]
         assert [(loss.item() if hasattr(loss, "item") else loss, step) for loss, step in rows] == [
             (losses[step], step) for _, step in rows
@@ -127,7 +135,7 @@ def test_a_script_that_is_asked_gives_the_same_numbers_and_answers(place, tmp_pa
 
 def test_a_script_can_be_paused_if_the_command_that_starts_it_says_so(place, tmp_path):
     go = tmp_path / "go"
-    job = watched(*RUN, "--may-pause", "20s", "watched.py", go)
+    job = watched(*RUN, "--may-pause", "20s", "watched.py", go, start=warm)
     try:
         soon(lambda: any(one.name == "watched" for one in looptap.runs()) or job.poll() is not None)
         assert job.poll() is None, job.communicate()
@@ -139,7 +147,7 @@ def test_a_script_can_be_paused_if_the_command_that_starts_it_says_so(place, tmp
             soon(lambda: run.paused > 0)
             run.resume()
         out, errors = job.communicate(timeout=300)
-        assert (job.returncode, errors, out) == (0, "", python("watched.py", go)[0])
+        assert (job.returncode, errors, out) == (0, "", python("watched.py", go, start=warm)[0])
     finally:
         job.kill()
         job.communicate()
@@ -200,7 +208,7 @@ def read_back(folder):
 def test_what_a_script_logs_is_the_same_and_there_by_its_tags(place, tmp_path):
     pytest.importorskip("tensorboard")
     go = tmp_path / "go"
-    job = watched(*RUN, "logged.py", go, tmp_path / "watched")
+    job = watched(*RUN, "logged.py", go, tmp_path / "watched", start=warm)
     try:
         soon(lambda: any(one.name == "logged" for one in looptap.runs()) or job.poll() is not None)
         assert job.poll() is None, job.communicate()
@@ -215,7 +223,7 @@ def test_what_a_script_logs_is_the_same_and_there_by_its_tags(place, tmp_path):
     finally:
         job.kill()
         job.communicate()
-    assert (out, errors, 0) == python("logged.py", go, tmp_path / "plain")
+    assert (out, errors, 0) == python("logged.py", go, tmp_path / "plain", start=warm)
     written = read_back(tmp_path / "watched")
     assert written == read_back(tmp_path / "plain")
     assert len(written) == 6
@@ -275,8 +283,8 @@ def test_a_job_that_imports_no_torch_loads_nothing_of_it(place, tmp_path):
 
 
 def test_looptap_can_be_switched_off(place):
-    out, _, _ = python(*RUN, "ending.py", "well", LOOPTAP_DISABLED="1")
-    assert out == python("ending.py", "well")[0]
+    out, _, _ = python(*RUN, "ending.py", "well", start=warm, LOOPTAP_DISABLED="1")
+    assert out == python("ending.py", "well", start=warm)[0]
 
 
 @pytest.mark.parametrize(("words", "error"), [("3", ValueError), ("'digits', bugdet=1", TypeError), ("''", ValueError)])
