@@ -174,6 +174,8 @@ class Peer:
             if head[0] & 15 == 8:
                 self.code = int.from_bytes(body[:2], "big")
                 return None
+            if head[0] & 15 == 9:
+                self.socket.sendall(bytes([0x8A, 0x80 | len(body)]) + bytes(4) + body)
             if head[0] & 15 == 1:
                 self.messages.append(json.loads(body))
                 return self.messages[-1]
