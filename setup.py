@@ -10,6 +10,7 @@ import sysconfig
 
 from setuptools import Command, Extension, setup
 from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
 
 wanted = (
     os.environ.get("LOOPTAP_PURE", "0") in ("", "0")
@@ -19,6 +20,14 @@ wanted = (
 whole = "src/looptap/agent/loop/tap/module.c"  # which includes the other files
 parts = glob.glob("src/looptap/agent/loop/tap/*.[ch]")
 tap = Extension("looptap._tap", [whole], depends=parts, optional=True)  # optional: no compiler, no error
+HARDENED = {
+    "linux": (
+        ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
+        ["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"],
+    ),
+    "darwin": (["-fstack-protector-strong"], []),
+}
+"""Options of compiler and linker against faults in C code, by platform."""
 START_FILE = "looptap_auto.pth"
 
 
@@ -58,10 +67,25 @@ class BuildStartFile(Command):
         return {}
 
 
+class BuildTap(build_ext):
+    """Builds the tap hardened, and without the paths of libraries of this machine."""
+
+    def build_extension(self, extension):
+        """Build with the options of this platform."""
+        extension.extra_compile_args, extension.extra_link_args = HARDENED.get(sys.platform, ([], []))
+        linker = getattr(self.compiler, "linker_so", None)
+        if linker:  # what Python was linked with, such as the folder of its own library
+            self.compiler.linker_so = [word for word in linker if not word.startswith("-Wl,-rpath")]
+        super().build_extension(extension)
+
+
 class Build(build):
     """The build of setuptools, and that file."""
 
     sub_commands = [*build.sub_commands, ("build_start_file", None)]  # noqa: RUF012 - it is setuptools' attribute
 
 
-setup(ext_modules=[tap] if wanted else [], cmdclass={"build": Build, "build_start_file": BuildStartFile})
+setup(
+    ext_modules=[tap] if wanted else [],
+    cmdclass={"build": Build, "build_ext": BuildTap, "build_start_file": BuildStartFile},
+)

@@ -109,16 +109,22 @@ class Agent:
         >>> import looptap
         >>> looptap.Agent("doctest", enabled=False).emit("batch", step=3, loss=0.1)
         """
-        if _compiling():
-            return
         try:
+            if _compiling():
+                return
             source = self._types[event]
             if source.has_work:
                 source.deliver(observables)
             else:
                 source.number += 1
+        except RecursionError as error:  # the interpreter has no frame left, not even for the log
+            if error.__traceback__.tb_next is None and event in self._types:  # nor for what counts the event
+                self._types[event].number += 1
         except Exception as error:
-            self._unusual(event, observables, error)
+            try:  # noqa: SIM105 - a call of `suppress` needs a frame, too
+                self._unusual(event, observables, error)
+            except RecursionError:
+                pass
 
     def expose(self, **observables: Any) -> None:
         """Expose objects to queries at every event, by name, until the agent closes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from looptap.streams.durations import short_time
 from looptap.streams.values.described import Image
 from looptap.streams.values.rows import Row
 
+_CONTROL = re.compile("[\x7f-\x9f]")  # which JSON does not escape, and terminals obey
 _MAX_WRITTEN_ELEMENTS = 8  # elements up to which an array is written out
 _MAX_WRITTEN_DEPTH = 3  # levels of a nested value that are written out
 _MAX_SCALARS = 20  # names of a type of events that people are shown
@@ -124,7 +126,8 @@ def json_of(value: Any) -> str:
     >>> json_of({"loss": float("nan"), "shape": (2, 3)})
     '{"loss": "NaN", "shape": [2, 3]}'
     """
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _plain(value: Any) -> Any:

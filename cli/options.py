@@ -160,6 +160,9 @@ Budget = Annotated[
         "all queries together keep to what the job allows, 3% by default.",
     ),
 ]  # fmt: skip
+AllowCalls = Annotated[
+    bool, Option("--allow-calls", help="Run the code that is in the file: only for a file that you trust.")
+]
 Unsafe = Annotated[
     bool, Option("--unsafe", help="Run the query as it is, on record, even if it may change the job.")
 ]

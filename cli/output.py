@@ -29,6 +29,13 @@ def complain(text: str) -> int:
     return FAILED
 
 
+def say(text: str) -> None:
+    """Print what may hold text of a job or a file; nothing in it steers the terminal."""
+    from looptap.cli.formats import printable
+
+    print(printable(text, keep="\n\t"), flush=True)
+
+
 def console() -> Console:
     """Return a console for lines, of any width."""
     from rich.console import Console

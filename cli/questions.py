@@ -13,15 +13,15 @@ from looptap.cli.output import FAILED, MISTYPED, complain
 Yes = Annotated[bool, Option("--yes", "-y", help="Do it without a question; needed where there is no terminal.")]
 
 
-def refused(question: str, yes: bool) -> int | None:
+def refused(question: str, yes: bool, option: str = "--yes") -> int | None:
     """Ask ``question`` at the terminal; return None after a yes, else the exit code.
 
-    ``yes`` answers it beforehand. Without a terminal nothing is asked and nothing done.
+    ``yes``, which is ``option``, answers it beforehand. Without a terminal nothing is asked and nothing done.
     """
     if yes:
         return None
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        complain(f"{question} There is no terminal to ask at, so nothing was done: confirm it with --yes.")
+        complain(f"{question} There is no terminal to ask at, so nothing was done: confirm it with {option}.")
         return MISTYPED
     sys.stdout.flush()
     try:

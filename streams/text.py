@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 _WORD = re.compile(r"[^\W\d_]+")  # letters: the words of a name such as train_loss or top5_acc
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # first characters of text that spreadsheets compute
+_FORMULA = re.compile(r"[\t\r\n]|[\s\ufeff\u200b]*[=+\-@＝＋－＠]")  # the beginning of text that spreadsheets compute
 
 
 def cut(text: str, length: int) -> str:
@@ -93,7 +93,7 @@ def as_cell(text: str) -> str:
     >>> as_cell("=1+1"), as_cell("-0.5"), as_cell("loss")
     ("'=1+1", '-0.5', 'loss')
     """
-    return f"'{text}" if text.startswith(_FORMULA) and not _is_number(text) else text
+    return f"'{text}" if _FORMULA.match(text) and not _is_number(text) else text
 
 
 def _is_number(text: str) -> bool:

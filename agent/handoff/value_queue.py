@@ -145,7 +145,7 @@ class QueueSet:
     def __init__(self, limit: int, wake: Callable[[], None], wake_now: Callable[[], None]) -> None:
         self.limit, self.wake_gathering, self.wake_now = limit, wake, wake_now
         self.defers = False
-        """True while the training thread times a query; wakeups are sent afterwards."""
+        """True while the training thread evaluates queries: wakeups are sent afterwards."""
         self.deferred: tuple[Callable[[], None], ...] = ()
         """The deferred wakeups."""
         self.ready: set[ValueSink] = set()

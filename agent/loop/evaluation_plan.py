@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
@@ -19,6 +19,9 @@ from looptap.agent.loop.tap.choice import PlanState, know_tensors, new_rows
 from looptap.streams.events import Event, EventOrigin
 from looptap.streams.language.copyable import row_maker
 from looptap.streams.stream.attention import UNSEEN_SECONDS
+
+if TYPE_CHECKING:
+    from looptap.agent.loop.event_sources import EventSource
 
 
 class DeferredActions(Exception):
@@ -206,11 +209,40 @@ def _evaluate(
     return started - begin
 
 
-def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group: int) -> None:
+def miss_nested(source: EventSource, now: float) -> int:
+    """Count an event that a query has emitted, as missed; return its number.
+
+    A query that saw it could emit again, and its cost would be counted twice: the event counts, and the windows that it
+    belongs to are flagged.
+    """
+    source.number += 1
+    for inner in source.inner_groups:
+        inner.group_start, inner.groups_ended = inner.number, inner.groups_ended + 1
+        for query in inner.queries:
+            if query.grouped:
+                query.miss(inner.number, now)
+    for query in source.queries:
+        if not source.number % query.every:
+            query.miss(source.number, now)
+    return source.number
+
+
+def end_group(queries: tuple[AttachedQuery, ...], number: int, now: float, group: int, queues: QueueSet) -> None:
     """End the windows that follow the group, which is the ``group``-th."""
-    for query in queries:
-        if query.grouped and query.events and query.closed != group:
-            query.flush(number, now, group)
-        if query.derived:
-            end_derived_group(query, number, now, group)
-            evaluate_derived(query)
+    if queues.defers:  # a query has ended the group
+        for query in queries:
+            if query.grouped:
+                query.miss(number, now)
+        return
+    queues.defers = True
+    try:
+        for query in queries:
+            if query.grouped and query.events and query.closed != group:
+                query.flush(number, now, group)
+            if query.derived:
+                end_derived_group(query, number, now, group)
+                evaluate_derived(query)
+    finally:
+        queues.defers = False
+        if queues.deferred:
+            queues.settle()

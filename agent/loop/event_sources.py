@@ -19,7 +19,7 @@ from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
-from looptap.agent.loop.evaluation_plan import DeferredActions, EvaluationPlan, end_group, evaluate
+from looptap.agent.loop.evaluation_plan import DeferredActions, EvaluationPlan, end_group, evaluate, miss_nested
 from looptap.agent.loop.guard.state_guard import copy_of
 from looptap.agent.loop.plain_numbers import take_look
 from looptap.agent.loop.tap.choice import SourceState, new_lock
@@ -30,7 +30,6 @@ from looptap.streams.preserving.graph_capture import captures
 
 EventCommand = Callable[[Event], "Callable[[], None] | None"]
 """A function that runs at an event; it may return an action for after the event."""
-
 MAX_EVENT_TYPES = 1000
 """Types of events that an agent follows; a loop that makes up a new name at each step must not grow without bound."""
 
@@ -78,14 +77,11 @@ class EventSource(SourceState):
     @property
     def evaluates(self) -> bool:
         """True if queries or commands wait for events of this type, or for its groups."""
-        inner = any([source.queries for source in self.inner_groups])
-        return bool(inner or self.queries or self.latest_slots or self.commands)
+        return any([self.queries, self.latest_slots, self.commands, *[one.queries for one in self.inner_groups]])
 
     def mark(self) -> None:
         """Let the next event copy its numbers for the history. Any thread."""
-        self.look_next = True
-        self.only_groups, self.has_work = False, True
-        self.shortcut = None
+        self.look_next, self.only_groups, self.has_work, self.shortcut = True, False, True, None
 
     def _look(self, number: int, now: float, observables: dict[str, Any]) -> None:
         """Copy the numbers of this event, and let the next ones be idle again.
@@ -112,14 +108,14 @@ class EventSource(SourceState):
             inner.groups_ended += 1
             inner.last_time = 0.0
             return
-        if self.capturing is not None and self.capturing():
-            self.number += 1  # inside a CUDA graph capture it only counts
-            return
-        lock = self.lock
+        lock, number = self.lock, 0
         try:  # `with` takes twice as long. An interrupt comes before the lock is taken, or after, never in between
             lock.acquire()
             number, self._delivered = self.number + 1, 0
             try:
+                if self.capturing is not None and self.capturing():  # inside a CUDA graph capture it only counts
+                    self.number = self._delivered = self.number + 1
+                    return
                 now = self.clock()
                 plan = self.shortcut
                 if plan is not None and not plan.stale and (not plan.every or number % plan.every):
@@ -144,6 +140,9 @@ class EventSource(SourceState):
             except Exception:
                 self.number += not self._delivered
                 raise
+        except RecursionError:
+            self.number += not number  # not even the lock could be called
+            raise
         finally:
             try:  # noqa: SIM105 - a call of `suppress` would let Ctrl-C in before the lock is released
                 lock.release()
@@ -163,6 +162,9 @@ class EventSource(SourceState):
 
     def _deliver(self, observables: dict[str, Any], number: int, now: float) -> None:
         """Do all that an event entails; note whether the next only has to be kept."""
+        if self._queues.defers:  # a query has emitted it
+            self._delivered = miss_nested(self, now)
+            return
         if self.inner_groups:
             self._end_inner(number, now)
         if self.look_next or self.commands:  # before they change what is exposed
@@ -218,8 +220,7 @@ class EventSource(SourceState):
         if not self._delivered:
             self.number = self._delivered = self.number + 1
         number, now, plan = self._delivered, self.clock(), self._plan
-        if self.inner_groups:
-            self._end_inner(number, now)
+        self._end_inner(number, now)
         if plan.deferred and self.last_deferred != number:
             self.last_deferred = number
             rows = plan.rows
@@ -312,7 +313,7 @@ class EventSource(SourceState):
                 rows = plan.rows
                 rows += (self.number, now, end, *plan.padding)
             self.evaluator.notify(plan)
-        end_group(self._not_deferred(), self.number, now, groups)
+        end_group(self._not_deferred(), self.number, now, groups, self._queues)
         if not self.queries:
             self.last_time = 0.0
 
@@ -356,8 +357,8 @@ class EventSources:
 
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
         origin = EventOrigin(event, self.exposed, self.rank, self.machine, self.looks.names if self.looks else None)
-        evaluators = self.evaluator, self.unobserved
-        return EventSource(origin, self.lock, evaluators, self._queues, self.clock, closes, self.looks)
+        both = self.evaluator, self.unobserved
+        return EventSource(origin, self.lock, both, self._queues, self.clock, closes, self.looks)
 
     @contextlib.contextmanager
     def paused(self, seconds: float) -> Iterator[bool]:
@@ -379,20 +380,19 @@ class EventSources:
         """Leave a pause of ``seconds`` out of the step time."""
         with self.lock:
             for _, source in self.types():
-                source.last_time += seconds if source.last_time else 0.0
+                source.last_time += seconds * bool(source.last_time)
 
     def resume_from(self, events: dict[str, int], groups: dict[str, int]) -> None:
         """Continue these event numbers and groups; flag the windows that this cuts."""
         with self.lock:
             self.drain()
-            now = self.clock()
             for name in {*dict(self.types()), *events}:
                 source = self.open(name)
                 number, source.number = source.number, events.get(name, 0)
                 source.group_start = min(groups.get(name, source.number), source.number)
                 for query in source.queries:
                     query.seen = source.number
-                    restart(query, number, now, partial=source.number > source.group_start)
+                    restart(query, number, self.clock(), partial=source.number > source.group_start)
                 source.last_time, source.last_deferred, source._group_ends = 0.0, 0, (0, ())
 
     def counts(self) -> dict[str, int]:

@@ -153,6 +153,22 @@ def test_the_wheel_has_the_tap_where_a_compiler_is(built, tmp_path):
     assert which(built[1], tmp_path) == "compiled tap"
 
 
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("readelf") is None, reason="reads ELF files with readelf")
+def test_the_tap_is_hardened_and_knows_no_folder_of_this_machine(built, tmp_path):
+    if shutil.which("cc") is None or os.environ.get("LOOPTAP_PURE", "0") not in ("", "0"):
+        pytest.skip("no compiler here, or none wanted")
+    with zipfile.ZipFile(built[1]) as files:
+        name = next(one for one in files.namelist() if one.startswith("looptap/_tap"))
+        tap = files.extract(name, tmp_path)
+    facts = subprocess.run(["readelf", "-dlW", "--dyn-syms", tap], check=True, capture_output=True, text=True).stdout
+    assert "RUNPATH" not in facts
+    assert "RPATH" not in facts
+    assert "GNU_RELRO" in facts
+    assert "BIND_NOW" in facts
+    assert "__stack_chk_fail" in facts
+    assert "_chk@" in facts  # a function that _FORTIFY_SOURCE checks
+
+
 def test_the_wheel_requires_nine_light_packages(wheel):
     metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
     needs = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]

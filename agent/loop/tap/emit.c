@@ -365,11 +365,35 @@ raise_event(Emit *self, SourceState *source, PyObject *const *args, PyObject *kw
     Outcome outcome = keep(state, source, (PlanState *)plan, args + 2, kwnames, &announce);
     if (announce) { /* rare: few events wake the I/O thread, or evaluate what has piled up */
         PyObject *done = PyObject_CallMethodObjArgs(args[0], self->kept_name, source, plan, NULL);
-        outcome = done == NULL ? FAILED : DONE;
+        outcome = DONE;
+        if (done == NULL && PyErr_ExceptionMatches(PyExc_RecursionError)) {
+            PyErr_Clear(); /* no frame is left; the next event announces them */
+        }
+        else if (done == NULL) {
+            outcome = FAILED;
+        }
         Py_XDECREF(done);
     }
     Py_DECREF(plan);
     return outcome;
+}
+
+/* Where the interpreter has no frame left for a function, the event is counted, and nothing is raised. */
+static PyObject *
+count_without_frame(Emit *self, PyObject *const *args, size_t nargsf)
+{
+    if (!PyErr_ExceptionMatches(PyExc_RecursionError) || PyVectorcall_NARGS(nargsf) != 2 || !self->shortcut ||
+        !PyUnicode_CheckExact(args[1])) {
+        return NULL;
+    }
+    PyErr_Clear();
+    SourceState *source = find_source(self, args[0], args[1]);
+    if (source != NULL) {
+        source->number++;
+        Py_DECREF(source);
+    }
+    PyErr_Clear();
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -398,7 +422,8 @@ emit_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObje
             }
         }
     }
-    return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+    PyObject *done = PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+    return done != NULL ? done : count_without_frame(self, args, nargsf);
 }
 
 static PyObject *

@@ -10,7 +10,7 @@ from typer import Option
 from looptap.cli.commands.control.give_command import for_run, interrupted
 from looptap.cli.formats import json_of, printable, several, size
 from looptap.cli.options import At, JobFile, Rank, RunName, Timeout, TimeSpan, TracedSteps, whole
-from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.output import DONE, FAILED, complain, say
 from looptap.cli.shell_names import in_shell
 from looptap.client.attach import attach
 from looptap.client.control.pending import CommandPending
@@ -73,7 +73,7 @@ def _show(report: MemoryReport, rows: int) -> None:
         f"device {one.index}: {size(one.allocated)} allocated, {size(one.reserved)} reserved, {size(one.peak)} at most"
         for one in report.devices
     ]
-    print("; ".join([f"the process has {size(report.resident)} in memory", *devices]))
+    say("; ".join([f"the process has {size(report.resident)} in memory", *devices]))
     if report.kind:
         peak = f", {size(report.peak)} at most" if report.peak else ""
         within = f"{several(report.steps, 'step')}, and held: {size(report.held)}{peak}"
@@ -114,9 +114,9 @@ def _tensor(one: LiveTensors) -> str:
 
 
 def _print_table(title: str, heads: list[str], cells: list[tuple[str, str, str]], count: int) -> None:
-    print(f"\n{title}")
+    say(f"\n{title}")
     widths = [max(len(row[place]) for row in [tuple(heads), *cells]) for place in (0, 1)]
     for first, second, third in [tuple(heads), *cells] if cells else ():
-        print(f"  {first:>{widths[0]}}  {second:>{widths[1]}}  {third}")
+        say(f"  {first:>{widths[0]}}  {second:>{widths[1]}}  {third}")
     if count > len(cells):
         print(f"  and {count - len(cells):,} more rows: --rows shows up to 100, --json 100 of each")

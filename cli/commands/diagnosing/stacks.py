@@ -9,7 +9,7 @@ from typer import Option
 
 from looptap.cli.formats import json_of, printable, several
 from looptap.cli.options import Ranks, RunName, Timeout, TimeSpan, only_with, ranks_of
-from looptap.cli.output import DONE, complain
+from looptap.cli.output import DONE, complain, say
 from looptap.client.attach import attach
 from looptap.client.rank_numbers import numbered
 from looptap.client.ranks.stack_groups import difference
@@ -61,7 +61,7 @@ def main(
     if not as_json:
         print(*map(printable, difference(reports, silent, places)), sep="\n")
         for rank, report in {} if short else reports.items():
-            print(f"\nrank {rank}, {places[rank]}")
+            say(f"\nrank {rank}, {places[rank]}")
             _show(report, run)
     if not silent:
         return DONE
@@ -84,13 +84,13 @@ def _plain(answer: StackReport | LooptapError) -> Any:
 
 def _show(report: StackReport, name: str) -> None:
     for event, seen in report.events.items():
-        print(f"{several(seen.count, f'{event} event')}, the last {duration(seen.idle)} ago")
+        say(f"{several(seen.count, f'{event} event')}, the last {duration(seen.idle)} ago")
     if not report.events:
         print(f"no event in the {duration(report.age)} since it started")
     for one in report.inside:
         print(f"the loop waits for {printable(one.text)}")
     if report.paused:
-        print(f"paused for {report.paused:.1f} s; looptap resume {name} ends that")
+        say(f"paused for {report.paused:.1f} s; looptap resume {name} ends that")
     own = [thread for thread in report.threads if thread.thread.startswith("looptap-")]
     for thread in report.threads if len(own) == len(report.threads) else [t for t in report.threads if t not in own]:
-        print(f"\n{thread.thread}{' (daemon)' if thread.daemon else ''}:\n{thread.stack.rstrip()}")
+        say(f"\n{thread.thread}{' (daemon)' if thread.daemon else ''}:\n{thread.stack.rstrip()}")

@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from looptap.cli.formats import json_of, printable, several
 from looptap.cli.options import Place, only_with
-from looptap.cli.output import DONE, MISTYPED, complain, console
+from looptap.cli.output import DONE, MISTYPED, complain, console, say
 from looptap.client.attach import resolve, runs
 from looptap.store.layout.run_path import SUFFIX, folder_of_runs, kept
 from looptap.streams.errors import LooptapError, QueryError
@@ -147,7 +147,7 @@ def _draw(table: RunTable, columns: list[str], save: str, place: str) -> int:
         plot = table.parallel(*columns)
         if save:
             plot.save(save)
-            print(f"saved: {save}")
+            say(f"saved: {save}")
         else:
             show(plot, place=place, block=True, report=lambda text: print(f"looptap: {text}", file=sys.stderr))
     except (LooptapError, NoPlace, ValueError, ImportError) as error:

@@ -14,7 +14,7 @@ from looptap.cli.commands.runs.live_export import send_live
 from looptap.cli.commands.runs.open import failures
 from looptap.cli.formats import several
 from looptap.cli.options import STORED_HELP, Every, On, Unsafe, WindowSize, only_with, window_of
-from looptap.cli.output import DONE, complain
+from looptap.cli.output import DONE, complain, say
 from looptap.client.sinks.opening import SINKS
 from looptap.store.reader import open as open_stored
 from looptap.streams.text import did_you_mean
@@ -103,5 +103,5 @@ def main(
             complain(f"In {file} the query of {stored.name!r} has {failed}. Where it failed there is no value.")
         if run.lacks:
             complain(f"{file} is not complete. {run.lacks}")
-    print(f"{several(count, 'point' if to == 'tensorboard' else 'value')} written to {place}")
+    say(f"{several(count, 'point' if to == 'tensorboard' else 'value')} written to {place}")
     return DONE

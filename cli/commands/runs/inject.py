@@ -10,7 +10,7 @@ from looptap.cli.commands.runs.injecting.injection import ANSWER_TIMEOUT_SECONDS
 from looptap.cli.commands.runs.injecting.target import target
 from looptap.cli.formats import printable
 from looptap.cli.options import ScriptName, Timeout, TimeSpan, whole
-from looptap.cli.output import DONE, complain
+from looptap.cli.output import DONE, complain, say
 from looptap.cli.questions import Yes, refused
 from looptap.client.attach import runs
 
@@ -51,5 +51,5 @@ def main(
         return code
     done = inject(process, name, timeout)
     took = f"in {done.seconds:.1f} s, by {done.method}"
-    print(f"looptap {done.version} is in process {pid} ({took}); its next optimizer step makes it a run: looptap ls.")
+    say(f"looptap {done.version} is in process {pid} ({took}); its next optimizer step makes it a run: looptap ls.")
     return DONE

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from looptap.cli.formats import json_of
 from looptap.cli.options import Every, JsonObject, On, RunName, StreamName, Unsafe, WindowSize, window_of
-from looptap.cli.output import DONE
+from looptap.cli.output import DONE, say
 from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
 
@@ -49,5 +49,5 @@ def main(
     if as_json:
         print(json_of({**msgspec.to_builtins(found), "file": file}))
     else:
-        print(f"{found.name!r} {'is kept in' if found.kept else 'is no longer kept; what was kept is in'} {file}")
+        say(f"{found.name!r} {'is kept in' if found.kept else 'is no longer kept; what was kept is in'} {file}")
     return DONE

@@ -9,7 +9,7 @@ from typer import Option
 
 from looptap.cli.formats import json_of, several
 from looptap.cli.options import Config, JsonObject, On, RunName, StreamName, TimeSpan, Unsafe, only_with, time_of
-from looptap.cli.output import DONE
+from looptap.cli.output import DONE, say
 from looptap.cli.sources import warn_if_it_fails
 from looptap.client.attach import attach
 from looptap.client.control.grants import Share
@@ -116,9 +116,9 @@ def _made(run: str, share: Share, names: Sequence[str], as_json: bool) -> int:
         print(json_of({**_facts(share), "path": share.path and str(share.path), "streams": names}))
         return DONE
     shown = ", ".join([*map(repr, names), *["the config"] * share.config]) or "nothing yet"
-    print(f"{share.path or share.id}\n  shows {shown}{'; all that is exported' * (share.streams is None)}")
-    print(f"  opens for {duration(share.left)}; to end it: looptap share {run} --revoke --id {share.id}")
-    print(f"  from where: {share.reach_by(f'looptap share {run} --tcp {{host}}')}")
+    say(f"{share.path or share.id}\n  shows {shown}{'; all that is exported' * (share.streams is None)}")
+    say(f"  opens for {duration(share.left)}; to end it: looptap share {run} --revoke --id {share.id}")
+    say(f"  from where: {share.reach_by(f'looptap share {run} --tcp {{host}}')}")
     return DONE
 
 
@@ -140,10 +140,10 @@ def _listed(job: Run, as_json: bool) -> int:
         what = f"{named}{' (all that is exported)' * (share.streams is None)}"
         there = f"viewers: {', '.join(share.who)}" if share.who else "no viewer"
         where = ", ".join(share.endpoints)
-        print(f"{share.id}  shows {what}; at {where}, ends in {duration(share.left)}; {there}")
+        say(f"{share.id}  shows {what}; at {where}, ends in {duration(share.left)}; {there}")
     if not shares:
         waiting = f"; exported, for shares to come: {', '.join(map(repr, exported))}" if exported else ""
-        print(f"Not shared{waiting}.")
+        say(f"Not shared{waiting}.")
     return DONE
 
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from looptap.cli.options import Unsafe, window_of
+from looptap.cli.options import AllowCalls, Unsafe, window_of
 from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.questions import refused
 from looptap.client.guard.actions import json_line, sentence
 from looptap.client.guard.guard import Guard
 from looptap.client.guard.guard import guard as watch
@@ -31,6 +32,7 @@ def main(
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be done.")] = False,
     unsafe: Unsafe = False,
+    allow_calls: AllowCalls = False,
     once: Annotated[bool, Option("--once", help="End as soon as no run that matches is left.")] = False,
     record: Annotated[
         str | None, Option(metavar="FILE", help="Add each firing to FILE, as JSON on a line.", show_default=False)
@@ -75,6 +77,9 @@ def main(
     A rule with unsafe: true runs its query as it is, on record, even if it may change the job. Such a file needs
     --unsafe, too.
 
+    An action shell: or call: is code. If the file has one, the command asks, and needs --allow-calls where there is no
+    terminal.
+
     Actions are log, desktop, a URL (a POST of JSON), shell: COMMAND (with LOOPTAP_RUN, LOOPTAP_RULE, LOOPTAP_VALUE,
     LOOPTAP_PID and LOOPTAP_HOST), checkpoint, stop (a request: see looptap stop --help) and call: CODE. Each rule fires
     once for a run, with again = SECONDS once more after that. Lines with gap or problem say what a rule could not
@@ -87,6 +92,12 @@ def main(
     for rule in read:
         if rule.unsafe and not unsafe:
             raise QueryError(f"{places[rule.name]}: unsafe: true runs a query that may change the job; add --unsafe.")
+    actions = [one for rule in read for one in rule.actions if isinstance(one, str)]
+    codes = [one for one in actions if one.startswith(("shell:", "call:"))]
+    if codes and not dry_run:
+        question = f"Do what {len(codes)} actions of {rules} say, the first is {codes[0]!r:.200}?"
+        if (code := refused(question, allow_calls, "--allow-calls")) is not None:
+            return code
     shown, listed, quiet = 0, set[str](), time.monotonic() + NO_RUN_NOTICE_SECONDS
     with watch(pattern or runs, read, dry_run=dry_run, record=record) as on_watch:
         try:

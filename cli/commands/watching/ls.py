@@ -75,8 +75,8 @@ def main(
     if not reports and not over:
         dead = f"; {len(listed)} that ended: looptap ls --all" if listed else ""
         lines.print(
-            f"No run announces itself in {runtime_dir()}{dead}. One does while its process has a looptap.Agent, or, "
-            "under looptap run, from the first update of its model on; to see one, run: looptap demo"
+            f"No run announces itself in {printable(str(runtime_dir()))}{dead}. One does while its process has a "
+            "looptap.Agent, or, under looptap run, from the first update of its model on; to see one, run: looptap demo"
         )
     for report in reports:
         for line in _lines(report) if run is not None else [_line(report)]:
@@ -269,7 +269,7 @@ def _lines(report: RunReport) -> Iterator[Text]:
     """Yield a paragraph about one run."""
     listed, state, members = report.listing, report.state, report.listing.members
     if state == UNUSABLE:
-        yield Text.assemble(("unusable file", "red"), f"  {listed.path}: {report.problem}")
+        yield Text.assemble(("unusable file", "red"), printable(f"  {listed.path}: {report.problem}"))
         return
     head = _head(report)
     if state == ENDED:

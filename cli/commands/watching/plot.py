@@ -30,7 +30,7 @@ from looptap.cli.options import (
     time_of,
     whole,
 )
-from looptap.cli.output import DONE, FAILED, MISTYPED, complain
+from looptap.cli.output import DONE, FAILED, MISTYPED, complain, say
 from looptap.cli.sources import compared_streams, is_stored_path, source, streams_of
 from looptap.store.reader import open as open_stored
 from looptap.streams.stream.stream import Stream
@@ -223,7 +223,7 @@ def _save(charts: Plot, streams: Sequence[Stream], path: str, after: float | Non
         charts.save(path)
     except (ValueError, ImportError) as error:
         return complain(str(error))
-    print(f"{several(sum(stream.arrived for stream in streams), 'value')} drawn; saved: {path}")
+    say(f"{several(sum(stream.arrived for stream in streams), 'value')} drawn; saved: {path}")
     for stream in streams:
         if not stream.arrived:
             why = stream.reason if stream.state == "failed" else stream.outlook()

@@ -16,7 +16,7 @@ from looptap.cli.commands.watching.bar_guess import bar_reports
 from looptap.cli.commands.watching.guess import Guess, GuessedReports, counted
 from looptap.cli.formats import json_of, printable, several
 from looptap.cli.options import RunName, TimeSpan, Wait, time_of, whole
-from looptap.cli.output import DONE, complain
+from looptap.cli.output import DONE, complain, say
 from looptap.cli.sources import attached
 from looptap.client.estimates import banded, is_report, reports, said
 from looptap.protocol.keys import VIEWER
@@ -145,7 +145,7 @@ def _looked(
                     return _nothing(run, name, stream)
                 return f"{stream.title} failed: {stream.reason}"
             if view is None:
-                print(f"{run.id}: {stream.reason}", file=sys.stderr)
+                print(printable(f"{run.id}: {stream.reason}"), file=sys.stderr)
             return ""
         if stream.error_count or stream.traceback:
             return _nothing(run, name, stream)
@@ -157,14 +157,14 @@ def _looked(
         if view is not None:
             view.still = still
         elif still and not before:
-            print(f"looptap: {still}", file=sys.stderr, flush=True)
+            print(f"looptap: {printable(still)}", file=sys.stderr, flush=True)
         if not begun and time.monotonic() - asked > _NOTICE_AFTER_SECONDS:
             begun = True
             waiting = f"waiting for an event {stream.on!r} of {run.id}"
             if view is not None:
                 view.waiting = waiting
             else:
-                print(f"looptap: {waiting}", file=sys.stderr, flush=True)
+                print(f"looptap: {printable(waiting)}", file=sys.stderr, flush=True)
         time.sleep(0.05)
 
 
@@ -200,7 +200,7 @@ def _print(run: Run, record: Record, as_json: bool) -> None:
     text = ""
     for line in said(record.value):
         text = f"{text.rstrip('.')}{'. ' if line[0].isupper() else '; '}{line}" if text else line
-    print(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  {text}", flush=True)
+    say(f"{time.strftime('%H:%M:%S', time.localtime(record.wall))}  {text}")
 
 
 class ProgressView:

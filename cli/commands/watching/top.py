@@ -21,7 +21,7 @@ from looptap.cli.options import (
     only_with,
     query_arguments,
 )
-from looptap.cli.output import DONE, FAILED, complain
+from looptap.cli.output import DONE, FAILED, complain, say
 from looptap.cli.sources import attached, from_start
 from looptap.cli.top.model import Facts, measured, report
 
@@ -67,7 +67,7 @@ def main(
         why = _no_screen()
         if why:
             _page(measured(job))
-            print(f"looptap: {why} For a live view: looptap watch {run} QUERY", file=sys.stderr)
+            print(f"looptap: {printable(why)} For a live view: looptap watch {run} QUERY", file=sys.stderr)
             return DONE
         try:
             from looptap.cli.top.app_screen import Top
@@ -93,7 +93,7 @@ def _page(seen: Facts) -> None:
     from looptap.cli.top.views import commands, heading, vitals
 
     for line in (heading(seen), *vitals(seen)):
-        print(line.plain)
+        say(line.plain)
     for stream in seen.streams:
         print(f"stream   {printable(stream.name)}: {stream.values:,} values, {stream.rate:.3g}/s")
     for scalars in scalar_lines(seen.scalars):
@@ -101,4 +101,4 @@ def _page(seen: Facts) -> None:
     for control in seen.controls.values():
         print(f"control  {printable(str(control))}")
     for command in commands(seen, 5).plain.splitlines() if seen.commands else ():
-        print(f"command  {command}")
+        say(f"command  {command}")

@@ -31,7 +31,7 @@ from looptap.cli.options import (
     time_of,
     whole,
 )
-from looptap.cli.output import DONE, complain
+from looptap.cli.output import DONE, complain, say
 from looptap.cli.sources import source, streams_of
 from looptap.cli.tail import Tail, TailItem, show_news
 from looptap.client.ranks.rank_stream import RankStream
@@ -240,13 +240,13 @@ class Lines:
         for record, missing, run in news:
             if missing != 0:
                 lost = "an unknown number of values is" if missing is None else _are(missing)
-                print(f"{source}-- {lost} missing here --")
+                say(f"{source}-- {lost} missing here --")
             if run:
                 print(f"{source}-- run {printable(run)} --")
             marks = " (partial)" * record.partial + " (fired)" * record.trigger
             text = text_of(record.value) if record.error is None else f"error: {printable(last_line(record.error))}"
             place = f"  {tail.place(record)}".rstrip()
-            print(f"{source}{record.event:>7}{place}{marks}  {text}")
+            say(f"{source}{record.event:>7}{place}{marks}  {text}")
         for note in tail.stream.notes:
             self._say(f"{source}{note}")
         if failure := tail.failure():

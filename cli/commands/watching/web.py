@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 from looptap.cli.formats import several
 from looptap.cli.options import RUN_HELP, Config, whole
-from looptap.cli.output import DONE, complain
+from looptap.cli.output import DONE, complain, say
 
 DEFAULT_PORT_NUMBER = 8765
 """The port of the page; if it is taken, one of the next."""
@@ -91,7 +91,7 @@ def main(
     def started() -> None:
         with contextlib.suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
-        print(f"looptap: {several(len(shelf.entries()), 'run')} at {server.url}", flush=True)
+        say(f"looptap: {several(len(shelf.entries()), 'run')} at {server.url}")
         if not operate:
             _say("read-only: exported streams and stored runs; with --operate all streams, queries and controls.")
         if not server.private:

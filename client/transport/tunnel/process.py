@@ -32,7 +32,7 @@ from looptap.protocol.files.connection import IPC, private_dir
 SSH, COMMAND = "ssh://", "command:"
 START_TIMEOUT_SECONDS = 30.0
 """Timeout for a command's heading: logins, queues and slow file systems take time."""
-_HOST = re.compile(r"(?:[\w.%+-]+@)?(?:[\w.%-]+|\[[0-9A-Fa-f:.%\w]+\])(?::\d{1,5})?")
+_HOST = re.compile(r"(?:[\w.%+][\w.%+-]*@)?(?:[\w.%][\w.%-]*|\[[0-9A-Fa-f:.%\w]+\])(?::\d{1,5})?")  # not -option
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
 _EXIT_GRACE_SECONDS = 0.5  # seconds in which a command may end by itself
 
@@ -59,17 +59,20 @@ def command_of(name: str, rank: int | None = None) -> list[str]:
             raise NoSuchRun(f"{name!r} has no command. Write 'command:ssh host looptap bridge digits-cnn'.")
         return command
     *hosts, run = (name if "/" in name.removeprefix(SSH) else f"{name}/").removeprefix(SSH).split("/")
-    if not hosts or not all(_HOST.fullmatch(host) and not host.startswith("-") for host in hosts):
-        raise NoSuchRun(
-            f"{name!r} is no way to a run. Write 'ssh://host/run', or 'ssh://login/host/run' by way of login."
-        )
     which = [] if rank is None else ["--rank", str(rank)]
     words = ["bridge", *which, *(["--", run] if run[:1] == "-" else [run])]
     return over_ssh(hosts, [word for word in words if word])
 
 
 def over_ssh(hosts: Sequence[str], words: Iterable[str]) -> list[str]:
-    """Return the command that runs looptap on the last of ``hosts``, via the others."""
+    """Return the command that runs looptap on the last of ``hosts``, via the others.
+
+    Raises NoSuchRun for what is no host, such as an option of ssh.
+    """
+    if strange := [host for host in hosts if not _HOST.fullmatch(host)]:
+        raise NoSuchRun(
+            f"{strange[0]!r:.80} is no host. Write 'ssh://host/run', or 'ssh://login/host/run' by way of login."
+        )
     via, host = hosts[:-1], hosts[-1]
     jumps = ["-J", ",".join(via)] if via else []
     far = f"{SSH}{host}" if ":" in host else host
@@ -84,7 +87,7 @@ def relay_of(name: str, run_id: str, ranks: str) -> list[str]:
     >>> relay_of("command:srun --jobid=17 looptap bridge digits", "digits-17", "0,1")[2:]
     ['looptap', 'relay', 'digits-17', '--ranks', '0,1']
     """
-    words = ["relay", run_id, "--ranks", ranks]
+    words = ["relay", *(["--ranks", ranks, "--", run_id] if run_id[:1] == "-" else [run_id, "--ranks", ranks])]
     if name.startswith(SSH):
         return over_ssh(name.removeprefix(SSH).split("/")[:-1] or [name.removeprefix(SSH)], words)
     command = command_of(name)

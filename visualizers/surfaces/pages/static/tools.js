@@ -178,7 +178,7 @@ const savePng = (view) => {
   canvas.toBlob((blob) => save(view, "png", blob));
 };
 
-const FORMULA = /^[=+\-@\t\r\n＝＋－＠]/; // the first character of text that a spreadsheet computes
+const FORMULA = /^(?:[\t\r\n]|[\s\ufeff\u200b]*[=+\-@＝＋－＠])/; // the beginning of text that a spreadsheet computes
 const plain = (cell) => (typeof cell === "string" && FORMULA.test(cell) && Number.isNaN(+cell) ? `'${cell}` : String(cell));
 const quoted = (cell) => (/[",\n\r]/.test(cell) ? `"${plain(cell).replaceAll('"', '""')}"` : plain(cell));
 const csv = (rows) => rows.map((row) => row.map((cell) => (cell !== cell || cell === undefined ? "" : quoted(cell))).join()).join("\r\n") + "\r\n";
