@@ -118,7 +118,8 @@ class Agent:
             else:
                 source.number += 1
         except RecursionError as error:  # the interpreter has no frame left, not even for the log
-            if error.__traceback__.tb_next is None and event in self._types:  # nor for what counts the event
+            where = error.__traceback__
+            if where is not None and where.tb_next is None and event in self._types:  # nor for what counts the event
                 self._types[event].number += 1
         except Exception as error:
             try:  # noqa: SIM105 - a call of `suppress` needs a frame, too

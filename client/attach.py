@@ -203,11 +203,13 @@ def _attached(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run
         FailoverTransport(link, file.run, lambda run: _successor(listed, run), _pause(listed)) if follow else link
     )
     try:
-        return Run(
+        run = Run(
             transport, run=file.run, timeout=timeout, follow=follow, siblings=_FileRankDirectory(listed), ranks=ranks
         )
     except (RunEnded, NoAnswer, NotLooptap, WrongServer, RefusedKey) as error:  # the port may be another's here
         raise listed.unreachable(error) from None
+    run.session.vitals.process = file.process
+    return run
 
 
 class _FileRankDirectory:

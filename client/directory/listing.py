@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -105,9 +106,10 @@ class RunListing:
                 "only you can read, or with looptap.Agent(..., listen='tcp')."
             )
         if self.alive and isinstance(error, NoAnswer):
+            now = file.process.activity(math.inf)
             return NoAnswer(
-                f"{error} Its process {self.pid} is there: it is stopped, or a call in it, such as a query, keeps the "
-                "interpreter for itself. A client that was attached before says which query that may be (run.reason)."
+                f"{error} {now[:1].upper()}{now[1:]} Or a call in it, such as a query, keeps the interpreter for "
+                "itself. A client that was attached before says which query that may be (run.reason)."
             )
         return error
 

@@ -279,6 +279,8 @@ class Session:
         self.vitals.beat(m.Beat(message.events, message.idle, ages=message.ages))
         self._welcomed.set()
         if before is not None:
+            if before.id != message.run.id:
+                self.vitals.process = None
             self._resume(message.streams, None if before.id == message.run.id else (before.id, message.run.id))
 
     def _on_refused(self, message: m.Refused) -> None:

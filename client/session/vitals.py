@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from looptap.protocol import messages as m
 from looptap.protocol.errors import MessageError
+from looptap.protocol.process.identity import Process
 from looptap.streams.durations import duration
 
 MAX_EVENT_TYPES = 10_000
@@ -18,6 +19,8 @@ STILL_SECONDS = 5.0
 SILENT_TICKS = 5
 """Seconds without an answer after which a run whose link is up counts as silent. They are counted one by one, so that
 a client that was stopped itself takes no agent for silent."""
+_FIRST_SILENT_TICK = 2  # a frame has come each second before
+_UNKNOWN = "the job's process may be stopped."
 _MAX_NAME_CHARACTERS = 500  # characters of what an agent says it is inside of
 
 
@@ -33,6 +36,9 @@ class Vitals:
         self._last_frame = self.last_beat = time.monotonic()  # the last frame, the last beat
         self._silent_ticks = 0  # ticks since the last frame
         self._last_request = "", 0.0  # the query or command that was asked last, and when
+        self.process: Process | None = None
+        """The job's process, if it is known."""
+        self._busy_before = 0.0  # its processor time when it fell silent
 
     @property
     def idle(self) -> float:
@@ -61,6 +67,8 @@ class Vitals:
     def tick(self) -> bool:
         """Count a second; return True if the agent has just become silent."""
         self._silent_ticks += 1
+        if self._silent_ticks == _FIRST_SILENT_TICK and self.process is not None:
+            self._busy_before = (self.process.pulse() or ("", 0.0))[1]
         return self._silent_ticks == SILENT_TICKS
 
     def beat(self, beat: m.Beat) -> None:
@@ -87,7 +95,11 @@ class Vitals:
         seconds = self.silence
         if seconds <= QUIET_SECONDS:
             return ""
-        return f"No sign of life for {seconds:.0f} s: the job's process is stopped or gone, or the way to it is cut."
+        why = self._process_now() or "the job's process is stopped or gone, or the way to it is cut."
+        return f"No sign of life for {seconds:.0f} s: {why}"
+
+    def _process_now(self) -> str:
+        return "" if self.process is None else self.process.activity(self._busy_before)
 
     def outlook(self, on: str) -> str:
         """Return reasons why a query on ``on`` yields no value; empty if unknown."""
@@ -111,9 +123,8 @@ class Vitals:
         ``queries`` are those of this client, the most expensive first.
         """
         return (
-            f"No answer for {self.silence:.0f} s, though the link is up: the job's process is stopped, or one call in "
-            "it keeps the interpreter for itself, or its agent is inside a query that does not end. "
-            f"{self._suspects(list(queries))}"
+            f"No answer for {self.silence:.0f} s, though the link is up: {self._process_now() or _UNKNOWN} One call in "
+            f"it may keep the interpreter for itself, or a query that does not end. {self._suspects(list(queries))}"
         )
 
     def _suspects(self, queries: list[str]) -> str:

@@ -40,6 +40,39 @@ class Process(msgspec.Struct, frozen=True):
         start = start_time(self.pid)
         return None if start is None else bool(start) and start == self.start
 
+    def pulse(self) -> tuple[str, float] | None:
+        """Return its state, a letter of Linux, and its seconds of processor time.
+
+        None if it is not alive, or that is unknown here.
+        """
+        if not self.alive() or not sys.platform.startswith("linux"):
+            return None
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+        except OSError:
+            return None
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        return fields[0].decode("ascii"), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def activity(self, busy_before: float) -> str:
+        """Say what it does, if it is on this machine; empty if that is unknown.
+
+        ``busy_before`` is its processor time at an earlier pulse.
+        """
+        if self.alive() is False:
+            return f"the job's process {self.pid} is gone."
+        if (pulse := self.pulse()) is None:
+            return ""
+        state, busy = pulse
+        if state in "Tt":
+            return f"the job's process {self.pid} is stopped; kill -CONT {self.pid} lets it run."
+        if state == "D":
+            return f"the job's process {self.pid} is alive, and waits for a disk or a device."
+        if busy <= busy_before:
+            return f"the job's process {self.pid} is alive, and waits."
+        used = busy - busy_before
+        return f"the job's process {self.pid} is alive, and has used {used:.1f} s of processor time since."
+
 
 @cache
 def boot_id() -> str:
