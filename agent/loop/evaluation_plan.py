@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from looptap.agent.handoff.value_queue import QueueSet
 from looptap.agent.loop.attached_query import AttachedQuery
@@ -15,13 +15,10 @@ from looptap.agent.loop.columns.event_batch import HEADER_COUNT, MISSED, EventBa
 from looptap.agent.loop.deferred_evaluation import COPIED_EVENTS_PER_BATCH, EVENTS_PER_BATCH
 from looptap.agent.loop.derived_query import end_derived_group, evaluate_derived
 from looptap.agent.loop.overhead_budget import MEASURE_NEXT
-from looptap.agent.loop.tap.choice import PlanState, know_tensors, new_rows
+from looptap.agent.loop.tap.choice import PlanState, SourceState, know_tensors, new_rows
 from looptap.streams.events import Event, EventOrigin
 from looptap.streams.language.copyable import row_maker
 from looptap.streams.stream.attention import UNSEEN_SECONDS
-
-if TYPE_CHECKING:
-    from looptap.agent.loop.event_sources import EventSource
 
 
 class DeferredActions(Exception):
@@ -209,7 +206,7 @@ def _evaluate(
     return started - begin
 
 
-def miss_nested(source: EventSource, now: float) -> int:
+def miss_nested(source: SourceState, now: float) -> int:
     """Count an event that a query has emitted, as missed; return its number.
 
     A query that saw it could emit again, and its cost would be counted twice: the event counts, and the windows that it

@@ -312,14 +312,16 @@ def test_functions_exposed_by_the_host_are_known_by_name(job):
     assert twice.values == [0.0, 2.0]
 
 
-def test_emit_may_be_called_from_inside_a_query(job):
+def test_an_event_that_a_query_emits_counts_and_no_query_sees_it(job):
     agent, run = job
     agent.expose(agent=agent)
     inner = run.stream("x", on="inner")
     outer = run.stream(lambda e: e.agent.emit("inner", x=e.step), on="batch")
     batches(agent, 2)
-    assert inner.values == [0, 1]
     assert outer.values == [None, None]
+    assert agent.stats()["events"]["inner"] == 2
+    agent.emit("inner", x=7)
+    assert (inner.values, inner.dropped) == ([7], 2)
 
 
 def test_a_name_can_be_used_again_at_once(job):
