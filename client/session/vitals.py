@@ -19,7 +19,7 @@ STILL_SECONDS = 5.0
 SILENT_TICKS = 5
 """Seconds without an answer after which a run whose link is up counts as silent. They are counted one by one, so that
 a client that was stopped itself takes no agent for silent."""
-_FIRST_SILENT_TICK = 2  # a frame has come each second before
+_FIRST_SILENT_TICK_NUMBER = 2  # a frame has come each second before
 _UNKNOWN = "the job's process may be stopped."
 _MAX_NAME_CHARACTERS = 500  # characters of what an agent says it is inside of
 
@@ -67,7 +67,7 @@ class Vitals:
     def tick(self) -> bool:
         """Count a second; return True if the agent has just become silent."""
         self._silent_ticks += 1
-        if self._silent_ticks == _FIRST_SILENT_TICK and self.process is not None:
+        if self._silent_ticks == _FIRST_SILENT_TICK_NUMBER and self.process is not None:
             self._busy_before = (self.process.pulse() or ("", 0.0))[1]
         return self._silent_ticks == SILENT_TICKS
 
