@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from programs import need
 
 
 @contextlib.contextmanager
 def display(width: int = 1000, height: int = 800) -> Iterator[str]:
     """Start an X server without a screen; yield its name. Skips without Xvfb."""
-    if shutil.which("Xvfb") is None:
-        pytest.skip("WINDOWS ARE NOT TESTED: there is no Xvfb (Debian: apt install xvfb)")
+    server = need("Xvfb", "WINDOWS ARE")
     read, write = os.pipe()
-    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
+    command = [server, "-displayfd", str(write), "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp"]
     command.append("-noreset")  # else it resets, and refuses clients, whenever the last client leaves
     server = subprocess.Popen(command, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(write)

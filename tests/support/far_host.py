@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import need
 
 NAME = "farhost"
 SPACE, NEAR_END, FAR_END = "looptap-far", "ltf-near", "ltf-far"
@@ -41,9 +42,9 @@ def far_host(place: Path) -> Iterator[Path]:
 
     ``place`` is seen by both hosts; commands there find ``looptap``, and ``place/far/python``.
     """
-    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("ssh") or not sshd:
-        pytest.skip("a second host needs Linux, root, ip, ssh and sshd (Debian: iproute2 openssh-server)")
+    sshd, _, _ = (need(program, "A SECOND HOST IS") for program in ("sshd", "ssh", "ip"))
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root on Linux makes a second host of a network namespace")
     try:
         run("ip", "netns", "add", SPACE)
     except subprocess.CalledProcessError as error:
