@@ -21,17 +21,8 @@ PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 # Empty, also where the environment forbids it: without bytecode each of hundreds of processes compiles looptap again.
 export PYTHONDONTWRITEBYTECODE :=
 
-# The tests of all that the path of an event may touch: they run on the compiled tap, with the others, and on pure Python.
-LOOP_TESTS := agent_startup bounds_of_values budget cancelling clean_exit columns_of_events compiled controls \
-	cuda declared_streams deferred_evaluation delivery exporter guarded guarded_things hand_over helpers hostile \
-	identical interrupts liveness memory merging more_questions mutation_detector natural_questions probing queries \
-	rank_consensus ranks recording replay resuming scalars sharded shared_queries signals stacks stopped \
-	streams_of_streams stuck tags tap testing undoing unharmed untouched workers
-LOOP_FILES = $(sort $(shell find tests $(foreach name,$(LOOP_TESTS),-name test_$(name).py -o) -false) \
-	$(shell grep -rlE 'looptap\.agent\.(loop|handoff)' tests --include='test_*.py' --exclude-dir=soak))
-
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test soak mutants lint types check docs recording demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
+.PHONY: help setup browsers test test-all soak mutants lint types check docs recording demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -40,13 +31,16 @@ setup: $(READY) ## the virtual environment in .venv
 
 # pytest as a program, not as `python -m pytest`: that would put this folder on sys.path, and `import agent`
 # would load looptap.agent under a second name.
-browsers: ## the programs for the tests of notebooks, windows and the terminal, where they may be installed
+browsers: ## the programs that tests need (Chromium, Xvfb, tmux, sshd, gdb), where they may be installed
 	@tests/support/programs.sh
 
-test: $(READY) browsers ## the tests
-	@$(VENV)/bin/pytest
+test: $(READY) browsers ## the tests that protect users, in about five minutes
+	@$(VENV)/bin/pytest -m tier1
+
+test-all: $(READY) browsers ## all other tests: processes, browsers, windows, frameworks, notebooks, pure Python
+	@$(VENV)/bin/pytest -m tier2
 	@case "$$($(VENV)/bin/looptap --version)" in *compiled*) \
-		LOOPTAP_PURE=1 $(VENV)/bin/pytest $(LOOP_FILES);; esac
+		LOOPTAP_PURE=1 $(VENV)/bin/pytest -m "pure and not soak";; esac
 
 soak: $(READY) ## the long counts of docs/safety.md
 	@LOOPTAP_COUNTS=full $(VENV)/bin/pytest -n 0 $(addprefix tests/,streams/test_language.py streams/test_reducers.py \
@@ -64,7 +58,7 @@ lint: $(READY) ## ruff
 types: $(READY) ## mypy, strict
 	@$(VENV)/bin/mypy
 
-check: lint types test ## ruff, mypy, tests
+check: lint types test ## ruff, mypy, `make test`
 
 docs: $(READY) ## the documentation site, into build/site
 	@$(VENV)/bin/python docs/commands.py

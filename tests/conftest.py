@@ -13,13 +13,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 from programs import UNTESTED
-from stuck import (  # noqa: F401 - hooks
-    pytest_configure,
-    pytest_exception_interact,
-    pytest_timeout_cancel_timer,
-    pytest_timeout_set_timer,
-    pytest_xdist_make_scheduler,
-)
+from slowness import SLOWNESS
+
+pytest_plugins = ("stuck", "processes")
 
 # An example may take as long as it likes: on a busy machine any of them is held up at times.
 hypothesis.settings.register_profile("looptap", deadline=None)
@@ -39,7 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A run answers a test when it can: no test fails because the machine stood still for five seconds.
-os.environ.setdefault("LOOPTAP_TIMEOUT", "120")
+os.environ.setdefault("LOOPTAP_TIMEOUT", f"{120 * SLOWNESS:.0f}")
 
 # Keras chooses its backend when it is imported; looptap sees torch.
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -47,18 +43,6 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 # Commands are kept in a file beside the job: those of the tests in a place that goes with them.
 os.environ["LOOPTAP_STORE"] = tempfile.mkdtemp(prefix="looptap-store-")
 atexit.register(shutil.rmtree, os.environ["LOOPTAP_STORE"], ignore_errors=True)
-
-
-LONGEST = (
-    "test_documented.py", "test_documented_commands.py", "test_notebook.py", "test_tutorials.py", "test_demo.py",
-    "test_echoing.py", "test_language.py", "test_interrupts.py", "test_windows.py", "test_packaging.py", "test_top.py",
-)  # fmt: skip
-"""The files that take longest: they begin, so that none of them is still at work when all others have ended."""
-
-
-def pytest_collection_modifyitems(items):
-    """Sort the slowest files first, then by name."""
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def pytest_collection_finish():

@@ -15,7 +15,10 @@ import looptap
 from looptap.protocol.errors import LinkError, RemoteError
 from looptap.protocol.process.headroom import DESCRIPTOR_COUNT, THREAD_COUNT
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+pytestmark = [
+    pytest.mark.usefixtures("processes"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux"),
+]
 
 OTHER_USER = 54_321  # who has no processes: the limit of threads counts those of a user
 MOST = 40
@@ -139,6 +142,7 @@ print("over", flush=True)
 """
 
 
+@pytest.mark.promise("S38")
 def test_a_job_whose_descriptors_run_out_later_accepts_no_client_until_it_has_some(directory):
     with subprocess.Popen(
         [sys.executable, "-c", LATER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

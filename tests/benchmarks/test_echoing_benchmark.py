@@ -8,6 +8,7 @@ import time
 import baselines
 import baselines_page
 import echo_page
+import pytest
 import torch
 from data_sets import Cached, Fetched, Listed
 from digit_files import decoded, files, pictures
@@ -20,6 +21,7 @@ from time_to_target import FIXED
 from looptap.training.echoing import BEFORE, Echo
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_server_hands_out_pictures_late():
     made, targets = files()
     assert all(file.startswith(b"\x89PNG") for file in made)

@@ -105,6 +105,7 @@ def test_the_learning_rates_are_given_only_where_they_change():
     assert "ours, rates" not in methods(KindCase(unknown, Patience(8)))
 
 
+@pytest.mark.usefixtures("processes")
 def test_verdicts_on_rivals_are_kept_for_the_next_try():
     known: dict[str, list[object]] = {}
     some = [KindCase(made(12), Patience(3, 0.05))]

@@ -82,7 +82,7 @@ def start(place, environment):
 
 
 @pytest.fixture(scope="module")
-def job(start):
+def job(processes, start):
     return start("small")
 
 
@@ -144,6 +144,7 @@ def test_the_list_of_commands_has_a_whole_sentence_for_each(here, monkeypatch):
     assert not [line for line in lines if line.endswith("...") or not line.endswith(".") or len(line) > 80]
 
 
+@pytest.mark.promise("S9")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -160,6 +161,7 @@ def test_texts_of_a_job_do_not_control_the_terminal(job, here, arguments):
     assert not {"\x1b", "\x9b"} & set(out + err)
 
 
+@pytest.mark.usefixtures("processes")
 def test_importing_the_command_line_loads_neither_typer_nor_rich_nor_sockets():
     code = "import sys, looptap.cli; print([m for m in ('typer', 'rich', 'zmq', 'numpy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
@@ -266,6 +268,7 @@ def test_ls_lists_runs_with_their_hosts_queries_and_costs(job, place, run):
     assert report["outbox_peak"] > 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_ls_shows_a_killed_run_as_ended_and_its_file_until_it_is_removed(start, place, here, tmp_path, monkeypatch):
     dead = start("doomed")
     monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path))
@@ -289,6 +292,7 @@ def test_ls_shows_a_killed_run_as_ended_and_its_file_until_it_is_removed(start, 
     assert "doomed" not in here("ls", "--clean", "--all")[1]
 
 
+@pytest.mark.usefixtures("processes")
 def test_ls_of_a_stopped_job_says_when_it_started_and_not_that_it_has_been_silent_for_so_long(start, here, monkeypatch):
     job = start("stopped")
     monkeypatch.setattr(ls, "REPLY_TIMEOUT_SECONDS", 0.5)
@@ -380,6 +384,7 @@ def test_watch_fails_in_a_sentence_when_nothing_comes_in_time(job, here):
     assert "No value of 'loss' came within 0.3 s; the run has not raised 'never' yet, but 'batch', 'epoch'" in err
 
 
+@pytest.mark.usefixtures("processes")
 def test_watch_ends_well_when_the_run_ends(start, command):
     job = start("short")
     watching = command("watch", "short", "step")
@@ -390,6 +395,7 @@ def test_watch_ends_well_when_the_run_ends(start, command):
     assert "the job is done" in err
 
 
+@pytest.mark.usefixtures("processes")
 def test_watch_fails_when_the_run_is_killed(start, command):
     job = start("killed")
     watching = command("watch", "killed", "step")
@@ -400,6 +406,7 @@ def test_watch_fails_when_the_run_is_killed(start, command):
     assert "looptap: The stream 'step' failed: " in err
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("as_json", [False, True], ids=["lines", "json"])
 def test_watch_moves_on_to_the_next_run_of_the_name_and_says_where(start, command, place, as_json):
     name = f"series-{as_json}"
@@ -427,6 +434,7 @@ def test_watch_moves_on_to_the_next_run_of_the_name_and_says_where(start, comman
         assert f"Waiting for the next run named {name!r}" in err
 
 
+@pytest.mark.usefixtures("processes")
 def test_watch_waits_for_a_run_that_has_not_started_and_says_so(start, command, place):
     watching = command("watch", "comes-late", "step", "--follow", "--count", "3")
     said = watching.stderr.readline()
@@ -437,6 +445,7 @@ def test_watch_waits_for_a_run_that_has_not_started_and_says_so(start, command, 
     assert (watching.returncode, len(out.splitlines())) == (0, 3), err
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("verb", [["watch", "to-watch", "step", "--count", "3"], ["top", "to-look", "--json"]])
 def test_attach_waits_as_long_as_asked_without_following(start, command, run, verb):
     waiting = command(*verb, "--wait", "inf")
@@ -451,6 +460,7 @@ def test_attach_waits_as_long_as_asked_without_following(start, command, run, ve
     assert (code, "for 0.1 s; Ctrl-C" in err) == (1, True)
 
 
+@pytest.mark.usefixtures("processes")
 def test_waiting_for_a_run_ends_at_ctrl_c_or_after_its_time(start, command, run):
     start("another")
     watching = command("watch", "never", "step", "--follow")
@@ -475,6 +485,7 @@ for step in range(2000):
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_stream_declared_shortly_after_the_start_is_read_from_its_beginning(command, environment):
     watching = command("watch", "declares", "loss", "--follow", "--count", "2", "--json")
     assert "Waiting" in watching.stderr.readline()

@@ -52,6 +52,7 @@ def start(*arguments, **options):
 # ---------------------------------------------------------------- pipes
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("words", [("ls",), ("ls", "--json"), ("streams", "small"), ("open", "small"), ("compare",)])
 def test_a_command_ends_well_when_its_pipe_is_closed(stored, words):
     reader, writer = os.pipe()
@@ -62,6 +63,7 @@ def test_a_command_ends_well_when_its_pipe_is_closed(stored, words):
     assert (process.returncode, err) == (0, "")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_stored_stream_goes_as_csv_to_stdout(stored):
     process = start("export", "small", "loss", "-o", "-")
     out, err = process.communicate(timeout=WAIT)
@@ -69,6 +71,7 @@ def test_a_stored_stream_goes_as_csv_to_stdout(stored):
     assert out.startswith("number,event,rank,time,wall,step,loss\n1,1,0,")
 
 
+@pytest.mark.usefixtures("processes")
 def test_csv_is_appended_to_what_the_shell_opened_for_that(stored, directory):
     file = directory / "all.csv"
     file.write_text("kept\n")
@@ -108,6 +111,7 @@ def test_a_picture_of_a_query_whose_group_does_not_end_says_what_to_add(job, her
 # ---------------------------------------------------------------- Ctrl-C
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_picture_that_ctrl_c_ends_is_not_written_and_that_is_said(job, directory):
     pytest.importorskip("matplotlib")
     process = start("plot", "small", "loss", "--save", "loss.png", "--after", "1h")
@@ -129,6 +133,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_values_are_collected
     assert says in err
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
 def test_ctrl_c_at_a_question_says_that_nothing_was_done(job):
     ours, theirs = os.openpty()
@@ -226,6 +231,7 @@ def test_a_file_in_the_place_of_the_directory_cannot_be_created(directory, here,
     assert here("ls")[2] == f"looptap: LOOPTAP_DIR names {file}, which is not a directory. Name another.\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_a_command_said_ends_its_sentence():
     command = RunningCommand([sys.executable, "-c", "import sys; sys.exit('no route to host')"], "reader")
     soon(lambda: command.exit_code() is not None and command.quoted_stderr(), detail="the command ends")

@@ -56,6 +56,7 @@ def test_a_shell_completes_commands_runs_and_controls(place, monkeypatch, capsys
         assert completed(monkeypatch, capsys, "looptap", "set", "no-such-run", "kn") == []
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("variable", ["COMP_WORDS", "_TYPER_COMPLETE_ARGS"])
 def test_completing_after_a_command_loads_only_that_command(place, variable):
     code = (

@@ -29,6 +29,7 @@ def asked(agent):
     return [record.name for record in records if record.what == "unsafe"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_is_given_in_the_shell_and_listed_by_commands(job, directory):
     command = [sys.executable, "-m", "looptap", "watch", "small", "step + 1", "--unsafe", "--count", "1", "--json"]
     environment = {**os.environ, "LOOPTAP_DIR": str(directory)}

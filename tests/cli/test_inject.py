@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import need
 from waiting import soon
 
 import looptap
@@ -16,10 +16,8 @@ from looptap.cli.commands.runs.injecting.injection import inject
 from looptap.cli.commands.runs.injecting.target import InjectError, target, why_not_traced
 from looptap.cli.entry_point import run
 
-NEEDS_GDB = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or shutil.which("gdb") is None or bool(why_not_traced()),
-    reason="gdb is not installed, or may not attach",
-)
+pytestmark = pytest.mark.usefixtures("processes")
+
 JOB = """
 import hashlib, sys, time, torch
 from torch import nn
@@ -50,6 +48,14 @@ for epoch in range(100_000):
 
 
 @pytest.fixture
+def gdb():
+    """Need gdb, and a machine on which it may attach."""
+    need("gdb", "LOOPTAP INJECT IS")
+    if forbidden := why_not_traced():
+        pytest.skip(forbidden)
+
+
+@pytest.fixture
 def start():
     """Return a function that starts the job and waits for its first epoch."""
     started = []
@@ -67,7 +73,8 @@ def start():
         child.communicate()
 
 
-@NEEDS_GDB
+@pytest.mark.promise("inject")
+@pytest.mark.usefixtures("gdb")
 def test_a_job_that_never_heard_of_looptap_becomes_a_run_and_computes_the_same(directory, start):
     bare = start().stdout.readline()
     job = start()
@@ -111,6 +118,7 @@ def test_a_process_of_another_user_is_refused_for_root_too():
             other.kill()
 
 
+@pytest.mark.promise("inject")
 def test_nothing_is_done_without_a_yes(start, capsys):
     job = start()
     assert run(["inject", str(job.pid)]) == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from dataclasses import replace
 import pytest
 import warm
 from own_rate_job import own_rate
+from programs import need
 from relays import Proxy
 from training_loop import training
 from waiting import soon
@@ -227,6 +227,7 @@ def test_a_large_change_is_asked_about_and_taken_back(job):
     screen(scenario)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_change_that_the_job_undoes_later_is_named_on_the_screen(place, tmp_path):
     async def scenario(app, pilot):
         await until(pilot, lambda: "optimizer.lr = " in shown(app), "the controls")
@@ -262,6 +263,7 @@ def test_hostile_names_and_values_are_shown_as_text(job):
     screen(scenario, queries=["[step, float('nan'), float('inf'), 10 ** 400]", "-1e308 if step % 2 else 1e308"])
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_config_is_shown_at_a_key_as_text(directory):
     config = {"lr": 0.1, "model": {"width": 8}, "evil [blink]": EVIL}
 
@@ -331,9 +333,9 @@ def test_a_run_that_ends_is_reported_and_a_key_leaves_the_screen(job, key):
 # ---------------------------------------------------------------- in a real terminal, and in none
 
 
+@pytest.mark.usefixtures("processes")
 def test_in_tmux_it_starts_reports_a_killed_job_and_restores_the_terminal(directory, tmp_path):
-    if shutil.which("tmux") is None:
-        pytest.skip("LOOPTAP TOP IS NOT TESTED IN A TERMINAL: there is no tmux (Debian: apt install tmux)")
+    need("tmux", "LOOPTAP TOP IN A TERMINAL IS")
     job = warm.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
     soon(lambda: any(run.pid == job.pid for run in looptap.runs()))
     tmux = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null"]

@@ -297,6 +297,7 @@ def test_following_a_name_waits_for_its_first_run_and_logs_that(directory, caplo
 AGENT = "import looptap, time; a = looptap.Agent('killed'); print('ready', flush=True); time.sleep(60)"
 
 
+@pytest.mark.usefixtures("processes")
 def test_twenty_killed_agents_are_listed_as_dead_without_asking_them(directory, monkeypatch):
     jobs = [warm.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE) for _ in range(4)]
     for job in jobs:

@@ -183,6 +183,7 @@ def test_the_receiver_is_called_once_a_second(agent):
     link.close()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_may_not_use_the_link(agent):
     link = client(agent)

@@ -435,6 +435,7 @@ print("done")
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_script_that_ends_says_goodbye_and_does_not_hang(job):
     done = warm.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("done\n", "")
@@ -451,6 +452,7 @@ while True:
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_run_whose_process_is_killed_fails_with_the_reason(directory):
     with warm.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout.readline() == "ready\n"
@@ -468,6 +470,8 @@ def test_a_run_whose_process_is_killed_fails_with_the_reason(directory):
     run.close()
 
 
+@pytest.mark.promise("S34")
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="stops a process")
 def test_a_stopped_process_is_distinguished_from_a_stalled_loop_and_resumes(directory):
     with warm.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as victim:

@@ -17,7 +17,7 @@ from waiting import soon
 
 import looptap
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="starts shells")
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.skipif(sys.platform == "win32", reason="starts shells")]
 
 SRUN = """#!{python}
 # srun [--jobid=N] [--overlap] [-nN] COMMAND...: tasks with Slurm's variables and the environment of the caller

@@ -118,6 +118,7 @@ def test_ended_runs_that_kept_no_stream_have_the_figures_of_their_scalars(direct
     assert "bare-00" not in out
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_final_value_of_a_run_that_diverged_is_nan_which_sorts_as_the_worst(directory, tmp_path, here):
     losses = {"good": (3.0, 2.0, 1.0), "better": (3.0, 1.0, 0.5), "nan": (3.0, 1e31, math.nan), "all": (math.nan,) * 3}
     for name, values in losses.items():
@@ -155,6 +156,7 @@ def test_the_final_value_of_a_run_that_diverged_is_nan_which_sorts_as_the_worst(
     assert [(line.split()[0], line.split()[-1]) for line in out.splitlines()[1:]] == [("all", "NaN"), ("nan", "NaN")]
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_table_of_runs_has_a_loss_of_each_type_of_events_and_no_column_of_their_speed(directory, tmp_path):
     for seed in range(2):
         with looptap.Agent("two", config={"seed": seed}, store=tmp_path / f"{seed}.looptap") as agent:

@@ -39,6 +39,7 @@ def under_guard(guard, *agents):
     soon(lambda: names <= {watched.run for watched in guard.watched})
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_rule_fires_once_for_a_run_and_does_all_its_actions_in_order(directory, tmp_path):
     seen, posted = [], []
 
@@ -182,6 +183,7 @@ def test_a_run_is_judged_by_its_siblings_when_they_get_there_and_nan_is_worst():
     assert [bool(accuracy.new_judgements(run)) for run in ("a", "b", "low")] == [False, False, True]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_later_run_is_guarded_and_a_killed_one_ends(directory):
     code = (
         "import looptap, time\nagent = looptap.Agent('late')\nwhile True:\n"
@@ -274,6 +276,8 @@ def test_the_shell_guards_by_a_file_of_rules(directory, tmp_path, here):
     assert "nothing.yaml cannot be read: " in here("guard", tmp_path / "nothing.yaml")[2]
 
 
+@pytest.mark.promise("runs")
+@pytest.mark.usefixtures("processes")
 def test_the_three_bad_jobs_of_eight_are_ended(directory):
     pytest.importorskip("torch")
     demo = [sys.executable, "-m", "looptap.examples.guarded", "--steps", "600"]
@@ -284,6 +288,8 @@ def test_the_three_bad_jobs_of_eight_are_ended(directory):
     assert "Values that the rules did not see: 0" in done.stdout, done.stdout
 
 
+@pytest.mark.promise("runs")
+@pytest.mark.usefixtures("processes")
 def test_a_hanging_loop_is_killed_after_an_ignored_stop_if_asked_to(directory):
     code = "import looptap, time\nagent = looptap.Agent('hangs-%s')\nagent.emit('batch')\ntime.sleep(300)"
     rules = [looptap.Rule.stalled(minutes=0.5 / 60, actions=["stop"], kill=0.5)]

@@ -41,6 +41,8 @@ def tell(processes):
         process.stdin.flush()
 
 
+@pytest.mark.promise("runs")
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("count", "steps"), [(20, 100), pytest.param(100, 1000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 )

@@ -119,6 +119,7 @@ def split(events):
     return [[one[:3] for one in events if one[3] == rank] for rank in range(4)]
 
 
+@pytest.mark.promise("queries")
 @pytest.mark.parametrize("query", EXACT)
 @settings(max_examples=8, deadline=None)
 @given(events=EVENTS, joined=st.booleans())

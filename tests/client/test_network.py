@@ -433,6 +433,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="stops a process")
 def test_a_stopped_client_is_forgotten_with_its_queries_and_resumes_when_continued(directory):
     job = Job(QUICK)
@@ -484,6 +485,8 @@ def child(code=JOB):
             job.kill()
 
 
+@pytest.mark.promise("S33")
+@pytest.mark.usefixtures("processes")
 def test_a_declared_stream_continues_in_the_next_run_with_its_history(directory):
     with child(DECLARED) as (job, first):
         run = looptap.attach("again", follow=True)
@@ -507,6 +510,8 @@ def test_a_declared_stream_continues_in_the_next_run_with_its_history(directory)
         run.close()
 
 
+@pytest.mark.promise("runs")
+@pytest.mark.usefixtures("processes")
 def test_streams_move_on_to_the_next_run_of_the_name_with_a_seam_for_each(directory):
     seen = []
     with child() as (job, first):
@@ -553,6 +558,7 @@ def test_streams_move_on_to_the_next_run_of_the_name_with_a_seam_for_each(direct
     assert not [t for t in threading.enumerate() if t.name == "looptap-follow"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_command_is_not_carried_over_to_the_next_run(directory):
     with child() as (job, _):
         run = looptap.attach("again", follow=True)
@@ -574,6 +580,7 @@ def test_a_command_is_not_carried_over_to_the_next_run(directory):
     soon(lambda: not [t for t in threading.enumerate() if t.name == "looptap-follow"])
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_dropped_run_that_waits_for_the_next_is_released(directory):
     with child() as (job, _):
         run = looptap.attach("again", follow=True)
@@ -585,6 +592,7 @@ def test_a_dropped_run_that_waits_for_the_next_is_released(directory):
     soon(lambda: not [t for t in threading.enumerate() if t.name in ("looptap-follow", "looptap-client")])
 
 
+@pytest.mark.usefixtures("processes")
 def test_without_follow_a_run_ends_with_its_job(directory):
     with child() as (job, _), looptap.attach("again") as run:
         stream = run.stream("step", on="batch")

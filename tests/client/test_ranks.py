@@ -99,7 +99,7 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def job(place):
+def job(processes, place):
     """Run two ranks over gloo with 20 batches an epoch; rank 1 is always 3 ms late."""
     with ranks(place, 2, slow="time.sleep(0.003 * rank)") as children:
         started(place, 2)
@@ -117,6 +117,7 @@ def complete(stream):
     return [record for record in stream.records if not record.partial]
 
 
+@pytest.mark.promise("runs")
 def test_a_job_is_one_run_with_its_ranks(run, place):
     (found,) = runs(place)
     assert (sorted(found.members), found.missing) == ([0, 1], ())
@@ -343,7 +344,7 @@ with looptap.Agent("light", budget=float("inf")) as agent:
 
 
 @pytest.fixture
-def light(directory):
+def light(processes, directory):
     """Run two ranks without torch, whose n-th events are due at the same moment."""
     command = [sys.executable, "-c", LIGHT, str(time.monotonic())]
     port = free_port()
@@ -393,6 +394,7 @@ def test_without_combine_late_values_are_kept_and_counted(light):
         assert stream.dropped == 0
 
 
+@pytest.mark.promise("runs")
 def test_a_dead_rank_is_named_and_the_rest_continue(light):
     with attach("light") as run:
         stream = run.stream("step", ranks="all", combine="list")

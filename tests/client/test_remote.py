@@ -6,7 +6,6 @@ import gc
 import getpass
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import warm
+from programs import need
 from rank_jobs import environment, started
 from training_loop import training
 from waiting import soon
@@ -88,6 +88,8 @@ def works(run):
 # ---------------------------------------------------------------- a plain command
 
 
+@pytest.mark.promise("S33", "S35")
+@pytest.mark.usefixtures("processes")
 def test_a_run_behind_a_command_is_complete_and_ends_with_close(agent):
     run = attach(BRIDGE)
     assert run.id == agent.run.id
@@ -97,12 +99,15 @@ def test_a_run_behind_a_command_is_complete_and_ends_with_close(agent):
     soon(lambda: not bridges())
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_socket_of_a_connection_is_removed_once_connected(agent):
     before = set(private_dir().glob("bridge-*.sock"))
     with attach(BRIDGE):
         soon(lambda: set(private_dir().glob("bridge-*.sock")) <= before)
 
 
+@pytest.mark.promise("S33")
+@pytest.mark.usefixtures("processes")
 def test_a_dropped_run_ends_its_command(agent):
     run = attach(BRIDGE)
     assert len(bridges()) == 1
@@ -119,6 +124,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_killed_client_ends_its_bridge(agent):
     with warm.Popen([sys.executable, "-c", CLIENT, BRIDGE], stdout=subprocess.PIPE) as client:
         assert client.stdout.readline() == b"attached\n"
@@ -128,6 +134,7 @@ def test_a_killed_client_ends_its_bridge(agent):
         soon(lambda: not bridge.is_running() or bridge.status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_bridge_shows_no_keys_to_a_person(agent):
     ours, theirs = os.openpty()
     done = subprocess.run([*shlex.split(LOOPTAP), "bridge", "digits"], stdout=theirs, stderr=subprocess.PIPE, text=True)
@@ -137,12 +144,15 @@ def test_a_bridge_shows_no_keys_to_a_person(agent):
     assert "to a program, not to a person" in done.stderr
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_shell_greeting_and_other_line_endings_are_harmless(agent):
     greeting = f"command:sh -c {shlex.quote(f'echo Welcome to node7; echo; exec {LOOPTAP} bridge digits')}"
     with attach(greeting) as run:
         works(run)
 
 
+@pytest.mark.promise("S33", "S35")
+@pytest.mark.usefixtures("processes")
 def test_a_lost_connection_is_restored_by_starting_the_command_again(agent):
     with attach(BRIDGE) as run:
         stream = works(run)
@@ -156,6 +166,7 @@ def test_a_lost_connection_is_restored_by_starting_the_command_again(agent):
         assert stream.state == "live"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_run_that_ends_says_so_through_the_command(place):
     agent = looptap.Agent("digits")
     with attach(BRIDGE) as run:
@@ -168,6 +179,7 @@ def test_a_run_that_ends_says_so_through_the_command(place):
 JOB = "import looptap, time; a = looptap.Agent('digits'); print('ready', flush=True); time.sleep(60)"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_killed_job_is_known_to_have_ended_by_what_the_next_start_says(place):
     with warm.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
         assert job.stdout.readline() == b"ready\n"
@@ -178,6 +190,7 @@ def test_a_killed_job_is_known_to_have_ended_by_what_the_next_start_says(place):
             assert "has ended" in run.reason
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_later_run_of_the_name_is_not_confused_with_the_lost_one(place):
     with warm.Popen([sys.executable, "-c", JOB], stdout=subprocess.PIPE) as job:
         assert job.stdout.readline() == b"ready\n"
@@ -193,6 +206,7 @@ def test_a_later_run_of_the_name_is_not_confused_with_the_lost_one(place):
             assert other.run.id.startswith("other")
 
 
+@pytest.mark.usefixtures("processes")
 def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
     script = tmp_path / "once"  # leads to the run the first time, hangs from then on
     script.write_text(f"#!/bin/sh\nif [ -e {tmp_path}/twice ]; then exec sleep 600; fi\ntouch {tmp_path}/twice\n")
@@ -208,6 +222,7 @@ def test_closing_while_a_command_hangs_does_not_wait_for_it(place, tmp_path):
         soon(lambda: not sleeping())
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("command", "kind", "said"),
     [
@@ -238,6 +253,7 @@ def test_a_command_that_the_far_side_suggests_leads_through_it():
         heading_of(line, "ssh://login/digits")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_relay_that_cannot_be_started_says_so_in_the_words_of_its_command():
     run = "command:sh -c 'echo no such queue >&2; exit 3' looptap bridge x"
     with pytest.raises(NoAnswer, match=r"looptap relay x-1 --ranks 0,1` has ended with exit code 3\. It said: no such"):
@@ -246,6 +262,7 @@ def test_a_relay_that_cannot_be_started_says_so_in_the_words_of_its_command():
         relay_of("command:mine bridge x", "x-1", "0,1")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_command_that_says_nothing_is_given_up_and_ended(place):
     remote = CommandRoute("command:sh -c 'echo waiting for the queue >&2; exec sleep 60'")
     with pytest.raises(NoAnswer, match=r"did not say within 1 s which run.*waiting for the queue"):
@@ -253,6 +270,7 @@ def test_a_command_that_says_nothing_is_given_up_and_ended(place):
     soon(lambda: not sleeping())
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_command_whose_end_takes_long_is_reaped_all_the_same(monkeypatch):
     monkeypatch.setattr("looptap.client.transport.tunnel.running_command._EXIT_GRACE_SECONDS", 0.0)
     with pytest.raises(NoAnswer, match="did not say within"):
@@ -261,6 +279,7 @@ def test_a_command_whose_end_takes_long_is_reaped_all_the_same(monkeypatch):
     soon(lambda: not sleeping())
 
 
+@pytest.mark.usefixtures("processes")
 def test_another_rank_has_to_be_named_in_the_command(agent):
     with pytest.raises(NoSuchRun, match="looptap bridge --rank 1"):
         attach(BRIDGE, rank=1)
@@ -322,11 +341,9 @@ def key(path):
 
 
 @pytest.fixture
-def sshd(tmp_path, place, monkeypatch):
+def sshd(processes, tmp_path, place, monkeypatch):
     """Run sshd on loopback, with an `ssh` for the hosts login, node and stranger."""
-    binary = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    if binary is None or shutil.which("ssh") is None:
-        pytest.skip("there is no sshd and ssh on this machine: apt-get install openssh-server openssh-client")
+    binary, near = need("sshd", "RUNS BEHIND SSH ARE"), need("ssh", "RUNS BEHIND SSH ARE")
     separation = Path("/run/sshd")  # where sshd goes without rights, if it was started with them
     made = os.geteuid() == 0 and not separation.exists()
     if made:
@@ -340,7 +357,7 @@ def sshd(tmp_path, place, monkeypatch):
     programs, client = tmp_path / "far", tmp_path / "near"
     for folder, name, line in [
         (programs, "looptap", f"exec {LOOPTAP} "),
-        (client, "ssh", f"exec {shutil.which('ssh')} -F {tmp_path}/ssh_config "),
+        (client, "ssh", f"exec {near} -F {tmp_path}/ssh_config "),
     ]:
         folder.mkdir()
         (folder / name).write_text(f'#!/bin/sh\n{line}"$@"\n')

@@ -167,6 +167,8 @@ agent.close()
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("sinks")
 def test_a_stream_that_only_its_sink_holds_lives_and_the_end_of_the_program_loses_nothing(tmp_path):
     (tmp_path / "runs").mkdir(mode=0o700)
     environment = {**os.environ, "LOOPTAP_DIR": str(tmp_path / "runs")}

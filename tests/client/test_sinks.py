@@ -95,6 +95,7 @@ def test_tensorboard_gets_a_folder_for_each_run(tmp_path):
     assert (tmp_path / "digits-2").is_dir()
 
 
+@pytest.mark.usefixtures("processes")
 def test_mlflow_gets_a_run_for_each_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -110,10 +111,12 @@ def test_mlflow_gets_a_run_for_each_run(tmp_path, monkeypatch):
     assert (run.info.run_name, run.info.status) == ("digits-1", "FINISHED")
 
 
+@pytest.mark.usefixtures("processes")
 def test_wandb_gets_a_run_for_each_run(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
         monkeypatch.setenv(name, value)
+    wandb.teardown()  # it keeps the settings of its first use in a process
     sink = open_sink("wandb", "fleet")
     sink.put(HERE, 5, {"loss": 1.0})
     sink.put(HERE._replace(id="digits-2"), 5, {"loss": 2.0})
@@ -143,6 +146,8 @@ def test_an_unknown_sink_and_a_missing_package_are_sentences(monkeypatch):
         open_sink("prometheus", "0")
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("sinks")
 def test_a_fleet_is_exported_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     command = [sys.executable, "-m", "looptap.cli", "export", "--live", "fleet-*", "step, loss", "--to", "tensorboard"]

@@ -96,6 +96,8 @@ def test_ranks_that_stand_together():
     assert difference({}) == []
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("stacks")
 def test_a_real_job_whose_rank_sleeps(directory, capsys):
     slow = "time.sleep(300) if rank == 1 and step == 5 else None"
     with rank_jobs.ranks(directory, 2, slow=slow) as job:

@@ -49,7 +49,7 @@ class Job:
 
 
 @pytest.fixture
-def client():
+def client(processes):
     with warm.Popen([sys.executable, str(CLIENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         yield child
         child.kill()

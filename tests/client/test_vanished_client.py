@@ -49,6 +49,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("T7")
 @pytest.mark.parametrize("listen", [None, "tcp"])
 def test_a_client_that_dies_with_unread_frames_does_not_end_the_job(listen, directory):
     limits = looptap.Limits(heartbeat=0.05, heartbeat_timeout=60.0)
@@ -75,6 +77,7 @@ def test_a_client_that_dies_with_unread_frames_does_not_end_the_job(listen, dire
             assert stream.wait(1, timeout=300) == [2]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda s: s.name)
 def test_the_queries_of_a_client_that_vanishes_are_removed(how, directory):
     with looptap.Agent("vanishing", limits=looptap.Limits(heartbeat=0.2, heartbeat_timeout=1.0)) as agent:

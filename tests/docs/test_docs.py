@@ -38,6 +38,7 @@ WHOLE_PROCESS = {"looptap.integrations.auto.entry"}
 """Those whose examples watch all that the process trains from then on, so also the tests after them."""
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_of_the_docstrings_run(module):
     if module in WHOLE_PROCESS:

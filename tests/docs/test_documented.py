@@ -15,6 +15,7 @@ WITH_PROGRAMS = [page for page in PAGES if programs(page) and page.stem != "cli"
 """The pages but that of the commands: tests/docs/test_documented_commands.py runs it at the same time."""
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda page: page.stem)
 def test_the_programs_of_a_page_run(page, place, tmp_path):
     if needed := page_preludes.SCRIPTS.get(f"docs/{page.name}"):

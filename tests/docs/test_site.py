@@ -16,7 +16,7 @@ pytest.importorskip("sphinx", reason="the docs extra is not installed")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(processes, tmp_path_factory):
     """Build the site as `make docs` does: a link that leads nowhere fails it."""
     built = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs/site", ".", str(built)]

@@ -57,6 +57,7 @@ def test_the_notebooks_that_the_documentation_lists_exist():
     assert len(named) >= 4
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_a_clean_kernel_with_pictures_and_ends_its_job(path, tmp_path):
     done = run(path, tmp_path)
@@ -74,6 +75,7 @@ def test_a_notebook_runs_from_a_clean_kernel_with_pictures_and_ends_its_job(path
     soon(lambda: not left(tmp_path))
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_job_ends_also_where_a_cell_fails(tmp_path):
     import nbformat
 
@@ -88,6 +90,7 @@ def test_a_job_ends_also_where_a_cell_fails(tmp_path):
     soon(lambda: not left(tmp_path))
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_picture_under_a_cell_shows_what_the_cell_saw(tmp_path):
     import nbformat
 

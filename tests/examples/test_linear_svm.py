@@ -69,6 +69,7 @@ def test_another_strategy_is_refused():
         train(PROBLEM, "random", 1)
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_example_runs():
     command = [sys.executable, "-m", "looptap.examples.linear_svm", "--steps", "256", "--runs", "4"]
     done = warm.run(command, capture_output=True, text=True, check=True, timeout=300)

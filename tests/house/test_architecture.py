@@ -390,6 +390,7 @@ def test_tests_and_benchmarks_use_few_private_names_and_none_of_an_agent():
 # ---------------------------------------------------------------- sizes
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_history_of_each_module_is_found_past_its_move():
     """`git log --follow` needs commits that move and little else."""
     try:

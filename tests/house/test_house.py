@@ -258,6 +258,7 @@ def test_the_stub_of_the_facade_has_a_line_for_each_name_and_nothing_else():
     assert wrong == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_shell_completes_the_names_of_the_facade_before_they_are_loaded():
     code = (
         "import rlcompleter, looptap; completer = rlcompleter.Completer({'looptap': looptap});"
@@ -277,6 +278,7 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
+@pytest.mark.usefixtures("processes")
 def test_no_file_names_the_path_of_a_machine_or_the_host_of_a_registry():
     homes = r"(?<![\w.>}~-])/(?:home/\w|Users/\w|root/|work/|opt/(?:pypi|wheels))"
     hosts = r"\b(?:pypi|pythonhosted|anaconda|npmjs)\.org|\b(?:download\.pytorch|deb\.debian)\b"

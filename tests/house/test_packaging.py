@@ -53,7 +53,7 @@ def shipped(folder: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(processes, tmp_path_factory):
     """Build the sdist, and the wheel from it, of a clean copy of the tree."""
     tree = copied(tmp_path_factory.mktemp("tree"))
     build = [sys.executable, "-m", "build", "--no-isolation", "--quiet", str(tree)]
@@ -134,6 +134,7 @@ def which(wheel: Path, tmp_path: Path) -> str:
     return runs
 
 
+@pytest.mark.usefixtures("processes")
 def test_without_a_compiler_the_tap_is_left_out_and_all_else_is_there(tmp_path):
     wheel, said = wheel_of(tmp_path, CC="no-compiler-here", LOOPTAP_PURE="0")
     assert "error" not in said.lower()
@@ -141,6 +142,7 @@ def test_without_a_compiler_the_tap_is_left_out_and_all_else_is_there(tmp_path):
     assert which(wheel, tmp_path) == "pure Python"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_pure_wheel_suits_any_machine(tmp_path):
     wheel, _ = wheel_of(tmp_path, LOOPTAP_PURE="1")
     assert wheel.name.endswith("-py3-none-any.whl")
@@ -176,6 +178,7 @@ def test_the_wheel_requires_nine_light_packages(wheel):
     assert always == {"pyzmq", "msgspec", "numpy", "cloudpickle", "platformdirs", "typer", "rich", "pyyaml", "plotext"}
 
 
+@pytest.mark.usefixtures("processes")
 def test_every_module_is_loaded_once_and_by_the_name_of_the_package():
     code = IMPORT_ALL + "print(list(loaded.values()))"
     loaded = ast.literal_eval(python(code, cwd=ROOT))
@@ -183,6 +186,7 @@ def test_every_module_is_loaded_once_and_by_the_name_of_the_package():
     assert {name.split(".")[0] for names in loaded for name in names} == {"looptap"}
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_agent_and_a_client_need_no_package_of_an_extra(directory):
     program = f"""
 import sys
@@ -196,6 +200,7 @@ with looptap.Agent("plain") as agent, looptap.attach("plain") as run:
     assert python(program).startswith("[0.5]")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_long_curve_in_a_terminal_needs_no_package_of_an_extra():
     program = f"""
 import sys
@@ -216,16 +221,19 @@ print(draw_all(plot.pictures(), 60, 20, color=False))
     assert [len(re.findall("[⠀-⣿]", row)) > 20 for row in (rows[2], rows[-4])] == [True, True], rows
 
 
+@pytest.mark.usefixtures("processes")
 def test_importing_looptap_loads_nothing_heavy():
     assert python(f"import sys, looptap; print([m for m in {HEAVY!r} if m in sys.modules])").strip() == "[]"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_listing_and_a_client_load_neither_asyncio_nor_what_reads_files_or_compiles_queries():
     unneeded = ["asyncio", "sqlite3", "looptap.store.reader", "looptap.streams.language.compiler"]
     code = f"import sys, looptap.cli.commands.watching.ls; print([m for m in {unneeded!r} if m in sys.modules])"
     assert python(code).strip() == "[]"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_type_checker_sees_the_packages_of_an_editable_install(tmp_path):
     snippet = tmp_path / "snippet.py"
     snippet.write_text(

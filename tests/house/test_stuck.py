@@ -1,20 +1,29 @@
 """A test that does not end fails once, with the stacks, and the others are run."""
 
+import os
 import re
 import subprocess
 import sys
 
+import pytest
 from places import SUPPORT
 
 HOOKS = f"""
-import sys
+import signal, sys
+import pytest
 sys.path.insert(0, {str(SUPPORT)!r})
 import stuck
 from stuck import *
 stuck.GRACE_SECONDS = 0.5
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report):
+    if "late" in report.nodeid and report.when == "call" and signal.getsignal(signal.SIGALRM):  # in the worker
+        signal.raise_signal(signal.SIGALRM)
 """
 STUCK = """
 import time
+import types
 import pytest
 
 def endless():
@@ -23,6 +32,9 @@ def endless():
             time.sleep(60)
         except BaseException:
             pass
+
+def fail():
+    raise ValueError("at no line")
 
 @pytest.fixture
 def unclean():
@@ -34,21 +46,36 @@ def test_before(): pass
 def test_endless(): endless()
 @pytest.mark.timeout(60)
 def test_unclean(unclean): assert False
+@pytest.mark.timeout(60)
+def test_late(): pass
+@pytest.mark.timeout(60)
+def test_without_a_line():
+    nowhere = types.FunctionType(fail.__code__.replace(co_linetable=bytes([255] * 99)), globals())
+    try:
+        nowhere()
+    except ValueError as error:
+        assert error.__traceback__.tb_next.tb_lineno is None
+        raise KeyError("around it") from error
 def test_after(): pass
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_test_that_does_not_end_fails_once_and_all_others_are_run(tmp_path):
     (tmp_path / "conftest.py").write_text(HOOKS)
     (tmp_path / "test_stuck.py").write_text(STUCK)
     for name in "abcdef":
         (tmp_path / f"test_{name}.py").write_text("def test(): pass\n")
-    arguments = ["-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider"]
+    arguments = ["-m", "pytest", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, *arguments, "-rN"], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert " 3 failed, 8 passed" in done.stdout, done.stdout + done.stderr  # the unclean one for two reasons
+        [sys.executable, *arguments, "-rN"], cwd=tmp_path, capture_output=True, text=True, timeout=100,
+        env={**os.environ, "LOOPTAP_TEST_SLOWNESS": "1"},
+    )  # fmt: skip
+    assert " 4 failed, 9 passed" in done.stdout, done.stdout + done.stderr  # the unclean one for two reasons
     for name in ("endless", "unclean"):
         assert len(re.findall(rf"crashed while running 'test_stuck\.py::test_{name}'\n", done.stdout)) == 1
     assert done.stderr.count("Timeout (0:00:0") == 2
     assert done.stderr.count("in endless") == 2
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    assert "ValueError: at no line" in done.stdout
+    assert "KeyError: 'around it'" in done.stdout

@@ -140,6 +140,7 @@ print(losses, ended, flush=True)
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_two_ranks_train_the_same(precision, tmp_path):
     command = [sys.executable, "-c", RANKS]

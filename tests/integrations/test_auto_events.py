@@ -8,6 +8,8 @@ import pytest
 import warm
 from places import TESTS
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 SCRIPTS = TESTS / "trainers" / "scripts"
 TOLERANCE = 1e-6  # of a sum of two float32 numbers
 MEAN = "mean(e.loss for e in events)"
@@ -317,6 +319,7 @@ def test_a_compiled_step_is_an_event():
     assert seen.losses == pytest.approx([float(words[0]) for words in seen.printed()])
 
 
+@pytest.mark.promise("auto")
 def test_what_the_script_deletes_is_gone_at_once_and_its_own_locals_stay():
     seen = observed("freed")
     assert seen.printed("gone") == [["[True,", "True,", "True]"]] * 4

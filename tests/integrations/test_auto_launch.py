@@ -46,6 +46,7 @@ def package(tmp_path):
 # ---------------------------------------------------------------- the same process
 
 
+@pytest.mark.usefixtures("processes")
 def test_arguments_main_module_pickles_children_and_workers_are_those_of_plain_python(place):
     words = ("process.py", "--lr", "0.1", "-m", "--name=x")
     plain = python("-OO", "-u", *words)
@@ -53,12 +54,15 @@ def test_arguments_main_module_pickles_children_and_workers_are_those_of_plain_p
     assert python("-OO", "-u", *RUN, *words) == plain
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("auto")
 def test_a_module_runs_as_with_python_m(place, package):
     plain = python("-m", "mine.train", "a", cwd=package)
     assert plain[2] == 0, plain[1]
     assert python(*RUN, "-m", "mine.train", "a", cwd=package) == plain
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_ctrl_c_in_the_last_moment_before_the_script_takes_over_ends_the_process():
     code = """
 import os, signal
@@ -73,6 +77,7 @@ launch(["train.py"])
 ENDS = ["data", "forward", "backward", "gone graph", "closure", "step", "SIGTERM", "SIGINT", "exit", "_exit", "well"]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("how", ENDS)
 def test_tracebacks_and_exit_codes_are_those_of_plain_python(place, how):
     plain = python("ending.py", how, start=warm)
@@ -80,6 +85,7 @@ def test_tracebacks_and_exit_codes_are_those_of_plain_python(place, how):
     assert (plain[2] == 0) == (how == "well")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_script_that_is_not_there_is_reported_by_python(place):
     out, errors, code = python(*RUN, "nowhere.py")
     assert (out, code) == ("", 2)
@@ -96,6 +102,8 @@ def watched(*command, start=subprocess, **variables):
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("auto")
 @pytest.mark.parametrize("how", ["run", "variable"])
 def test_a_script_that_is_asked_gives_the_same_numbers_and_answers(place, tmp_path, how):
     go, name = tmp_path / "go", "watched" if how == "run" else "mine"
@@ -133,6 +141,7 @@ def test_a_script_that_is_asked_gives_the_same_numbers_and_answers(place, tmp_pa
         job.communicate()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_script_can_be_paused_if_the_command_that_starts_it_says_so(place, tmp_path):
     go = tmp_path / "go"
     job = watched(*RUN, "--may-pause", "20s", "watched.py", go, start=warm)
@@ -154,6 +163,7 @@ def test_a_script_can_be_paused_if_the_command_that_starts_it_says_so(place, tmp
     assert "--may-pause is a time above 0" in python(*RUN, "--may-pause", "inf", "watched.py")[1]
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_ranks_that_torchrun_starts_are_one_run_with_the_same_numbers(place, tmp_path):
     def launched(folder, *how):
         launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -205,6 +215,8 @@ def read_back(folder):
     return found
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("auto", "tee")
 def test_what_a_script_logs_is_the_same_and_there_by_its_tags(place, tmp_path):
     pytest.importorskip("tensorboard")
     go = tmp_path / "go"
@@ -257,6 +269,7 @@ def test_the_environment_keeps_its_python_path_and_is_not_added_to_twice():
     assert environment_of(once, None) == once
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_sitecustomize_of_the_job_runs_as_well(place, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.mine = 'ran'")
     (tmp_path / "job.py").write_text("import sys; print(sys.mine, [p for p in sys.path if 'integrations' in p])")
@@ -264,6 +277,7 @@ def test_a_sitecustomize_of_the_job_runs_as_well(place, tmp_path):
     assert python(*RUN, "job.py", cwd=tmp_path, **variables) == python("job.py", cwd=tmp_path, **variables)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_search_for_torch_before_its_import_does_not_lose_the_hooks(place, tmp_path):
     (tmp_path / "job.py").write_text(
         "import importlib.util, sys\n"
@@ -277,11 +291,13 @@ def test_a_search_for_torch_before_its_import_does_not_lose_the_hooks(place, tmp
     assert "looptap" not in out
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_job_that_imports_no_torch_loads_nothing_of_it(place, tmp_path):
     (tmp_path / "job.py").write_text("import sys; print('torch' in sys.modules, 'zmq' in sys.modules)")
     assert python(*RUN, "job.py", cwd=tmp_path)[0] == "False False\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_looptap_can_be_switched_off(place):
     out, _, _ = python(*RUN, "ending.py", "well", start=warm, LOOPTAP_DISABLED="1")
     assert out == python("ending.py", "well", start=warm)[0]

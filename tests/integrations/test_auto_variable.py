@@ -47,7 +47,7 @@ class Environment:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def wheel(processes, tmp_path_factory):
     return wheel_of(tmp_path_factory.mktemp("build"), LOOPTAP_PURE="1")[0]
 
 
@@ -128,6 +128,8 @@ def test_what_fails_in_looptap_is_no_error_of_the_process(wheel, tmp_path):
     assert broken.ran("-c", "print(2)", LOOPTAP_AUTO="1") == "2\n"
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("auto")
 def test_an_editable_install_has_it_too(tmp_path):
     (tmp_path / "tree").mkdir()
     tree = copied(tmp_path / "tree")

@@ -102,6 +102,7 @@ def test_an_agent_that_has_events_batch_of_its_own_keeps_them():
     assert stream.values == [1]
 
 
+@pytest.mark.usefixtures("processes")
 def test_its_own_agent_names_its_steps_so(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     callback, seen = HuggingFaceCallback("own"), []
@@ -278,12 +279,15 @@ print("ended", ended, losses_of(trainer) if sys.argv[1] != "stopped" else traine
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_two_ranks_train_the_same_with_accumulation_in_bfloat16(tmp_path):
     bare, same = (printed(tmp_path, [sys.executable, "-c", RANKS, kind], 2) for kind in ("bare", "watched"))
     assert last_lines(bare) == last_lines(same)
     assert len({line.rpartition(" [")[0] for line in last_lines(bare)}) == 1
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("frameworks")
 def test_two_ranks_save_and_stop_together_or_not_at_all(tmp_path):
     texts = []
     command = [sys.executable, "-c", RANKS, "stopped", str(tmp_path / "saved")]

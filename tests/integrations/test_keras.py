@@ -54,6 +54,7 @@ def run(code, backend="torch"):
     return done.stdout
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_learning_rate_is_asked_for_as_of_any_optimizer():
     run("""
 model, *_, (rates,), agent = watched(("lr(optimizer)", "step"))
@@ -61,6 +62,8 @@ assert len(rates) > 2 and {*rates} == {float(model.optimizer.learning_rate)}, ra
 """)
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("frameworks")
 def test_a_training_is_the_same_to_the_last_bit_and_has_the_loss_of_each_step():
     run("""
 bare_model, bare, ended = keras_fit()
@@ -80,6 +83,7 @@ assert "compute_loss" not in vars(model)
 """)
 
 
+@pytest.mark.usefixtures("processes")
 def test_its_number_of_steps_is_shown_for_a_guess_of_its_end():
     run("""
 from looptap.cli.commands.watching.guess import counted
@@ -92,6 +96,7 @@ assert (found[0].name, found[0].total) == ("step", 18.0), found
 """)
 
 
+@pytest.mark.usefixtures("processes")
 def test_its_end_is_estimated():
     run("""
 _, _, _, (steps, checks), _ = watched(
@@ -103,6 +108,7 @@ assert checks[-1]["validation_speed"] > 0
 """)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("rule", "how"),
     [
@@ -134,6 +140,7 @@ assert {{row[2] for row in checks.values}} == {{""}}, checks.values
 """)
 
 
+@pytest.mark.usefixtures("processes")
 def test_clients_set_the_patience_of_its_early_stopping():
     run("""
 early = keras.callbacks.EarlyStopping(patience=2, min_delta=1e6)
@@ -152,6 +159,7 @@ def model():
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_a_training_with_accumulation_is_the_same_and_a_step_is_an_update(policy):
     run(f"""
@@ -167,6 +175,7 @@ assert all(abs(row[1] - sum(parts) / 3) < 1e-6 * row[1] for row, parts in zip(st
 """)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_a_training_that_another_callback_restores_is_the_same_and_continues_its_steps(tmp_path, policy):
     run(f"""
@@ -218,6 +227,7 @@ torch.distributed.destroy_process_group()
 """As in Keras' guide to several processes on torch: a loop around DistributedDataParallel, since `fit` has one."""
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_two_ranks_of_a_loop_around_a_keras_model_train_the_same_with_accumulation(tmp_path, place, precision):
     script = tmp_path / "ranks.py"
@@ -229,6 +239,7 @@ def test_two_ranks_of_a_loop_around_a_keras_model_train_the_same_with_accumulati
     assert all(text.count("step") == 9 for text in bare)
 
 
+@pytest.mark.usefixtures("processes")
 def test_mixed_precision_and_a_resumed_training_are_the_same(tmp_path):
     run(f"""
 keras.mixed_precision.set_global_policy("mixed_bfloat16")
@@ -246,6 +257,7 @@ assert steps == [6, 7, 8, 9, 10, 11]
 """)
 
 
+@pytest.mark.usefixtures("processes")
 def test_events_controls_and_streams():
     run("""
 change, stop = asked(lambda run: run.set("optimizer.lr", 0.5, timeout=0)), asked(lambda run: run.stop(timeout=0))
@@ -259,6 +271,7 @@ assert {row[1] for row in logs} == {"keras"} and len(agent.stream("mae").values)
 """)
 
 
+@pytest.mark.usefixtures("processes")
 def test_another_backend_is_refused_with_the_way_out():
     pytest.importorskip("jax")
     assert "KERAS_BACKEND=torch" in run("""

@@ -268,12 +268,14 @@ print("ended", ended, shown, flush=True)
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_two_ranks_train_the_same_with_accumulation_in_bfloat16(tmp_path):
     command = [sys.executable, "-c", RANKS]
     bare, same = (printed(tmp_path, [*command, kind, str(tmp_path)], 2) for kind in ("bare", "watched"))
     assert last_lines(bare) == last_lines(same)
 
 
+@pytest.mark.usefixtures("processes")
 def test_two_ranks_save_and_stop_together_or_not_at_all(tmp_path):
     texts = []
     command = [sys.executable, "-c", RANKS, "stopped", str(tmp_path / "saved")]

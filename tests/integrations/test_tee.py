@@ -69,6 +69,7 @@ def test_what_a_progress_bar_shows(job):
     assert "phase" not in [stream.name for stream in run.streams]
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_wandb_gets_has_the_step_that_wandb_gives_it(job, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
@@ -91,6 +92,7 @@ def test_what_wandb_gets_has_the_step_that_wandb_gives_it(job, tmp_path, monkeyp
     assert (rows(run, "late"), rows(run, "later"), rows(run, "last")) == ([(10, 8.0)], [(10, 9.0)], [(11, 1)])
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_wandb_gets_is_seen_if_its_run_began_before(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
@@ -104,6 +106,7 @@ def test_what_wandb_gets_is_seen_if_its_run_began_before(tmp_path, monkeypatch):
     assert rows(run, "loss") == [(0, 1.0)]
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_mlflow_gets(job, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     _, run = job
@@ -247,6 +250,7 @@ def python(code):
     return done.stdout
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_tracker_that_is_imported_later_is_seen_and_none_is_imported_for_it():
     printed = python("""
         import sys
@@ -278,6 +282,8 @@ def test_a_call_inside_a_compiled_function_is_left_to_the_tracker(job):
     assert step(torch.ones(1)).item() == 2.0
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("tee")
 def test_a_forked_child_says_nothing_and_unwraps(tmp_path):
     agent, run = pair("parent")
     with tee.start(agent), SummaryWriter(str(tmp_path)) as writer:

@@ -231,8 +231,8 @@ for line in sys.stdin:
 class Tree:
     """A copy of the tree in which one fault at a time is tried."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, place: Path, tiers: list[str]) -> None:
+        self.place, self._tiers = place, tiers
         listed = ["git", "ls-files", "-co", "--exclude-standard"]
         for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True).stdout.splitlines():
             source, target = ROOT / name, place / name
@@ -255,7 +255,7 @@ class Tree:
         asks, says = self._child.stdin, self._child.stdout
         assert asks is not None
         assert says is not None
-        asks.write(f"-n 0 -x -q -p no:cacheprovider {' '.join(tests)}\n")
+        asks.write(f"-n 0 -x -q -p no:cacheprovider {' '.join([*self._tiers, *tests])}\n")
         asks.flush()
         group = int(says.readline())
         alarm = threading.Timer(seconds, _kill, [group])
@@ -315,13 +315,15 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=40, help="faults of a module")
     parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which no more faults are tried")
+    parser.add_argument("--all", action="store_true", help="run also the tests that are no part of `make test`")
     options = parser.parse_args()
     if unknown := set(options.modules) - TESTS.keys():
         parser.error(f"no tests are named for {', '.join(sorted(unknown))}; there are {', '.join(TESTS)}")
     end = time.monotonic() + 60 * options.minutes
     left, rows = [], []
     with tempfile.TemporaryDirectory(prefix="looptap-mutants-") as folder:
-        trees = [Tree(Path(folder) / str(number)) for number in range(options.jobs)]
+        tiers = [] if options.all else ["-m", "tier1"]
+        trees = [Tree(Path(folder) / str(number), tiers) for number in range(options.jobs)]
         for module in options.modules or TESTS:
             tests = [file for name in TESTS[module].split() for file in named(name)]
             begun = time.monotonic()

@@ -50,11 +50,13 @@ def together(checked: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.usefixtures("processes")
 def test_threads_that_meet_a_type_at_once():
     ended = together("built")
     assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="seen on Linux")
 def test_it_is_needed():
     """Otherwise msgspec locks by itself, and `built` can go."""

@@ -200,6 +200,7 @@ np.savez(sys.stdout.buffer, *back)
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_without_torch_a_tensor_arrives_as_an_array_of_the_same_numbers(tmp_path):
     tensors = []
     for dtype in DTYPES:
@@ -365,6 +366,8 @@ print(seen)
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S9")
 def test_decoding_hostile_bytes_imports_executes_and_opens_nothing(tmp_path):
     source = NOTHING_HAPPENS.format(here=os.path.dirname(__file__), support=str(SUPPORT), count=examples(10_000))
     out = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=300)

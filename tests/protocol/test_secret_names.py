@@ -99,6 +99,7 @@ def test_what_a_diff_assigns_to_secret_names_is_hidden_and_code_is_not():
     assert "S3" not in diff_without_secrets(secrets)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_the_files_of_a_run_are_only_for_their_owner(umask, directory, monkeypatch, tmp_path):
     before = os.umask(umask)

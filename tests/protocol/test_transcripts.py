@@ -133,6 +133,7 @@ def test_an_agent_of_an_older_major_is_an_error_with_both_versions(version):
     )
 
 
+@pytest.mark.promise("S32")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_this_agent_answers_recorded_clients_as_recorded(version, record):
     agent, said = record.agent_in_memory(), []

@@ -106,6 +106,7 @@ print(json.dumps({tag: [(e.step, e.wall_time, str(e.value)) for e in events.Scal
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_tensorboards_own_reader_reads_what_is_exported(run, tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install tensorboard")
     assert run.stream("loss").to_tensorboard(tmp_path / "logs") == 100
@@ -143,6 +144,7 @@ for folder, tag in ((sys.argv[1], "loss"), (sys.argv[1] + "/val", "error")):
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_directory_that_tensorboard_wrote_opens_as_a_stored_run(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install tensorboard")
     logs = tmp_path / "logs"

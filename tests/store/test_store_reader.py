@@ -185,6 +185,7 @@ def keeping(path, *arguments):
             process.kill()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_run_that_is_being_written_is_followed_to_its_end(tmp_path):
     path = tmp_path / "live.looptap"
     with keeping(path), looptap.open(path) as run:
@@ -202,6 +203,7 @@ def test_a_run_that_is_being_written_is_followed_to_its_end(tmp_path):
         assert (stream.dropped, run.state, run.reason) == (0, "ended", "the run ended")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_run_whose_process_was_killed_ends_and_keeps_what_it_had(tmp_path):
     path = tmp_path / "killed.looptap"
     with keeping(path, "and wait") as process:
@@ -217,6 +219,7 @@ def test_a_run_whose_process_was_killed_ends_and_keeps_what_it_had(tmp_path):
             assert len(again.stream("n")) == 200
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_copy_without_the_log_of_an_unfinished_run_says_what_it_lacks(tmp_path):
     path, bare, whole = (tmp_path / f"{name}.looptap" for name in ("killed", "bare", "whole"))
     with keeping(path, "and wait") as process:
@@ -242,6 +245,7 @@ def test_a_copy_without_the_log_of_an_unfinished_run_says_what_it_lacks(tmp_path
         assert (run.lacks, len(run.stream("n"))) == ("", 200)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_copy_without_its_log_on_another_machine_has_ended(tmp_path):
     path, bare = tmp_path / "far.looptap", tmp_path / "bare.looptap"
     with keeping(path, "and wait") as process:
@@ -334,6 +338,7 @@ def test_a_file_is_read_only_to_its_readers(run):
         run._select("DELETE FROM items")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_file_on_read_only_media_is_read(file, tmp_path):
     folder = tmp_path / "medium"
     folder.mkdir()
@@ -360,6 +365,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_half_written_file_on_a_network_file_system_is_undone_by_the_next_reader(file, tmp_path):
     path = Path(shutil.copy(file, tmp_path))
     warm.run([sys.executable, "-c", KILLED_IN_A_COMMIT, str(path)])

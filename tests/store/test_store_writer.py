@@ -208,6 +208,8 @@ def limited(tmp_path):
     lift()
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S28")
 @pytest.mark.parametrize("disk", ["small", "limited"])
 def test_a_full_disk_pauses_keeping_which_resumes_by_itself(disk, made, request):
     place, fill, free = request.getfixturevalue(disk)
@@ -344,6 +346,8 @@ def test_values_that_were_never_written_are_counted_at_the_end(made, tmp_path):
 # ---------------------------------------------------------------- kill -9, fork, network
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S27")
 def test_kill_9_loses_nothing_that_was_committed(tmp_path):
     command = [sys.executable, str(SUPPORT / "killing.py"), str(tmp_path), "5", "0.4"]
     done = warm.run(command, capture_output=True, text=True)
@@ -378,6 +382,7 @@ assert kept.close(10)
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("arguments", [[], ["locked"]])
 def test_a_forked_child_writes_and_closes_nothing(tmp_path, arguments):
     command = [sys.executable, "-c", FORKED, str(tmp_path / "run.looptap"), *arguments]

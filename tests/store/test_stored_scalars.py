@@ -42,7 +42,7 @@ JOB = """
 
 
 @pytest.fixture
-def job(directory, monkeypatch, tmp_path):
+def job(processes, directory, monkeypatch, tmp_path):
     """Start a job whose only file is that of its settings; return process and file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOOPTAP_STORE")
@@ -102,6 +102,7 @@ def test_a_run_that_ended_has_the_scalars_that_it_had_while_it_ran(job, here):
     assert (row.figure("best", "loss"), row.figure("max", "acc")) == (found["loss", "batch"].value, 0.5)
 
 
+@pytest.mark.promise("scalars")
 def test_a_run_that_was_killed_has_its_scalars_and_the_time_of_the_newest(job, here):
     process, path = job
 
@@ -185,6 +186,7 @@ def test_the_shell_watches_a_stored_run_by_the_names_of_its_scalars(stored, here
         assert re.search(says, err)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_stored_run_that_kept_some_streams_is_drawn_with_the_curves_of_its_scalars(directory, tmp_path):
     with looptap.Agent("both", config={}, store=tmp_path / "both.looptap") as agent:
         agent.stream("rate", "lr", keep=True)
@@ -271,6 +273,7 @@ def test_a_good_row_is_read(tmp_path):
         assert run.stream("step, loss").values == [(0, 0.5), (1, 0.25)]
 
 
+@pytest.mark.usefixtures("processes")
 def test_integers_beyond_the_exact_floats_are_stored_as_they_are(directory, tmp_path):
     big = [2**53 + 1, 1 - 2**60, 7, 2**63 - 1, 2**64 - 1, 2**63 + 1024]
     with looptap.Agent("big", store=tmp_path, config={}) as agent:

@@ -400,6 +400,7 @@ def test_no_helper_reads_a_tensor_of_a_device(name):
     assert name in ("lr", "shape", "summary", *MEMORY) or "device='meta'" in repr(result)
 
 
+@pytest.mark.usefixtures("processes")
 def test_helpers_do_not_import_torch():
     code = (
         "import sys, looptap.streams.values.checks as h; import numpy as np;"

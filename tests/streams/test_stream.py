@@ -451,6 +451,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="sends itself a signal")
 @pytest.mark.parametrize("wait", ["Stream().wait(timeout=None)", "list(Stream())"])
 def test_ctrl_c_ends_a_wait_in_the_main_thread(wait):

@@ -272,6 +272,7 @@ print(duckdb.sql("SELECT count(*), max(loss) FROM stream WHERE step < 10").fetch
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_duckdb_reads_a_stream(pyarrow):
     pytest.importorskip("duckdb", reason="duckdb is not installed: pip install duckdb")
     done = subprocess.run([sys.executable, "-c", QUERY], capture_output=True, text=True)  # it complains at its exit

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
+from slowness import SLOWNESS
 
 T = TypeVar("T")
 
@@ -18,7 +19,11 @@ LIMIT_SECONDS = 300.0
 
 
 def soon(condition: Callable[[], T], seconds: float = LIMIT_SECONDS, *, detail: str | Callable[[], object] = "") -> T:
-    """Wait until a condition is true; return its value, or fail with ``detail``."""
+    """Wait until a condition is true; return its value, or fail with ``detail``.
+
+    The seconds are those of a quiet machine.
+    """
+    seconds *= SLOWNESS
     begun = time.monotonic()
     while not (found := condition()):
         waited = time.monotonic() - begun

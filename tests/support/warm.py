@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from slowness import SLOWNESS
+
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 FRAMEWORKS = "keras", "transformers", "lightning", "accelerate", "hugging_face"
 """What programs say that load a training framework."""
@@ -42,6 +44,7 @@ class Popen:
         env: dict[str, str] | None = None, cwd: Any = None, start_new_session: bool = False,
     ) -> None:  # fmt: skip
         self.args, self.returncode = list(command), None
+        sys.audit("subprocess.Popen", command[0], self.args, cwd, env)  # as that one does
         words = [word for word in self.args[1:] if word != "-u"]
         given: list[int] = []
         with contextlib.ExitStack() as opened:
@@ -85,7 +88,7 @@ class Popen:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended. Raises subprocess.TimeoutExpired."""
-        deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+        deadline = time.monotonic() + timeout * SLOWNESS if timeout is not None else float("inf")
         while self.poll() is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)

@@ -53,6 +53,7 @@ class Nameless:
         return index
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_yields_each_index_beside_its_item_in_whatever_order_it_draws(workers):
     loader = DataLoader(WithIndex(Squares()), batch_size=3, shuffle=True, num_workers=workers)
@@ -113,6 +114,7 @@ def test_copies_are_merged_like_a_loop_over_them_would(pairs, as_tensors):
     assert merge_copies(indices, values, keep="last")[1].tolist() == [wanted[index][-1] for index in sorted(wanted)]
 
 
+@pytest.mark.promise("selection")
 def test_values_of_any_kind_are_merged():
     logits = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], dtype=torch.bfloat16, requires_grad=True)
     unique, rows = merge_copies(torch.tensor([5, 1, 5]), logits)

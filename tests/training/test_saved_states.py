@@ -94,6 +94,7 @@ def plain(state):
     return repr({name: part for name, part in state.items() if name != "elapsed"})
 
 
+@pytest.mark.promise("training", "S18")
 @pytest.mark.parametrize("name", OWNERS)
 def test_each_part_that_is_missing_is_named_and_nothing_changes(name):
     owner = OWNERS[name]()

@@ -128,6 +128,7 @@ def set_rate():
     return found
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(("when", "written"), [("step", "0.001"), ("epoch", "0.002"), ("never", "")])
 def test_a_script_that_writes_its_rate_is_named_in_the_output_of_looptap_set(place, tmp_path, when, written):
     with own_rate(tmp_path, when):

@@ -528,6 +528,7 @@ def test_no_exception_of_a_hosts_function_comes_out_of_emit(job, what, raised):
     assert done(agent, run, run.set, "echo.factor", 5).new == 5
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_declaration_needs_neither_an_agent_nor_torch_nor_numpy():
     code = (
         "import sys; from looptap.streams.control import Control; import looptap; assert looptap.Control is Control\n"

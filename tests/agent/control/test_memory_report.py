@@ -126,6 +126,8 @@ def test_a_recording_ends_with_the_run(directory):
     assert not tracemalloc.is_tracing()
 
 
+@pytest.mark.promise("memory")
+@pytest.mark.usefixtures("processes")
 def test_a_forked_child_does_not_trace(directory):
     job = Job()
     with looptap.Agent("forking") as agent:

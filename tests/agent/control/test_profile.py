@@ -47,6 +47,7 @@ def test_a_job_that_has_a_profiler_keeps_it(directory, tmp_path):
     assert not (tmp_path / "a.json.gz").exists()
 
 
+@pytest.mark.promise("profile")
 def test_a_profile_ends_with_the_run(directory, tmp_path):
     job, file = Job(), tmp_path / "a.json.gz"
     agent = looptap.Agent("ending")

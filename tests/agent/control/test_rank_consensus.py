@@ -24,6 +24,8 @@ from looptap.testing import pair, parts_of
 # ---------------------------------------------------------------- real ranks
 
 
+@pytest.mark.promise("S23")
+@pytest.mark.usefixtures("processes")
 def test_a_command_is_done_at_one_event_on_both_ranks(directory):
     with job(directory, PAUSE=0.001) as (children, run):
         numbers = {}
@@ -88,6 +90,8 @@ def test_a_command_for_all_ranks_is_not_done_where_one_is_missing(directory):
             run.trigger("tick")
 
 
+@pytest.mark.promise("S23")
+@pytest.mark.usefixtures("processes")
 def test_clients_that_come_go_and_die_in_between_change_no_loss(directory):
     with job(directory, 2, 200, PAUSE=0.01, PATIENCE=0.2) as (children, run):
         killed = visit(run, 200)
@@ -369,6 +373,8 @@ def test_a_command_cancelled_before_its_event_is_named_does_not_run(both):
     assert both.values == [{"a": 0}, {"a": 0}]
 
 
+@pytest.mark.promise("S23")
+@pytest.mark.usefixtures("processes")
 def test_on_real_ranks_a_command_is_cancelled_on_all(directory):
     with job(directory, PAUSE=0.001) as (children, run):
         with pytest.raises(looptap.CommandPending) as pending:

@@ -22,6 +22,7 @@ with looptap.Agent("commanded") as agent:
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("chosen", [False, True], ids=["by default", "where the user says"])
 def test_a_job_says_where_its_commands_are_recorded(place, tmp_path, monkeypatch, chosen):
     monkeypatch.delenv("LOOPTAP_STORE")

@@ -201,6 +201,8 @@ def test_a_command_that_cannot_be_replayed_is_recorded_and_the_loop_continues(tm
     assert not parts_of(agent).sources.by_name["batch"].commands
 
 
+@pytest.mark.promise("runs")
+@pytest.mark.usefixtures("processes")
 def test_a_job_is_replayed_from_the_shell_without_a_change_of_its_code(tmp_path):
     tmp_path.chmod(0o700)
     path = tmp_path / "c.yaml"

@@ -67,6 +67,8 @@ def stored(store):
     return 0
 
 
+@pytest.mark.promise("resume")
+@pytest.mark.usefixtures("processes")
 def test_a_killed_job_resumes_from_its_checkpoint_and_marks_repeated_events(directory, tmp_path):
     store = tmp_path / "store"
     command = [sys.executable, "-c", textwrap.dedent(JOB), str(tmp_path / "checkpoint.pt"), str(store)]

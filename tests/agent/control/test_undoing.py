@@ -251,6 +251,8 @@ def test_a_replayed_undo_gives_the_same_run_bit_for_bit(directory):
 # ---------------------------------------------------------------- ranks
 
 
+@pytest.mark.promise("control")
+@pytest.mark.usefixtures("processes")
 def test_an_undo_is_done_on_all_ranks_or_on_none(directory):
     with ranks_job(directory, PAUSE=0.001) as (children, run):
         run.set("lr", 0.5)
@@ -312,6 +314,8 @@ def test_without_a_terminal_a_large_change_and_a_stop_need_yes(job, here):
     assert agent.stop_requested
 
 
+@pytest.mark.promise("control")
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
 def test_at_a_terminal_a_question_is_asked_and_only_a_yes_is_one(job, directory):
     agent, echo, _ = job
@@ -332,6 +336,7 @@ def test_at_a_terminal_a_question_is_asked_and_only_a_yes_is_one(job, directory)
     soon(lambda: agent.stop_requested)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
 def test_an_answer_is_about_the_value_that_was_shown(job, directory):
     _, echo, _ = job

@@ -438,6 +438,7 @@ def test_loaders_side_by_side_and_single_batches_of_fresh_iterators_are_no_epoch
     assert loop.events == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_workers_that_stay_and_samplers_of_any_kind_are_followed():
     loop = Loop()
     loader = DataLoader(DATA, num_workers=1, persistent_workers=True, batch_sampler=[[0, 1], [2, 3]])

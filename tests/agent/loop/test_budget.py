@@ -37,6 +37,7 @@ def limited():
     agent.close()
 
 
+@pytest.mark.promise("S15")
 @pytest.mark.parametrize("queries", [1, 10])
 def test_hostile_queries_together_keep_to_the_budget(limited, queries):
     agent, run = limited

@@ -221,6 +221,7 @@ def test_nothing_of_a_call_lives_longer(job):
     assert len(stream.values) == 1
 
 
+@pytest.mark.promise("functions")
 @WATCHES
 def test_a_watched_job_computes_the_same(job):
     def steps():
@@ -247,6 +248,7 @@ def test_calls_on_several_threads_are_all_events(job):
 @WATCHES
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@pytest.mark.usefixtures("processes")
 def test_a_forked_child_watches_nothing(job):
     stream = job[1].watch_function("evaluate", "result")
     child = os.fork()

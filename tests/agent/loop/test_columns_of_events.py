@@ -20,6 +20,8 @@ from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.slots import SlidingSlot
 from looptap.testing import pair, parts_of
 
+pytestmark = pytest.mark.pure
+
 NUMBERS = st.one_of(
     st.integers(-3, 3), st.floats(-4, 4), st.booleans(), st.none(), st.text("ab", max_size=2),
     st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 1e308, 5e-324, 2**62, 2**63 - 1, -(2**63), 2**63, 2**100]),

@@ -9,6 +9,8 @@ import torch
 
 from looptap.testing import pair
 
+pytestmark = pytest.mark.pure
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what Dynamo's own imports warn of is not ours
     import torch._dynamo

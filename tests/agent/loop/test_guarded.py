@@ -240,6 +240,7 @@ def test_an_iterator_of_the_loop_is_refused(query, make):
     assert list(it) == expected
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_loader_that_keeps_its_workers_is_not_reset():
     loader = torch.utils.data.DataLoader(range(8), batch_size=2, num_workers=1, persistent_workers=True)
     ours = iter(loader)

@@ -19,6 +19,8 @@ import looptap
 from looptap.streams.errors import QueryError
 from looptap.testing import pair, parts_of
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
@@ -302,6 +304,8 @@ JOB = """
 """
 
 
+@pytest.mark.promise("runs")
+@pytest.mark.usefixtures("processes")
 def test_streams_kept_while_they_run_are_a_prefix_without_a_gap_after_kill_9(directory, stored):
     child = warm.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
     with child:

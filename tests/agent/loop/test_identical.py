@@ -143,7 +143,7 @@ def leave():
 
 
 @pytest.fixture
-def chaos(directory):
+def chaos(processes, directory):
     """Run a process that attaches one hostile client after another, and kills some."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -159,6 +159,7 @@ def chaos(directory):
             torch.set_num_threads(threads)
 
 
+@pytest.mark.promise("S18", "S19")
 @pytest.mark.skipif(sys.platform == "win32", reason="clients are forked")
 @pytest.mark.parametrize(
     "times", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(7200)], id="200")]

@@ -23,6 +23,8 @@ from looptap.protocol.replies import CommandRecord
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding
 from looptap.testing import pair, parts_of
 
+pytestmark = pytest.mark.pure
+
 BEFORE, AFTER = 3, 5
 """Events before the one that is interrupted, and after it."""
 

@@ -14,6 +14,8 @@ from torch import nn
 import looptap
 from looptap.testing import pair
 
+pytestmark = pytest.mark.pure
+
 FORMS = {
     "mapped": ("x", {}),
     "mapped, many": ("x, loss, {'a': [out]}", {}),

@@ -200,6 +200,7 @@ def test_a_query_of_modules_may_stand_beside_others_and_in_any_form(job):
         assert len(stream.values) == (1 if form.startswith("max") else 3), (form, stream.traceback)
 
 
+@pytest.mark.promise("modules")
 def test_what_is_trained_is_the_same_bit_by_bit_with_and_without_hooks():
     def train(ask):
         torch.manual_seed(3), np.random.seed(3), random.seed(3)

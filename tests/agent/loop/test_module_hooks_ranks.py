@@ -68,6 +68,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_model_that_ranks_share_trains_the_same_and_shows_each_rank_its_own(kind, tmp_path):
     bare, same = (printed(tmp_path, [sys.executable, "-c", JOB, kind, watched], 2) for watched in ("no", "yes"))

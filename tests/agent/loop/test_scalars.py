@@ -222,6 +222,7 @@ def test_looks_that_the_io_thread_does_not_take_are_few_whatever_the_types_of_ev
     assert len(job.run.scalars) == 100
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_end_of_a_run_of_some_epochs_is_its_last_event_however_fast_they_are(directory, tmp_path):
     with looptap.Agent("short", config={}, store=tmp_path / "short.looptap") as agent:
         for epoch in range(60):
@@ -599,7 +600,7 @@ def test_marks_from_another_thread_lose_no_query():
 
 
 @pytest.fixture
-def job(directory):
+def job(processes, directory):
     """Yield a job of which nothing is declared, 8,000 steps after its start."""
     with warm.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "there\n"

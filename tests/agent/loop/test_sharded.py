@@ -98,6 +98,8 @@ RANK = """
 """
 
 
+@pytest.mark.promise("S19", "S23")
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch is built without torch.distributed")
 def test_a_query_on_one_rank_sees_its_shard_and_starts_no_collective(tmp_path):
     reported = [tmp_path / f"{rank}.json" for rank in range(2)]

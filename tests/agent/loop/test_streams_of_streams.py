@@ -166,6 +166,7 @@ def test_it_is_the_stream_that_the_client_derives_from_the_same_values(rows, que
     assert there.error_count == here.error_count
 
 
+@pytest.mark.promise("of=")
 def test_over_a_real_link_nothing_of_a_fast_loop_is_lost_between_the_two(place):
     with looptap.Agent("fast", budget=math.inf) as agent, looptap.attach("fast") as run:
         agent.stream("loss", "step, loss", history=10)

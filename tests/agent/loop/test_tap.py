@@ -22,7 +22,6 @@ import torch
 from counts import FULL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from places import ROOT
 
 import looptap
 from looptap.agent.loop.tap.choice import compiled, forget_agents
@@ -60,7 +59,7 @@ class Versions:
 
 
 @pytest.fixture(scope="module")
-def versions():
+def versions(processes):
     if which_tap() == "pure Python" and os.environ.get("LOOPTAP_PURE", "0") in ("", "0"):
         pytest.skip("the tap was not built: there is no C compiler here")
     both = Versions()
@@ -102,6 +101,7 @@ programs = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.promise("S18", "S20")
 @pytest.mark.timeout(7200 if FULL else 600)
 @settings(max_examples=3000 if FULL else 60, suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
@@ -123,12 +123,7 @@ def test_both_read_the_same_of_any_value(versions, value):
         assert seen["compiled tap"] == seen["pure Python"]
 
 
-def test_the_tests_that_make_test_runs_on_both_are_there():
-    makefile = (ROOT / "Makefile").read_text().partition("LOOP_TESTS :=")[2].partition("\nLOOP_FILES")[0]
-    on_both = set(makefile.replace("\\", " ").split())
-    assert all(list((ROOT / "tests").rglob(f"test_{name}.py")) for name in on_both)
-
-
+@pytest.mark.usefixtures("processes")
 def test_the_version_says_which_runs():
     for name, pure in BOTH.items():
         if name == "compiled tap" and which_tap() != name and "LOOPTAP_PURE" not in os.environ:
@@ -138,6 +133,7 @@ def test_the_version_says_which_runs():
         assert done.stdout.strip().endswith(f", {name}"), done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("there", ["none", "older"])
 def test_a_module_that_is_missing_or_of_older_sources_is_left_out_without_a_word(there):
     module = "None" if there == "none" else "types.ModuleType('looptap._tap')"

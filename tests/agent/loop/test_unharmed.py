@@ -28,6 +28,8 @@ from looptap.agent.loop.thread_time import thread_usage
 from looptap.streams.preserving import graph_capture
 from looptap.testing import pair, parts_of
 
+pytestmark = pytest.mark.pure
+
 EXCEPTIONS = [
     ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError, MemoryError, RecursionError, StopIteration,
     StopAsyncIteration, GeneratorExit, SystemExit, AssertionError,
@@ -103,6 +105,8 @@ def test_a_keyboard_interrupt_always_goes_through():
     agent.close()
 
 
+@pytest.mark.promise("S18")
+@pytest.mark.usefixtures("processes")
 def test_each_of_fifty_ctrl_c_reaches_the_user(directory):
     code = """
         import looptap, signal, sys, torch
@@ -293,6 +297,7 @@ def test_a_graph_is_not_kept_by_a_reduction():
 # ---------------------------------------------------------------- S20, S14: threads
 
 
+@pytest.mark.promise("S20")
 @pytest.mark.parametrize("queries", [0, 2])
 def test_events_from_eight_threads_are_counted_exactly_and_in_order(queries):
     agent, run = pair("threads")
@@ -385,6 +390,7 @@ def test_a_bad_name_is_a_sentence_at_construction(name):
         looptap.Agent(name)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_forked_child_has_an_inert_agent_and_leaves_its_parents_alone(directory):
     with looptap.Agent("parent") as agent, looptap.attach("parent") as run:
         stream = run.stream("step", on="batch")
@@ -398,6 +404,7 @@ def test_a_forked_child_has_an_inert_agent_and_leaves_its_parents_alone(director
         assert stream.wait(1, timeout=300) == [1]
 
 
+@pytest.mark.usefixtures("processes")
 def test_dataloader_workers_by_fork_do_not_disturb_the_stream(directory):
 
     class Data(torch.utils.data.Dataset):
@@ -451,6 +458,7 @@ def test_the_modes_that_the_job_has_entered_itself_stay():
     agent.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_event_loads_no_library_that_the_job_has_not():
     program = """
         import sys, torch

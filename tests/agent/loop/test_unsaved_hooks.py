@@ -261,6 +261,7 @@ def test_a_model_is_scripted_traced_and_exported_as_without_hooks():
     assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_spawned_process_gets_a_model_without_hooks_and_without_looptap(tmp_path):
     (tmp_path / "job.py").write_text(textwrap.dedent("""
         import sys

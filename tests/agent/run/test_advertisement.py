@@ -143,6 +143,7 @@ def test_a_copied_file_of_an_ended_run_is_known_to_have_ended(place, listen):
         attach(copy, timeout=600)
 
 
+@pytest.mark.promise("S2", "S35")
 def test_the_keys_of_an_ended_run_open_no_later_run_at_its_port(place):
     with looptap.Agent("digits", listen="tcp"):
         copy = file_of(place).rename(place / "copy.json")

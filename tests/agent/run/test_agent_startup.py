@@ -202,6 +202,8 @@ def test_a_machine_that_allows_no_agent_is_a_warning_and_the_job_continues(why, 
         assert run.state == "live"
 
 
+@pytest.mark.promise("S18")
+@pytest.mark.usefixtures("processes")
 def test_too_many_open_files_are_a_warning():
     code = """
         import resource, os, looptap
@@ -301,6 +303,7 @@ def test_ctrl_c_anywhere_while_an_agent_is_made_or_closed_leaves_nothing_behind(
         assert not opening.agents_by_place, at
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_agent_starts_without_modules_that_take_long_to_load(directory):
     """Those that other packages load are theirs: numpy and zmq have some of them."""
     code = """
@@ -318,6 +321,7 @@ def test_an_agent_starts_without_modules_that_take_long_to_load(directory):
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_agent_loads_no_module_of_looptap_later_whatever_it_is_asked(directory, tmp_path):
     """Meanwhile another version may have been installed, or the files be gone."""
     code = """

@@ -37,6 +37,7 @@ time.sleep(0.3)
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("attempt", range(3))
 def test_a_process_that_ends_while_a_chart_is_drawn_does_not_abort(attempt):
     done = subprocess.run([sys.executable, "-c", IN_CPP], capture_output=True, text=True)

@@ -48,6 +48,8 @@ for _ in range(20):
 """
 
 
+@pytest.mark.promise("S25")
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not hasattr(__import__("os"), "SCHED_IDLE"), reason="a thread is made to lag behind on Linux")
 @pytest.mark.parametrize(("code", "world"), [(A_VOTE, 1), (AN_ALL_REDUCE, 2)], ids=["a vote", "an all-reduce"])
 def test_a_thread_that_returns_from_torch_late_does_not_abort_the_process(tmp_path, code, world):

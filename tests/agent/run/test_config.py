@@ -140,6 +140,7 @@ class Evil:
         raise RuntimeError(name)
 
 
+@pytest.mark.usefixtures("processes")
 def test_nothing_that_is_handed_in_raises_runs_code_or_grows(caplog):
     endless: dict = {"lr": 0.1}
     endless["self"] = endless
@@ -191,7 +192,7 @@ agent.close()
 
 
 @pytest.fixture
-def repository(tmp_path):
+def repository(processes, tmp_path):
     """Return a repository with a job whose script has a change that is not committed."""
     folder = tmp_path / "code"
     folder.mkdir()
@@ -211,6 +212,7 @@ def repository(tmp_path):
     return folder
 
 
+@pytest.mark.promise("config")
 def test_a_job_shows_and_stores_what_it_was_started_with(repository, directory, here):
     secret = {"LOOPTAP_DIR": str(directory), "OMP_NUM_THREADS": "1", "MY_PASSWORD": "hunter2"}
     command = [sys.executable, str(repository / "train.py"), "--lr", "0.25", "--api-key", "hunter2"]
@@ -293,6 +295,7 @@ def test_the_shortest_run_has_its_settings_in_its_file(directory, monkeypatch, t
         never.set()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("what", ["endless", "silent", "missing", "failing"])
 def test_git_is_given_up_in_bounded_time_and_bytes(what, monkeypatch, tmp_path):
     script = {
@@ -336,6 +339,8 @@ def test_a_slow_git_holds_up_neither_the_job_nor_its_end(directory, monkeypatch,
         go.set()
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S41")
 def test_git_runs_no_program_of_the_repository(tmp_path):
     ran = tmp_path / "ran"
     program = tmp_path / "program"

@@ -18,6 +18,8 @@ from waiting import soon
 
 import looptap
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 PATIENCE = 90.0
 PROGRESS = "from looptap.cli.commands.watching import progress; progress.STILL_SECONDS = 0.5\n"
 PROGRESS += "from looptap.cli import main; main()"
@@ -93,6 +95,7 @@ def test_a_later_client_sees_a_loop_that_hangs_from_its_first_second(hang):
         assert "0 s ago" not in said
 
 
+@pytest.mark.promise("S34")
 @pytest.mark.usefixtures("directory")
 def test_a_job_that_hangs_before_its_first_event_says_so():
     code = """
@@ -180,6 +183,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.promise("S34")
 @pytest.mark.parametrize("kind", QUERIES)
 @pytest.mark.usefixtures("directory")
 def test_a_query_that_does_not_come_back_is_named_to_its_client_to_ls_and_in_the_log(kind):

@@ -68,11 +68,12 @@ def job(code=JOB):
 
 
 @pytest.fixture
-def run(directory):
+def run(processes, directory):
     with job() as found:
         yield found
 
 
+@pytest.mark.promise("S14", "S19")
 def test_the_host_is_read_by_the_io_thread_and_only_once_a_query_asks(run):
     before = run.stream("readers", on="batch", every=10)
     before.wait(1, 60)
@@ -154,6 +155,7 @@ def test_a_reading_is_evaluated_without_the_guard():
     agent.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_ranks_are_merged_as_any_stream_is(directory):
     with ranks(directory, 2):
         started(directory, 2)
@@ -315,6 +317,8 @@ def test_the_devices_of_a_process_are_those_that_it_uses_else_those_that_it_sees
     assert used(names) == expected
 
 
+@pytest.mark.promise("S14")
+@pytest.mark.usefixtures("processes")
 def test_reading_creates_no_cuda_context():
     code = """
         import torch

@@ -59,6 +59,8 @@ HANDLERS = """
 """
 
 
+@pytest.mark.promise("S24")
+@pytest.mark.usefixtures("processes")
 def test_no_signal_is_handled_by_an_agent_its_queries_or_its_end():
     with child(HANDLERS) as job:
         with looptap.attach("quiet") as run:
@@ -102,6 +104,7 @@ BEFORE = {
 }
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("who", "asked"), [*((who, True) for who in BEFORE), ("default", False), ("leaves at once", False)]
 )
@@ -123,6 +126,8 @@ def test_with_the_hook_nothing_is_lost_and_the_job_ends_as_without(who, asked):
         run.close()
 
 
+@pytest.mark.promise("S24")
+@pytest.mark.usefixtures("processes")
 def test_a_sigterm_while_the_agent_closes_waits_for_its_goodbye():
     with child(ENDED, "pass", "True", "closing") as job:
         run = looptap.attach("ended")

@@ -21,7 +21,7 @@ HANGS = {
 
 
 @pytest.fixture(params=HANGS)
-def hanging(request, directory):
+def hanging(processes, request, directory):
     code = """
         import looptap, os, signal, threading, time
         signal.alarm(300)

@@ -51,6 +51,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("closed", CLOSED)
 def test_a_script_under_looptap_run_finds_the_streams_closed_as_with_python(closed, tmp_path):
     script, found = program(tmp_path, SCRIPT), []
@@ -62,6 +63,7 @@ def test_a_script_under_looptap_run_finds_the_streams_closed_as_with_python(clos
     assert found[0] == found[1]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("words", [["ls"], ["streams", "no-such-run"], ["stop", "no-such-run"], ["open"], ["watch"]])
 @pytest.mark.parametrize("closed", ["stdout", "stderr", "all"])
 def test_a_command_ends_as_with_open_streams(closed, words):
@@ -86,6 +88,7 @@ OURS = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_no_socket_of_looptap_becomes_a_standard_stream(tmp_path):
     done = in_shell([*PYTHON, *program(tmp_path, OURS)], CLOSED["all"], cwd=tmp_path)
     assert done.returncode == 0
@@ -114,6 +117,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.usefixtures("processes")
 def test_under_patched_threads_the_job_continues_without_an_agent_and_says_why(library, tmp_path):
     pytest.importorskip(library)
     code = textwrap.dedent(PATCHED).format(patch=LIBRARIES[library])
@@ -149,6 +153,7 @@ STOPPED = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("how", ["stop", "Ctrl-C"])
 def test_stop_ends_a_script_by_the_signal_of_ctrl_c(how, tmp_path):
     job = subprocess.Popen([*PYTHON, *program(tmp_path, STOPPED)], stderr=subprocess.PIPE, text=True)
@@ -193,6 +198,7 @@ def finished(command, folder, **variables):
     return done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_run_with_letters_is_stored_and_found_in_every_locale(tmp_path):
     folder = tmp_path / "größe"
     folder.mkdir()
@@ -220,6 +226,7 @@ GONE = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("store", ["", "chosen"])
 def test_in_a_working_directory_that_is_gone_there_is_an_agent_and_a_sentence(store, tmp_path):
     (tmp_path / "gone").mkdir()
@@ -232,6 +239,7 @@ def test_in_a_working_directory_that_is_gone_there_is_an_agent_and_a_sentence(st
         assert "is not complete: the working directory has been removed; name a folder for runs: LOOPTAP_STORE" in said
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("command", ["open", "compare"])
 def test_a_command_in_a_working_directory_that_is_gone_says_so(command, tmp_path):
     (tmp_path / "gone").mkdir()
@@ -285,6 +293,7 @@ PURGED = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_agent_of_a_looptap_imported_again_replaces_the_one_before(tmp_path):
     said = finished(program(tmp_path, PURGED), tmp_path).decode()
     assert len(said.splitlines()[0].split()) == 1
@@ -308,6 +317,8 @@ EXECUTED = """
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S40")
 def test_a_pass_before_an_exec_has_ended(tmp_path):
     assert finished([*program(tmp_path, EXECUTED), "2"], tmp_path).decode().splitlines() == [
         "True", "True", "False False",

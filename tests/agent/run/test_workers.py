@@ -16,7 +16,10 @@ from waiting import soon
 import looptap
 from looptap.client.attach import runs
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers as POSIX makes them")
+pytestmark = [
+    pytest.mark.usefixtures("processes"),
+    pytest.mark.skipif(sys.platform == "win32", reason="workers as POSIX makes them"),
+]
 
 LOADING = """
     import multiprocessing, os, signal, sys, torch, looptap
@@ -52,6 +55,7 @@ LOADING = """
 LONG = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 
+@pytest.mark.promise("S22")
 @pytest.mark.parametrize(
     ("method", "workers", "epochs"),
     [
@@ -98,6 +102,7 @@ ORPHANING = """
 """
 
 
+@pytest.mark.promise("S22")
 @pytest.mark.parametrize("listen", ["", "tcp"])
 def test_a_killed_job_is_reported_dead_at_once_although_a_worker_survives(listen, directory):
     command = [sys.executable, "-c", textwrap.dedent(ORPHANING), listen]

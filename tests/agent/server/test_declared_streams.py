@@ -483,6 +483,7 @@ def test_a_history_of_columns_takes_no_more_memory_than_is_counted(columns, coun
 # ---------------------------------------------------------------- without readers
 
 
+@pytest.mark.promise("cost")
 def test_without_readers_there_is_no_wakeup_and_with_one_there_is(directory):
     with Agent("quiet") as agent:
         agent.stream("later", "step, loss")

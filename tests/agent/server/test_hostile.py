@@ -177,6 +177,7 @@ def numbered(frame, number):
     return frame
 
 
+@pytest.mark.promise("S17")
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=LONG)])
 def test_hostile_messages_with_a_valid_key_are_each_answered_or_counted(count, transcript, dial, caplog, progress):
     dice, batch, sent, answers = random.Random(count), 40, 0, 0
@@ -232,6 +233,7 @@ class Bare:
             self.status = message
 
 
+@pytest.mark.promise("S13")
 def test_sent_and_dropped_values_of_a_client_that_never_reads_add_up(dial):
     events, blob = 20_000, b"x" * 10_000
     with looptap.Agent("uneven", budget=math.inf) as agent, looptap.attach("uneven") as run:
@@ -276,6 +278,8 @@ CROWDED = """
 """
 
 
+@pytest.mark.promise("S12")
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
 def test_sixteen_clients_that_never_read_cost_less_than_64_mib(directory, dial):
     command = [sys.executable, "-c", textwrap.dedent(CROWDED)]
@@ -361,6 +365,7 @@ def garbage(dice):
     ])  # fmt: skip
 
 
+@pytest.mark.promise("S16")
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127.0.0.0/8 is this machine on Linux only")
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=LONG)])
 def test_a_flood_without_keys_leaves_nothing_behind_and_shuts_no_client_out(count, directory, progress):
@@ -392,6 +397,7 @@ def test_a_flood_without_keys_leaves_nothing_behind_and_shuts_no_client_out(coun
 # ---------------------------------------------------------------- S29: clocks
 
 
+@pytest.mark.promise("S29")
 def test_a_wall_clock_that_jumps_by_an_hour_changes_no_duration(directory, monkeypatch):
     truth, dice = time.time, random.Random(29)
     monkeypatch.setattr(time, "time", lambda: truth() + dice.choice([-3600.0, 0.0, 3600.0]))
@@ -419,6 +425,7 @@ def test_a_wall_clock_that_jumps_by_an_hour_changes_no_duration(directory, monke
 # ---------------------------------------------------------------- S21: faults of the I/O thread
 
 
+@pytest.mark.promise("S21")
 @pytest.mark.parametrize("point", ["flush", "on_heartbeat_timer", "linger", "posted"])
 def test_after_three_restarts_the_agent_is_inert_with_one_warning_and_the_loop_continues(
     point, directory, monkeypatch, caplog
@@ -502,6 +509,8 @@ LEAVING = """
 """
 
 
+@pytest.mark.promise("S25")
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("peer", ["reading", "deaf"])
 @pytest.mark.parametrize("times", [1, pytest.param(15, marks=LONG, id="200 runs")])
 def test_every_way_to_end_ends_in_time(times, peer, directory, dial):

@@ -64,6 +64,7 @@ def test_without_a_kept_stream_or_a_command_there_is_no_file(directory, file):
     assert file() is None
 
 
+@pytest.mark.usefixtures("processes")
 def test_values_and_commands_stored_before_kill_9_survive(directory, file):
     child = warm.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True)
     with child:
@@ -86,6 +87,7 @@ def test_values_and_commands_stored_before_kill_9_survive(directory, file):
         stored.stream("unkept")
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_shell_shows_stored_streams(directory, file):
     with looptap.Agent("kept") as agent:
         agent.stream("loss", "step, loss", on="batch", keep=True)
@@ -112,6 +114,8 @@ FAILING = """
 """
 
 
+@pytest.mark.promise("S27")
+@pytest.mark.usefixtures("processes")
 def test_the_failure_of_a_kept_query_is_known_after_kill_9(directory, file, tmp_path, capsys):
     with warm.Popen([sys.executable, "-c", textwrap.dedent(FAILING)], stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout.readline() == "there\n"

@@ -559,6 +559,8 @@ HOSTILE = """
 """
 
 
+@pytest.mark.promise("S7", "S8")
+@pytest.mark.usefixtures("processes")
 def test_hostile_bytes_of_a_viewer_execute_import_and_open_nothing(directory):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(HOSTILE)], capture_output=True, text=True, cwd=directory, timeout=300
@@ -577,6 +579,8 @@ OPERATOR = """
 """
 
 
+@pytest.mark.promise("S7")
+@pytest.mark.usefixtures("processes")
 def test_an_exported_stream_outlives_its_killed_operator_while_a_viewer_reads(job):
     agent, _ = job
     command = [sys.executable, "-c", textwrap.dedent(OPERATOR)]
@@ -611,6 +615,7 @@ def test_a_viewers_lost_link_is_restored_without_a_gap(job):
             assert loss.gaps == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_viewers_file_works_through_a_command_too(job):
     _, run = job
     path = run.share().path
@@ -676,6 +681,7 @@ FORKED = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.filterwarnings("ignore")
 def test_a_forked_child_keeps_no_port_of_a_share(directory):
     done = subprocess.run(

@@ -102,6 +102,8 @@ for _ in range(100):
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S1")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_cannot_even_connect(wire):
     path = wire.open().endpoints[0].removeprefix("ipc://")
@@ -179,6 +181,7 @@ def test_without_an_authenticator_no_client_is_admitted(wire):
         assert not router.poll(0)
 
 
+@pytest.mark.promise("S3")
 def test_the_authenticator_refuses_all_random_requests(wire):
     wire.open()
     rng = random.Random(3)
@@ -302,6 +305,7 @@ ALSO_VIEWERS = [
 ANSWERS = [messages.Goodbye(), messages.Refused("no", (1, 0)), messages.Failed(1, "", ""), messages.Done(1)]
 
 
+@pytest.mark.promise("S6")
 @pytest.mark.parametrize(
     ("sent", "roles"),
     [(m, {"operator"}) for m in OPERATORS_ONLY]
@@ -378,6 +382,7 @@ def ask(port, request_bytes):
     return answer
 
 
+@pytest.mark.promise("S10")
 @pytest.mark.parametrize("request_bytes", REQUESTS, ids=["get", "post", "tls", "zmtp", "noise"])
 def test_requests_of_other_protocols_get_nothing_and_leave_no_descriptor(wire, request_bytes):
     wire.open("tcp", limits=Limits(handshake=0.2))

@@ -22,6 +22,7 @@ def path_of(link: ServerThread) -> Path:
     return Path(link.endpoints[0].removeprefix("ipc://"))
 
 
+@pytest.mark.promise("S30")
 def test_twenty_agents_start_at_once_and_all_answer(wire):
     barrier = threading.Barrier(20)
 
@@ -208,6 +209,7 @@ print("fine")
 )
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("endpoint", ["", "tcp"], ids=["ipc", "tcp"])
 def test_a_forked_child_is_inert_and_its_parent_continues(directory, endpoint):
     command = [sys.executable, "-W", "error", "-c", INERT, str(directory), endpoint]
@@ -234,6 +236,7 @@ with zmq.Context() as context, context.socket(zmq.DEALER) as client:
 )
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("endpoint", ["", "tcp"], ids=["ipc", "tcp"])
 def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_endpoint(directory, endpoint):
     command = [sys.executable, "-c", SURVIVOR, str(directory), endpoint]
@@ -260,6 +263,7 @@ def can_listen(port):
     return True
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_forked_child_leaves_the_users_own_sockets_alone(wire):
     wire.open("tcp")
     port = int(wire.link.endpoints[0].rpartition(":")[2])
@@ -286,6 +290,7 @@ def test_a_forked_child_leaves_the_users_own_sockets_alone(wire):
 UNSTOPPED = FORK + "ask(); print('over', flush=True)"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_process_that_forgets_to_stop_its_link_ends_at_once_and_silently(directory):
     command = [sys.executable, "-W", "error", "-c", UNSTOPPED, str(directory), ""]
     out = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -53,6 +53,7 @@ def test_the_file_of_a_run_with_any_name_is_in_the_directory(directory, run):
     assert [found.path for found in listing(directory)] == [path]
 
 
+@pytest.mark.promise("S4")
 def test_secrets_stay_out_of_reprs_pickles_and_the_servers_out_of_the_file(directory):
     file = connection()
     path = publish(file, directory)
@@ -184,6 +185,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.promise("S5")
 @pytest.mark.parametrize("spoil", VARIANTS, ids=lambda f: f.__name__)
 def test_a_file_that_cannot_be_trusted_is_refused_with_the_command_that_mends_it(directory, spoil):
     if spoil is of_another_user and os.geteuid() != 0:
@@ -247,6 +249,8 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S31")
 def test_killed_runs_are_distinguished_and_removed_with_their_sockets(directory):
     processes = [
         subprocess.Popen(

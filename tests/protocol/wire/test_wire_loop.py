@@ -479,6 +479,8 @@ link.stop()
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S8")
 def test_ten_thousand_hostile_frames_make_the_io_thread_execute_import_and_open_nothing(directory):
     command = [sys.executable, "-c", WATCHED, str(directory), "."]
     out = subprocess.run(command, capture_output=True, text=True, timeout=120)

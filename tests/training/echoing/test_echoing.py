@@ -97,6 +97,7 @@ def random_states():
 # ---------------------------------------------------------------- how often
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_each_item_appears_as_often_as_promised_and_every_epoch_covers_the_data(mode, workers, persistent):
@@ -110,6 +111,7 @@ def test_each_item_appears_as_often_as_promised_and_every_epoch_covers_the_data(
         assert (echo.fill, echo.fill_bytes) == (0, 0)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_is_echoed_too(mode, workers):
@@ -159,6 +161,7 @@ def test_plain_batches_come_one_after_the_other_and_shuffled_ones_do_not():
     assert mixed[::2] != mixed[1::2]
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_echo_before_augmentation_is_augmented_again_and_one_after_it_is_not():
     for mode, different in ((BEFORE, 3), (AFTER, 1)):
         values = collections.defaultdict(set)
@@ -182,6 +185,7 @@ def test_augmentation_of_batches_comes_after_the_buffer():
     assert random_states() == before
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("mode", [AFTER, BEFORE])
 def test_items_of_every_kind_and_collate_functions_of_the_host_work(workers, mode):
@@ -212,6 +216,7 @@ def test_examples_travel_in_few_pieces_of_memory():
 # ---------------------------------------------------------------- what must not happen
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_with_a_factor_of_one_the_batches_and_the_random_numbers_are_those_of_the_loader(workers):
     torch.manual_seed(3)
@@ -281,6 +286,7 @@ def test_a_batch_that_is_echoed_is_copied_to_the_device_once():
         assert len(moved) == times
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_failing_worker_is_reported_as_by_the_loader():
     for mode, workers in ((BEFORE, 1), (AFTER, 0), (BATCH, 0)):
         with pytest.raises(KeyError, match="item 7 is broken") as caught:
@@ -404,6 +410,7 @@ def test_a_factor_changed_within_an_epoch_changes_len():
     assert seen == [0, 0, 1, 2, 3, 4, *(n for n in range(5, 10) for _ in range(3))]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("kind", [Numbers, Stream])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_workers_a_factor_changes_after_their_prefetched_batches(workers, kind):
@@ -429,6 +436,7 @@ def test_a_schedule_is_a_function_of_the_step_and_one_that_fails_leaves_the_fact
     assert echo.factor == before
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_mode_changes_at_the_next_epoch_also_in_persistent_workers():
     for dataset in (Numbers(), Stream()):
         echo = Echo(loader(dataset, workers=2, persistent_workers=True), 2, BATCH, augment=jitter)
@@ -540,6 +548,7 @@ def test_the_remaining_time_follows_a_factor_changed_within_its_window():
 # ---------------------------------------------------------------- resume
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("generator", [True, False])
@@ -607,6 +616,7 @@ def test_at_a_factor_of_one_a_resume_is_exact_also_after_a_change(mode, how):
         assert (second.seen, second.fresh, second.dropped) == (first.seen, first.fresh, 0)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stream_that_repeats_itself_is_resumed_exactly(mode, workers):
@@ -700,6 +710,8 @@ RANK = """
 """
 
 
+@pytest.mark.promise("S23")
+@pytest.mark.usefixtures("processes")
 def test_over_gloo_ranks_take_equal_steps_and_change_at_the_same_one(tmp_path):
     code = textwrap.dedent(RANK)
     started = [
@@ -902,6 +914,7 @@ def test_a_batch_has_an_example_twice_only_where_the_buffer_has_no_other(augment
     assert echo.seen == 1600
 
 
+@pytest.mark.usefixtures("processes")
 def test_auto_with_a_loader_that_is_really_slow():
     # 8 items of 4 ms in two workers are 16 ms a batch, and a step takes 4 ms
     echo = Echo(loader(Numbers(600, pause=0.004), workers=2), "auto", SHUFFLED, buffer=32)

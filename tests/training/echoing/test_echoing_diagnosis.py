@@ -45,6 +45,7 @@ class Late(IterableDataset):
         return map(Waiting().__getitem__, range(100))
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_advice_says_what_the_reader_waits_for(workers):
     found = {}
@@ -103,6 +104,7 @@ finally:
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(not os.path.exists("/proc/thread-self/schedstat"), reason="the system does not say who waits")
 def test_a_reader_that_others_keep_from_the_processor_is_not_said_to_wait_for_data():
     script = CROWDED.format(tests=os.path.dirname(__file__))
@@ -112,6 +114,7 @@ def test_a_reader_that_others_keep_from_the_processor_is_not_said_to_wait_for_da
     assert "latency-bound" not in found.stdout
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_loader_is_measured_with_other_workers_and_left_as_it_was():
     order = torch.Generator().manual_seed(1)
     loader = DataLoader(Waiting(), 4, shuffle=True, generator=order, num_workers=1)

@@ -107,6 +107,7 @@ def checked(batch):
     return index.tolist()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_an_index_stays_with_its_item_through_buffer_and_augmentation(mode, workers, persistent):
@@ -195,6 +196,7 @@ def test_progress_follows_an_echo_of_a_loader_that_skips_more_and_more(mode, eve
     assert np.abs(np.diff(late, axis=1)).mean() < 6.0  # seconds, a batch each
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_rest_of_an_epoch_is_not_of_the_length_of_the_next(mode, workers):
@@ -215,6 +217,7 @@ def test_the_rest_of_an_epoch_is_not_of_the_length_of_the_next(mode, workers):
 # ---------------------------------------------------------------- resume
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("again", [0, 2])
@@ -232,6 +235,8 @@ def test_a_sampler_with_a_state_of_its_own_continues_where_it_was(mode, workers,
     assert [checked(batch) for batch in second] == wanted
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("echo", "selection")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_echo_of_a_selection_loses_and_repeats_nothing_over_a_resume(mode, workers):

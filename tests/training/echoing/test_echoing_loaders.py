@@ -221,6 +221,7 @@ def states():
     return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", LOADERS)
 def test_at_a_factor_of_one_the_batches_are_those_of_the_loader(make, workers):
@@ -338,6 +339,7 @@ def some_tokens(examples):
     return collections.UserDict(x=torch.stack([x for x, _ in examples]) + torch.rand(1), i=[i for _, i in examples])
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_collate_function_of_the_host_runs_where_the_loader_runs_it(mode, workers):
@@ -358,6 +360,7 @@ def test_a_collate_function_of_the_host_runs_where_the_loader_runs_it(mode, work
         assert states() == after
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", [AFTER, BEFORE])
 def test_turning_the_factor_loses_nothing_of_batches_in_flight(mode):
     echo = Echo(DataLoader(Tens(), collate_fn=some_tokens, **settings(2)), 1, mode, augment=lambda item: item)
@@ -408,6 +411,7 @@ def test_graphs_that_wait_count_with_their_memory_and_stay_as_they_were():
 # ---------------------------------------------------------------- state of their own
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("factor", [1, 2])
 @pytest.mark.parametrize("data", [Tens, Stream])
 def test_a_stateful_loader_with_workers_reads_on_where_it_was(data, factor):

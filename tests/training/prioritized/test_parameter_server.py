@@ -33,6 +33,7 @@ def outcome(folder, kind, world=3):
         end(children)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("kind", ["", "slow"])
 def test_workers_train_one_model_and_none_runs_further_ahead_than_allowed(tmp_path, kind):
     codes, texts = outcome(tmp_path, kind)
@@ -52,6 +53,8 @@ def test_workers_train_one_model_and_none_runs_further_ahead_than_allowed(tmp_pa
         assert worker["seconds"] > 0
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S23", "prioritized")
 def test_the_others_continue_without_a_worker_that_is_killed(tmp_path):
     """They make more steps after it than the bound would allow."""
     codes, texts = outcome(tmp_path, "worker dies", world=4)
@@ -62,12 +65,14 @@ def test_the_others_continue_without_a_worker_that_is_killed(tmp_path):
     assert served["steps"] == [20, STEPS, STEPS]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_server_without_workers_ends_and_says_so(tmp_path):
     codes, texts = outcome(tmp_path, "workers die")
     assert codes == [1, -signal.SIGKILL, -signal.SIGKILL]
     assert "RankLost: All workers are lost after 40 updates. rank 1: " in texts[0]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("kind", ["server dies", "server fails"])
 def test_workers_without_a_server_end_and_say_so(tmp_path, kind):
     codes, texts = outcome(tmp_path, kind)

@@ -24,6 +24,8 @@ def one(found, name):
     return found[0][name]
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S23", "prioritized")
 @pytest.mark.parametrize("method", ["norm", "published"])
 def test_ranks_train_alike_and_continue_on_other_numbers_of_them(tmp_path, method):
     """2 ranks, then 3, then 1; 103 examples are no multiple of 2 or 3."""

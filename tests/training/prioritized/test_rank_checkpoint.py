@@ -61,6 +61,8 @@ def weights(part):
     return part.state["model"].values()
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S23", "S27", "prioritized")
 def test_ranks_that_lose_another_name_it_and_save(tmp_path):
     children = job(tmp_path, 3)
     try:
@@ -80,6 +82,7 @@ def test_ranks_that_lose_another_name_it_and_save(tmp_path):
     assert [parts[rank].state["table"]["score"].item() for rank in range(3)] == [0.0, 1.0, 2.0]
 
 
+@pytest.mark.usefixtures("processes")
 def test_under_torchrun_the_survivor_saves_before_the_launcher_ends_it(tmp_path):
     """The launcher sends SIGTERM as soon as a rank has died."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -98,6 +101,7 @@ def test_under_torchrun_the_survivor_saves_before_the_launcher_ends_it(tmp_path)
     usable(tmp_path, 2, dead=1)
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_exception_of_one_rank_is_its_own_and_the_others_quote_it(tmp_path):
     children = job(tmp_path, 2, "fail")
     try:
@@ -136,6 +140,7 @@ SIGNALLED = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_sigterm_of_another_cause_saves_and_then_ends_the_process(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(SIGNALLED), str(tmp_path)]
     with warm.Popen(command, stdout=subprocess.PIPE) as child:
@@ -180,6 +185,7 @@ SAVING = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path):
     chance = random.Random(0)
     for number in range(10):
@@ -203,6 +209,7 @@ def test_parts_of_another_number_of_ranks_stay_until_all_ranks_have_saved(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-0-of-2.pt", "rank-1-of-2.pt"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_bad_input_is_named(tmp_path):
     with pytest.raises(TypeError, match="state=3 must be a function"):
         RankCheckpoint(tmp_path, 3)

@@ -17,6 +17,7 @@ from looptap.training.prioritized.distributed.reduced_gradients import ReducedGr
 JOB = SUPPORT / "reducing_job.py"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_gradients_are_those_of_plain_ddp_to_the_bit_and_what_is_taken_is_what_the_optimizer_sees(tmp_path, world):
     """On 3 ranks division and multiplication by a third differ in the last bit."""
@@ -56,6 +57,7 @@ SHARDED = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_under_fully_shard_the_gradients_of_parameters_give_each_rank_its_shard_of_the_average(tmp_path):
     port, command = free_port(), [sys.executable, "-c", textwrap.dedent(SHARDED)]
     children = [warm.Popen(command, env=environment(tmp_path, rank, 2, port)) for rank in range(2)]

@@ -370,6 +370,7 @@ def test_a_rule_that_fails_on_drawn_futures_ends_the_forecast_and_not_the_loop()
 # ---------------------------------------------------------------- inserted validations
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_with_inserted_validations_ends_bit_identical(workers, monkeypatch):
     monkeypatch.setattr(
@@ -477,6 +478,8 @@ RESUMED = """
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("progress")
 def test_a_job_that_was_killed_and_resumed_knows_how_long_it_still_takes(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(RESUMED), str(tmp_path / "state.json")]
     with warm.Popen(command, stdout=subprocess.PIPE, text=True) as first:

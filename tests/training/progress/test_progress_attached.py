@@ -247,6 +247,7 @@ agent.close("the job is done")
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_command_shows_a_bar_lines_or_json_and_says_what_is_missing(directory, capsys):
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "PYTHONWARNINGS": "ignore"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -397,6 +398,7 @@ RANK = """
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_two_ranks_insert_validations_in_step_and_train_as_without(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(RANK)]
     with contextlib.ExitStack() as stack:

@@ -52,6 +52,7 @@ def job(tmp_path):
         agent.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_finished_run_of_the_same_name_and_config_is_known_to_the_next(job):
     agent, progress = job({"lr": 0.1, "seed": 1})
     assert trained(progress)
@@ -66,6 +67,7 @@ def test_a_finished_run_of_the_same_name_and_config_is_known_to_the_next(job):
     assert progress.earlier_runs == 1  # the second was not finished
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     "other",
     [{"config": {"lr": 0.2}}, {"config": {"lr": 0.1}, "name": "digits-cnn"}, {"config": {"lr": 0.1}, "metric": "loss"},
@@ -80,6 +82,7 @@ def test_runs_of_another_config_name_or_metric_are_not_known(job, other):
     assert progress.earlier_runs == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_run_that_ends_at_its_limit_is_finished_and_a_given_history_counts_for_more(job):
     agent, progress = job({"lr": 0.1})
     assert not trained(progress, [0.9 - 0.01 * place for place in range(30)])
@@ -93,6 +96,7 @@ def test_a_run_that_ends_at_its_limit_is_finished_and_a_given_history_counts_for
     assert progress.earlier_runs == 2
 
 
+@pytest.mark.usefixtures("processes")
 def test_files_that_are_damaged_or_lie_harm_nothing(job, tmp_path, caplog):
     (tmp_path / "digits-1.looptap").write_bytes(b"SQLite format 3\0" + bytes(100))
 

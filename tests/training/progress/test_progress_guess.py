@@ -107,6 +107,8 @@ def printed(capsys, *options, name="plain"):
             return out
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("progress")
 def test_a_job_without_progress_has_a_guess(directory, capsys):
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
     pipes = {"stdin": warm.PIPE, "stdout": warm.PIPE}
@@ -122,6 +124,7 @@ def test_a_job_without_progress_has_a_guess(directory, capsys):
         job.stdin.close()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("number", "total", "source"),
     [
@@ -146,6 +149,7 @@ def test_a_script_without_a_line_of_looptap_has_a_guess(directory, tmp_path, cap
         job.stdin.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_error_for_a_script_without_a_known_end_says_what_a_guess_needs(directory, tmp_path, capsys):
     (tmp_path / "train.py").write_text(SCRIPT.replace("TOTAL", "").replace("epoch ", "turn "))
     environment = {**os.environ, "LOOPTAP_DIR": str(directory), "LOOPTAP_STORE": str(directory / "runs")}
@@ -160,6 +164,7 @@ def test_the_error_for_a_script_without_a_known_end_says_what_a_guess_needs(dire
         job.stdin.close()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(("number", "total"), [("episode", "NUM_EPISODES"), ("iter_num", "MAX_ITERS")])
 def test_a_loop_of_episodes_or_iterations_has_a_guess(directory, tmp_path, number, total):
     text = SCRIPT.replace("TOTAL", f"{total} = 100_000").replace("epoch", number).replace("for x, y in loader:", ROWS)
@@ -175,6 +180,7 @@ def test_a_loop_of_episodes_or_iterations_has_a_guess(directory, tmp_path, numbe
     assert (found.name, found.total, found.source) == (number, 100_000, f"{total} of the job")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_bar_of_tqdm_around_a_loop_is_a_guess(directory, tmp_path, capsys, loop):
     one_pass = ONE_PASS if loop.startswith("for turn in range") else ""
@@ -215,6 +221,7 @@ def test_a_bar_that_began_before_counts_from_its_beginning():
     agent.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_epochs_whose_history_begins_late_are_taken_for_done_as_far_as_they_count():
     now = [0.0]
     agent, run = pair("late", clock=lambda: now[0], history=True, config={"Max_Epochs": 20})
@@ -237,6 +244,7 @@ def test_epochs_whose_history_begins_late_are_taken_for_done_as_far_as_they_coun
     agent.close()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("config", "carried"),
     [

@@ -338,6 +338,7 @@ def test_a_stop_that_is_likelier_than_an_improvement_is_shown_at_once(seed):
     assert progress.stop_at.median == stop
 
 
+@pytest.mark.usefixtures("processes")
 def test_five_batches_are_validated_first_if_asked_and_the_workers_are_kept():
     seen = []
 

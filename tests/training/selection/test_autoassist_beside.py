@@ -66,6 +66,7 @@ def threads():
     return [one for one in threading.enumerate() if one.name == "looptap-assistant"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_learns_makes_batches_and_selects(selection):
     selection.learning_rate = 1.0
     steps(selection, lambda: selection.gamma > 0.8 and selection.skipped > 1000 and selection.auc > 0.8, 0.002)
@@ -128,6 +129,7 @@ def test_it_makes_a_batch_while_fewer_than_c_wait_and_else_learns():
     assert method.gamma == plain.gamma > 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_every_instance_counts_once_an_epoch(selection):
     for epoch in range(1, 6):
         for batch in selection:
@@ -136,6 +138,7 @@ def test_every_instance_counts_once_an_epoch(selection):
         assert selection.epoch == epoch
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_queues_are_bounded_and_what_does_not_fit_is_counted(selection):
     steps(selection, lambda: selection.beside.waiting > 0)
     soon(lambda: selection.beside.waiting == MAX_BATCHES_AHEAD)
@@ -155,6 +158,7 @@ def test_the_queues_are_bounded_and_what_does_not_fit_is_counted(selection):
     assert selection.note == ""
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_killed_assistant_leaves_plain_sampling_and_a_note_until_it_is_set_again():
     selection = beside("process")
     steps(selection, lambda: selection.beside.waiting > 0)
@@ -193,6 +197,7 @@ def test_features_that_fail_in_the_thread_leave_plain_sampling_and_a_note():
     selection.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_ends_when_it_is_closed_turned_off_or_collected():
     for mode in ("thread", "process"):
         for end in ("close", "turn", "collect"):
@@ -213,6 +218,8 @@ def test_it_ends_when_it_is_closed_turned_off_or_collected():
                 soon(lambda one=process: not one.is_running())
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S19", "S23")
 def test_it_does_not_outlive_a_loop_that_is_killed():
     code = (
         "import numpy as np, sys, time\n"
@@ -229,6 +236,7 @@ def test_it_does_not_outlive_a_loop_that_is_killed():
     soon(lambda: not assistant.is_running())
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_ordinary_end_of_the_job_waits_for_nothing_and_leaves_nothing():
     code = (
         "import numpy as np, sys, time\n"
@@ -244,6 +252,7 @@ def test_an_ordinary_end_of_the_job_waits_for_nothing_and_leaves_nothing():
     soon(lambda: not psutil.pid_exists(int(done.stdout)))
 
 
+@pytest.mark.usefixtures("processes")
 def test_workers_of_a_loader_are_forked_beside_it(selection):
     data = TensorDataset(torch.from_numpy(X))
     loader = DataLoader(
@@ -262,6 +271,7 @@ def test_workers_of_a_loader_are_forked_beside_it(selection):
     steps(selection, lambda: selection.beside.waiting > 0)
 
 
+@pytest.mark.usefixtures("processes")
 def test_each_rank_has_an_assistant_and_takes_as_many_steps():
     lengths = []
 
@@ -285,6 +295,7 @@ def test_each_rank_has_an_assistant_and_takes_as_many_steps():
     assert lengths
 
 
+@pytest.mark.usefixtures("processes")
 def test_texts_are_shared_with_a_process():
     selection = beside("process", features=tfidf([f"word{n % 7} and word{n % 5}" for n in range(COUNT)], buckets=64))
     steps(selection, lambda: selection.beside.waiting > 0 and selection.gamma > 0)

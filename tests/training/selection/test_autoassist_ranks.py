@@ -78,6 +78,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_each_rank_selects_by_its_own_assistant_and_all_take_equal_steps(mode, tmp_path):
     """In processes the assistant of the second rank is killed."""

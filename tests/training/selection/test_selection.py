@@ -152,6 +152,7 @@ def test_the_length_of_the_next_epoch_costs_nothing_to_ask_for(switch, monkeypat
     assert selection.expected_length == pytest.approx(kept, rel=0.1)
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_length_of_an_epoch_stays_while_workers_are_ahead_of_the_loop():
     """The second epoch is shorter: the first drew some of its instances."""
     data = easy_and_hard(44)

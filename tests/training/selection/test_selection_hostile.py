@@ -188,6 +188,7 @@ def test_a_loop_that_ceases_to_observe_and_leaves_its_epochs_sees_other_batches(
     assert seen == set(range(40))
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_a_copy_has_an_assistant_of_its_own(mode):
     selection = Selection(64, 8, "autoassist", features=np.eye(64), asynchronous=mode)
@@ -220,5 +221,6 @@ assert "is gone" in selection.note, selection.note
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_killed_assistant_does_not_end_a_job_that_dies_of_broken_pipes():
     subprocess.run([sys.executable, "-W", "ignore", "-c", SIGPIPE], check=True, timeout=300)

@@ -67,6 +67,7 @@ def test_a_resumed_run_makes_the_same_batches_with_the_same_weights_from_any_ste
         assert resumed.note == ""
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("place", [1, 5, 6, 7, 8, 11, 14, 15])
 def test_a_resumed_run_with_workers_makes_the_same_batches(place):
     first = selection_of()
@@ -81,6 +82,7 @@ def test_a_resumed_run_with_workers_makes_the_same_batches(place):
     assert first.epoch == resumed.epoch == 3
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_epoch_that_is_left_early_loses_nothing_that_workers_had_in_hand():
     selection, seen = selection_of("uniform"), []
     loader = DataLoader(WithIndex(DATA), batch_sampler=selection, num_workers=2)
@@ -173,6 +175,8 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S23", "selection")
 def test_ranks_make_equally_many_steps_on_shards_of_their_own(tmp_path):
     """One selects and the other does not; 103 instances are no multiple of 2."""
     port = free_port()

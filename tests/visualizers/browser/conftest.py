@@ -7,7 +7,7 @@ from programs import need
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser(processes):
     """Yield a Chromium that the tests of a module share."""
     chromium = need("chromium", "PAGES ARE")
     with sync_playwright() as playwright:

@@ -155,6 +155,7 @@ def test_a_hostile_page_cannot_lead_a_browser_to_a_query(victim, web, way, site)
             assert all(frame.url != hostile(web) for frame in one.frames[1:])
 
 
+@pytest.mark.promise("web", "S36")
 def test_a_hostile_page_cannot_send_requests(victim, web):
     with other_server("text/html") as (port, _):
         for site in (EVIL, port):

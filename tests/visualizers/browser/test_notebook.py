@@ -28,7 +28,7 @@ SHOWN = """() => {
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def lab(processes, tmp_path_factory):
     """Yield a JupyterLab, a browser, and a job that can be attached to."""
     chromium = need("chromium", "NOTEBOOKS ARE")
     with beside_a_job(tmp_path_factory.mktemp("runs")), laboratory(tmp_path_factory.mktemp("lab"), chromium) as lab:
@@ -59,6 +59,7 @@ def opened(lab, request):
         (lab.root / name).unlink(missing_ok=True)
 
 
+@pytest.mark.promise("S9")
 def test_a_stream_at_the_end_of_a_cell_is_a_live_chart(lab, opened):
     book = opened(ATTACH, f"s = run.stream('step, loss', on='batch', name={HOSTILE!r})\ns", BUSY)
     book.run(0)

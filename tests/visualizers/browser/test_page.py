@@ -101,6 +101,7 @@ def saved(page, kind):
         return file.read()
 
 
+@pytest.mark.promise("charts")
 def test_a_page_with_one_line_is_small_and_follows_the_theme(opened, tmp_path):
     page = opened(line(name="loss" + HOSTILE[:20]))
     assert (tmp_path / "page.html").stat().st_size < MAX_PAGE_BYTES
@@ -118,6 +119,7 @@ def test_a_chart_that_has_left_the_page_can_be_drawn(opened):
     assert view(page, "(view.el.remove(), view.draw(), true)")
 
 
+@pytest.mark.promise("S9")
 def test_a_hostile_name_is_a_text(opened):
     page = opened(line(name=HOSTILE))
     assert page.locator(".looptap .legend span").first.inner_text().startswith(HOSTILE[:30])

@@ -425,6 +425,7 @@ def test_the_page_works_on_the_loopback_of_ipv6(opened, job):
         grows(page)
 
 
+@pytest.mark.promise("web", "S9")
 def test_names_of_a_job_are_text_and_never_html(opened, tmp_path):
     with looptap.Agent(HOSTILE[:28], store=tmp_path) as agent:
         agent.stream(HOSTILE, "step, loss", on="batch", keep=True)

@@ -41,7 +41,7 @@ JOB = """
 
 
 @pytest.fixture
-def job(directory):
+def job(processes, directory):
     """Yield such a job, 8,000 steps after its start."""
     with warm.Popen([sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "there\n"
@@ -117,6 +117,7 @@ def test_plot_of_a_job_that_has_raised_no_event_says_what_to_do(directory, here)
     assert "carry no number so far" in err
 
 
+@pytest.mark.promise("scalars")
 def test_top_without_a_query_opens_with_the_curves_from_the_first_event(job):
     pytest.importorskip("textual")
     from looptap.cli.top.app_screen import StreamView, Top

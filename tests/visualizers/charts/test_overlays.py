@@ -122,6 +122,7 @@ def check_readable(picture):
     assert len(set(titles)) == len(titles), titles
 
 
+@pytest.mark.promise("charts")
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=[" and ".join(pair) for pair in PAIRS])
 def test_each_pair_of_charts_is_readable_or_refused_with_the_way_out(one, other):
     plot, refused = tried(one, other)

@@ -15,7 +15,7 @@ WARNING = "it did not last: the job's own code set it to 0.001 by step"
 
 
 @pytest.fixture
-def run(place, tmp_path):
+def run(processes, place, tmp_path):
     """Return a client of a script that writes its learning rate at each step."""
     with own_rate(tmp_path, "step"), looptap.attach("own") as run:
         soon(lambda: RATE in run.controls)

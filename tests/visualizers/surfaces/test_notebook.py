@@ -374,6 +374,7 @@ def test_an_overview_shows_rates_cost_and_commands_and_escapes_texts_of_the_job(
     assert "Declared streams" not in text  # the commands are one, and have a table of their own
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_overview_has_a_table_of_the_settings_and_one_of_the_start():
     agent, run = pair("set", config={"lr": 0.1, "model": {"width": 8}, "<i>odd": "<script>"})
     agent.emit("batch", loss=0.5)
@@ -389,6 +390,7 @@ def test_an_overview_has_a_table_of_the_settings_and_one_of_the_start():
     agent.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_viewer_sees_an_overview_without_the_settings(directory):
     with looptap.Agent("set", config={"secret": 17}) as agent, looptap.attach("set") as run:
         agent.stream("shown", "loss")

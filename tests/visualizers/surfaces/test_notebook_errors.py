@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import warm
 
 PROGRAM = """
@@ -19,6 +20,7 @@ print(json.dumps([cell.outputs for cell in book.cells]))
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_error_is_one_text_with_the_traceback_folded(place, tmp_path):
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path)}
     command = [sys.executable, "-c", PROGRAM]

@@ -73,6 +73,7 @@ def test_a_picture_that_cannot_be_saved_is_an_error(tmp_path):
         save([], tmp_path / "loss.png")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(("suffix", "package", "extra"), [
     (".png", "matplotlib", "window"), (".txt", "plotext", "terminal"),
 ])  # fmt: skip
@@ -90,6 +91,7 @@ def test_a_missing_library_is_reported_with_the_install_command(suffix, package,
     assert f"A {suffix} file needs {package}: pip install 'looptap[{extra}]'" in done.stdout, done
 
 
+@pytest.mark.usefixtures("processes")
 def test_nothing_of_the_libraries_is_loaded_before_it_is_needed_and_pyplot_never(tmp_path):
     code = (
         "import sys, numpy as np\n"
@@ -130,6 +132,7 @@ save(LOSS, sys.argv[1])
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of files here")
 def test_a_picture_that_cannot_be_written_to_its_end_leaves_the_old_one(tmp_path):
     file = tmp_path / "loss.png"

@@ -271,6 +271,7 @@ def declared_job():
     return job, settings
 
 
+@pytest.mark.promise("web", "T4")
 def test_without_operate_no_text_becomes_a_query_of_the_job():
     job, settings = declared_job()
     viewer = viewed(job.run)
@@ -361,6 +362,7 @@ def test_what_a_reader_waits_for_and_what_fails_names_nothing_else():
     job.agent.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_of_a_run_that_does_not_answer_a_reader_gets_no_reason_that_names_a_query(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
@@ -408,6 +410,7 @@ def swept(folder, rates=(0.001, 0.05, 0.1)):
     return [looptap.open(path) for path in sorted(folder.glob("*.looptap"))]
 
 
+@pytest.mark.usefixtures("processes")
 def test_runs_are_a_table_that_is_filtered_and_sorted_by_expressions(tmp_path):
     runs = swept(tmp_path)
     viewer = viewed(*runs, operate=True)
@@ -431,6 +434,7 @@ def test_runs_are_a_table_that_is_filtered_and_sorted_by_expressions(tmp_path):
         run.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_settings_scalars_and_commands_are_hidden_from_readers_until_shared(tmp_path):
     runs = swept(tmp_path)
     names = [run.name for run in runs]
@@ -455,6 +459,7 @@ def test_settings_scalars_and_commands_are_hidden_from_readers_until_shared(tmp_
         run.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_config_of_a_live_run_is_shown_with_operate_and_shared_by_a_word():
     job = pair("web-test", config={"lr": 0.1})
     for rights, shown in (({"operate": True}, True), ({}, False), ({"config": True}, True)):
@@ -537,6 +542,8 @@ def test_with_operate_a_query_may_be_asked_unsafe_and_is_on_record(stored):
     job.agent.close()
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("web", "S7")
 def test_a_viewers_file_shows_what_was_shared_also_with_operate(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
@@ -637,6 +644,7 @@ def fed():
     stream.ended.set()
 
 
+@pytest.mark.promise("web", "S12")
 def test_a_viewer_that_acknowledges_and_never_reads_is_bounded_and_hinders_no_other(monkeypatch):
     monkeypatch.setattr(viewer_link, "STALLED_AFTER_SECONDS", 600.0)  # longer than the test on a busy machine
     monkeypatch.setattr(web_server, "PING_INTERVAL_SECONDS", 600.0)
@@ -789,6 +797,7 @@ def test_viewers_requests_and_messages_are_bounded(stored, monkeypatch):
             peer.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_command_prints_its_address_and_ends_on_a_signal(tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
@@ -804,6 +813,7 @@ HEAVY = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("role", [[], ["--operate"]], ids=["viewer", "operate"])
 def test_no_expression_keeps_the_server_from_others_or_from_its_end(tmp_path, capfd, role):
     for lr in (0.1, 10**300):

@@ -42,7 +42,7 @@ agent.close("all epochs are done")
 
 
 @pytest.fixture
-def job(directory):
+def job(processes, directory):
     """Run a job in a process of its own."""
     process = warm.Popen([sys.executable, "-c", JOB], stdin=subprocess.PIPE)
     soon(lambda: any(run.pid == process.pid for run in looptap.runs()))
@@ -52,7 +52,7 @@ def job(directory):
 
 
 @pytest.fixture(scope="module")
-def screen():
+def screen(processes):
     with display() as name:
         yield name
 
@@ -132,6 +132,7 @@ def test_a_window_shows_a_line_that_moves_and_ctrl_c_ends_it_quietly(job, plot, 
     soon(lambda: not len(pixels(screenshot(screen), BLUE)))
 
 
+@pytest.mark.promise("window")
 def test_a_window_that_is_killed_leaves_the_job_alone(job, plot, screen):
     needed("tk", screen)
     process = plot("small", "loss", "--in", "tk")

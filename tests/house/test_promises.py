@@ -1,0 +1,86 @@
+"""Each promise of docs/safety.md is shown by `make test`."""
+
+import ast
+import re
+from collections import defaultdict
+
+from places import ROOT, SUPPORT, TESTS
+
+FILES = [path for path in sorted(TESTS.rglob("test_*.py")) if "soak" not in path.parts]
+TREES = {str(path.relative_to(TESTS)): ast.parse(path.read_text()) for path in FILES}
+SHARED = [ast.parse(path.read_text()) for path in (*TESTS.rglob("conftest.py"), *SUPPORT.glob("*.py"))]
+ROW = re.compile(r"\| ([^|`]+) \| .* \| ([^|]*`[^|]+) \| [^|]* \|")
+
+
+def rows():
+    """Yield the ids and the test files of each promise."""
+    for line in (ROOT / "docs/safety.md").read_text().splitlines():
+        if (row := ROW.fullmatch(line)) and row[1] not in ("id", "module"):
+            yield row[1].split(", "), re.findall(r"`([\w/]+\.py)`", row[2])
+
+
+def calls(tree, name):
+    """Yield the texts that are passed to each ``pytest.mark.name(...)`` in a tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{name}":
+            yield [ast.literal_eval(one) for one in node.args]
+
+
+def functions(tree):
+    """Yield each function at the top, and whether it is a fixture."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node, any("pytest.fixture" in ast.unparse(one) for one in node.decorator_list)
+
+
+def named(function):
+    """Return the fixtures that a function asks for."""
+    return {one.arg for one in function.args.args} | {
+        name for one in function.decorator_list for names in calls(one, "usefixtures") for name in names
+    }
+
+
+def in_first_tier(file):
+    """Yield the names of a file's tests that start no process, or show a promise."""
+    tree = TREES[file]
+    fixtures = defaultdict(set)
+    for one in (*SHARED, tree):
+        for function, is_fixture in functions(one):
+            if is_fixture:
+                fixtures[function.name] |= named(function)
+    module = [one for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "pytestmark"]
+    of_all = {name for one in module for names in calls(one, "usefixtures") for name in names}
+    for function, is_fixture in functions(tree):
+        if function.name.startswith("test") and not is_fixture:
+            needed, new = set(), named(function) | of_all
+            while new := new - needed:
+                needed |= new
+                new = set().union(*(fixtures[name] for name in new))
+            if "processes" not in needed or any(calls(function, "promise")):
+                yield function.name
+
+
+def test_each_id_has_a_marked_test_and_each_mark_an_id():
+    ids = {one for names, _ in rows() for one in names} - {"–"}
+    marked = {one for tree in TREES.values() for names in calls(tree, "promise") for one in names}
+    assert len(ids) > 50
+    assert marked == ids
+
+
+def test_each_promise_has_a_test_in_the_first_tier():
+    first = {file: list(in_first_tier(file)) for file in TREES}
+    found = [(names, files) for names, listed in rows() if (files := [file for file in listed if file in TREES])]
+    assert len(found) > 190
+    assert [(names, files) for names, files in found if not any(first[file] for file in files)] == []
+
+
+def test_a_mark_stands_in_a_file_that_its_promise_names():
+    of_id = defaultdict(set)
+    for names, files in rows():
+        for name in names:
+            of_id[name] |= set(files)
+    misplaced = [
+        (file, name)
+        for file, tree in TREES.items() for names in calls(tree, "promise") for name in names if file not in of_id[name]
+    ]  # fmt: skip
+    assert misplaced == []
