@@ -67,6 +67,7 @@ class Listing(Collector):
 
     __slots__ = ()
     kept = ("_items", "_bytes", "_passed")
+    takes_missing = True
 
     def __init__(self, *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         super().__init__(bounds)
@@ -122,6 +123,7 @@ class Sorting(Listing):
 
     __slots__ = ("_key", "_reverse")
     name: ClassVar[str] = "sorted"
+    takes_missing = False
 
     def __init__(
         self,
@@ -329,6 +331,7 @@ class Fold(Collector):
 
     __slots__ = ("_f",)
     name: ClassVar[str] = "reduce"
+    takes_missing = True
     mergeable = False
 
     def __init__(

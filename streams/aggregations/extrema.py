@@ -36,6 +36,7 @@ class Length(ScalarReducer):
 
     __slots__ = ("_n",)
     kept = ("_n",)
+    takes_missing = True
 
     def __init__(self) -> None:
         self._n = 0

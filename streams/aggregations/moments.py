@@ -364,7 +364,7 @@ def elements(xs: Any) -> Iterable[Any]:
 
 
 def _reduced(reducer: Mean | Variance, xs: Any) -> Any:
-    for x in elements(xs):
+    for x in elements(xs.compressed() if isinstance(xs, np.ma.MaskedArray) and xs.ndim == 1 else xs):
         reducer.add(x)
     return reducer.result()
 

@@ -25,6 +25,7 @@ from looptap.streams.aggregations.state import ItemSeries
 from looptap.streams.columns.arithmetic import all_equal_themselves, are_numbers
 from looptap.streams.columns.value_columns import Column, ValueColumns
 from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds, as_key, size_of, too_much
+from looptap.streams.values.snapshots import MISSING_NUMBER
 
 __all__ = [
     "REDUCERS",
@@ -52,6 +53,9 @@ class Reducer(Protocol):
     """True if ``merge`` works."""
     constant: bool
     """True if memory does not grow with the number of items (plain numbers)."""
+
+    takes_missing: bool
+    """True if a masked number is an item; numbers are computed without them."""
 
     def add(self, item: Any) -> None:
         """Add the next item."""
@@ -150,13 +154,13 @@ class ReducerSpec(msgspec.Struct, frozen=True):
 class GroupBy:
     """``group_by(pairs, reducer)``: a dict with a reducer for each key of the pairs."""
 
-    __slots__ = ("_bounds", "_bytes", "_groups", "_make", "_passed", "_shared", "mergeable")
-    constant = False
+    __slots__ = ("_bounds", "_bytes", "_groups", "_make", "_passed", "_shared", "_takes_missing", "mergeable")
+    constant, takes_missing = False, True
 
     def __init__(self, reducer: Callable[..., Any], *, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self._bounds = bounds
         self._make = maker_for(reducer, bounds)
-        self.mergeable = self._make().mergeable
+        self.mergeable, self._takes_missing = self._make().mergeable, self._make().takes_missing
         self._groups: dict[Any, Reducer] = {}
         self._bytes = 0
         self._passed: str | None = None
@@ -172,6 +176,8 @@ class GroupBy:
                 f"group_by takes (key, value) pairs, and an item is {item!r:.60}. "
                 "Write group_by(((e.key, e.value) for e in events), mean)."
             ) from None
+        if value is MISSING_NUMBER and not self._takes_missing:
+            return
         if type(key) is not int and type(key) is not str:
             key = as_key(key, "group_by")
         group = self._groups.get(key)

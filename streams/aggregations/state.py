@@ -37,6 +37,7 @@ class Stateful:
     kept: ClassVar[tuple[str, ...]] = ()
     """The attributes that depend on the items; the others depend on the constructor call."""
     mergeable: bool
+    takes_missing = False
 
     def add(self, item: Any) -> None:
         """Add the next item."""

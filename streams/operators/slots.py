@@ -18,7 +18,7 @@ from looptap.streams.columns.arithmetic import Mask, NotInColumns
 from looptap.streams.columns.evaluation import ColumnForm, ColumnSource
 from looptap.streams.native.compiled import tap
 from looptap.streams.values.sizing import MISSING
-from looptap.streams.values.snapshots import take_item
+from looptap.streams.values.snapshots import MISSING_NUMBER, take_item
 
 Feed = Callable[[Any], Any]
 MIN_SLIDING_EVENTS = 16 if tap is None else 1
@@ -90,7 +90,7 @@ class Slot:
     def reset(self) -> None:
         """Begin a window."""
         self.reducer = self.make()
-        self._add = self.reducer.add
+        self._add, self._takes_missing = self.reducer.add, self.reducer.takes_missing
         for reset in self.sequence.resets:
             reset()
 
@@ -109,10 +109,12 @@ class Slot:
         if self._copied:
             self._add(self._feed(event))
         elif self._one:
-            self._add(take_item(self._feed(event)))
+            if (item := take_item(self._feed(event))) is not MISSING_NUMBER or self._takes_missing:
+                self._add(item)
         else:
-            for item in self._feed(event):
-                self._add(take_item(item))
+            for each in self._feed(event):
+                if (item := take_item(each)) is not MISSING_NUMBER or self._takes_missing:
+                    self._add(item)
 
     def extend(self, items: ItemSeries) -> None:
         """Add items of several events."""
@@ -163,6 +165,8 @@ class SlidingSlot:
             items = [self.sequence.feed(event)]
         else:
             items = [take_item(x) for x in self.sequence.items(event)]
+            if not self._younger_total.takes_missing:
+                items = [item for item in items if item is not MISSING_NUMBER]
         self._total = None
         if len(self._older) + len(self._younger) == self.size:
             self._drop_oldest()

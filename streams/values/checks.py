@@ -19,7 +19,7 @@ from looptap.streams.values.described import summary
 from looptap.streams.values.layer_stats import activation_stats, layer_histograms, layer_norms
 from looptap.streams.values.memory import cuda_memory, cuda_peak, peak_rss, rss
 from looptap.streams.values.model_helpers import embedding, saliency, update_ratio
-from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
+from looptap.streams.values.torch_interop import array_of, dense, full, is_tensor, local, no_grad
 
 
 def isnan(x: Any) -> Any:
@@ -89,6 +89,8 @@ def _flat(x: Any) -> Iterable[Any]:
     _refuse_model(x, "norm")
     if isinstance(x, Mapping):
         x = x.values()
+    if not hasattr(x, "ndim") and (array := array_of(x)) is not None:
+        x = array
     if isinstance(x, list | tuple) or hasattr(x, "__next__") or not (hasattr(x, "ndim") or np.isscalar(x)):
         for part in x:
             yield from _flat(part)

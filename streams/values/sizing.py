@@ -93,7 +93,7 @@ def as_floats(item: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the item's numbers as a flat float64 array; waits for device tensors."""
     if is_tensor(item):
         item = full(local(item)).cpu().numpy()
-    array = np.asarray(item)
+    array = np.asarray(item.compressed() if isinstance(item, np.ma.MaskedArray) else item)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"histogram takes numbers, and an item is {type(item).__name__} {item!r:.60}.")
     return array.astype(np.float64).ravel()

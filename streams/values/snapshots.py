@@ -29,10 +29,12 @@ from looptap.streams.events import parts_of
 from looptap.streams.values.described import Image, described
 from looptap.streams.values.device_transfer import Pending, copy_to_host
 from looptap.streams.values.rows import row_like
-from looptap.streams.values.torch_interop import on_device
+from looptap.streams.values.torch_interop import array_of, filled, on_device
 
 DEFAULT_MAX_VALUE_BYTES = 4_000_000
 """Bytes of one value, unless the query asks for more with ``max_bytes=``."""
+MISSING_NUMBER = np.ma.masked
+"""A masked number as an item of a reducer, which leaves it out unless it collects."""
 NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_DEPTH = 64
 _CONTAINER_BYTES = 64  # bytes of an empty list
@@ -79,9 +81,10 @@ def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any,
 
     Numbers, strings, bytes, None, bools, tuples, lists, dicts, sets, numpy arrays, torch tensors of any dtype,
     dataclasses and namespaces (as dicts), named tuples (with their names), pictures (PIL, matplotlib), dates, times and
-    durations. 0-dimensional arrays and tensors, Decimal and Fraction become numbers; paths, dtypes and devices become
-    text. The copy is `Pending` if a device has to deliver first. Raises SnapshotError, with type and path, for anything
-    else and above ``max_bytes``.
+    durations, and what other libraries give as an array or a number (``__array__``, ``__dlpack__``, ``__float__``).
+    0-dimensional arrays and tensors, Decimal and Fraction become numbers; paths, dtypes and devices become text.
+    Missing elements of a masked array become NaN, a masked number None. The copy is `Pending` if a device has to
+    deliver first. Raises SnapshotError, with type and path, for anything else and above ``max_bytes``.
 
     >>> snapshot((1, 2.5))
     ((1, 2.5), 128)
@@ -200,6 +203,25 @@ def _scalar(value: Any, walk: _Walk, depth: int) -> Any:
     if value.dtype.kind not in "biufcSU":
         return _array(np.asarray(value), walk, depth)
     return _copy(value.item(), walk, depth)
+
+
+def _masked(value: Any, walk: _Walk, depth: int) -> Any:
+    if value.ndim == 0 and np.ma.getmaskarray(value):
+        return MISSING_NUMBER if walk.on_device else None
+    if walk.on_device:
+        walk.charge(value.nbytes, value)
+        return value.copy()
+    return _copy(filled(value), walk, depth)
+
+
+def _of_protocol(value: Any, walk: _Walk, depth: int) -> Any:
+    """Copy an array or a number of another library, such as jax, by what it says of itself."""
+    walk.charge(int(getattr(value, "nbytes", 0)), value)
+    if (found := array_of(value)) is None:
+        return _copy(value.__index__() if hasattr(type(value), "__index__") else float(value), walk, depth)
+    if found.dtype.kind == "V" and not found.dtype.names:  # bfloat16 and other small floats
+        found = found.astype(np.float32)
+    return _array(found, walk, depth)
 
 
 def _array(value: Any, walk: _Walk, depth: int) -> Any:
@@ -324,6 +346,7 @@ def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
     )
 
 
+_PROTOCOLS = ("__array__", "__dlpack__", "__index__", "__float__")
 _BASIC: dict[type, _Copier] = {
     str: _text, bytes: _text, bytearray: _bytearray, tuple: _tuple, list: _items, deque: _items, range: _items,
     set: _set, frozenset: _set, dict: _dict, np.ndarray: _array, Image: _same, complex: _same,
@@ -351,9 +374,9 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
             return _string_of
     bases: list[tuple[type | tuple[type, ...], _Copier]] = [
         (enum.Enum, _enum), ((int, float, complex), _number_subclass), (str, _string_of), (np.generic, _scalar),
-        (np.ndarray, _array), (tuple, _tuple), (list, _items), ((set, frozenset), _set), (Mapping, _dict),
-        ((datetime.datetime, datetime.time), _moment), (datetime.date, _day), (datetime.timedelta, _duration),
-        ((Decimal, Fraction), _exact_number), (os.PathLike, _path), ((uuid.UUID, np.dtype), _string_of),
+        (np.ma.MaskedArray, _masked), (np.ndarray, _array), (tuple, _tuple), (list, _items), ((set, frozenset), _set),
+        (Mapping, _dict), ((datetime.datetime, datetime.time), _moment), (datetime.date, _day),
+        (datetime.timedelta, _duration), ((Decimal, Fraction), _exact_number), (os.PathLike, _path), ((uuid.UUID, np.dtype), _string_of),
     ]  # fmt: skip
     if (describe := described(kind)) is not None:
         return lambda value, walk, depth: _copy(describe(value), walk, depth + 1)
@@ -371,4 +394,6 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
         return _picture
     if isinstance(value, type({}.keys()) | type({}.values())):
         return _items
+    if any(hasattr(kind, name) for name in _PROTOCOLS) and not hasattr(value, "__looptap_names__"):
+        return _of_protocol
     return _refuse

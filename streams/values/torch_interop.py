@@ -1,4 +1,4 @@
-"""Torch tensors without importing torch: a caller that has one has imported it."""
+"""Torch tensors without importing torch, and arrays of libraries that numpy can read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ import contextlib
 import sys
 from typing import Any
 
+import numpy as np
+
 
 def is_tensor(item: Any) -> bool:
     """Return True if the item is a torch tensor."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # absent while another thread imports torch
     return tensor is not None and isinstance(item, tensor)
+
+
+def array_of(item: Any) -> Any:
+    """Return an array of another library, such as jax, as numpy's; None for others."""
+    if hasattr(type(item), "__array__"):
+        return np.asarray(item)
+    return np.from_dlpack(item) if hasattr(type(item), "__dlpack__") else None
+
+
+def filled(masked: Any) -> Any:
+    """Return a masked array with NaN or NaT, or None, for what is missing."""
+    kind = masked.dtype.kind
+    if not np.ma.getmaskarray(masked).any():
+        return masked.data
+    if kind in "biufc":
+        return masked.astype(np.result_type(masked.dtype, np.float32)).filled(np.nan)
+    return masked.filled() if kind in "mM" else masked.tolist()
 
 
 def on_device(item: Any) -> bool:
