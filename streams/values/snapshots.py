@@ -376,7 +376,8 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
         (enum.Enum, _enum), ((int, float, complex), _number_subclass), (str, _string_of), (np.generic, _scalar),
         (np.ma.MaskedArray, _masked), (np.ndarray, _array), (tuple, _tuple), (list, _items), ((set, frozenset), _set),
         (Mapping, _dict), ((datetime.datetime, datetime.time), _moment), (datetime.date, _day),
-        (datetime.timedelta, _duration), ((Decimal, Fraction), _exact_number), (os.PathLike, _path), ((uuid.UUID, np.dtype), _string_of),
+        (datetime.timedelta, _duration), ((Decimal, Fraction), _exact_number), (os.PathLike, _path),
+        ((uuid.UUID, np.dtype), _string_of),
     ]  # fmt: skip
     if (describe := described(kind)) is not None:
         return lambda value, walk, depth: _copy(describe(value), walk, depth + 1)
