@@ -159,7 +159,8 @@ class Agent:
             return
         try:
             if not self._life.inert:
-                self._parts.dispatcher.declared_streams.log(values)
+                for error in self._parts.dispatcher.declared_streams.log(values):
+                    self._life.log_error(error)
         except Exception as error:
             self._life.log_error(error)
 
@@ -279,7 +280,8 @@ def log_at_step(agent: Agent, name: str, step: Any, value: Any) -> None:
     Any thread. Raises ValueError for a bad name or that of a query, LimitReached for too many.
     """
     if not (_compiling() or agent._life.inert):
-        agent._parts.dispatcher.declared_streams.log({name: (step, value)}, "step, value")
+        for error in agent._parts.dispatcher.declared_streams.log({name: (step, value)}, "step, value"):
+            raise error
 
 
 def is_open(agent: Agent) -> bool:

@@ -9,6 +9,7 @@ sees every operation, tensors are skipped.
 from __future__ import annotations
 
 import keyword
+import re
 import sys
 import weakref
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ MAX_NAME_CHARACTERS = 200
 """Characters of a name; longer ones are no names of numbers."""
 MAX_GROUPS_COUNT = 4
 """Parameter groups of an optimizer whose learning rates are read."""
+
+MAIN = re.compile(r"loss|err|acc|score|reward|lr\b|rate", re.IGNORECASE)
+"""Names that come first where there is not room for all, and that make room for no other."""
 
 _INT_LIMIT = 2**63  # with a sign, and twice as much without
 
@@ -60,6 +64,8 @@ def plain_numbers(observables: dict[str, Any]) -> tuple[dict[str, Any], int]:
     reader = _Reader()
     found: dict[str, Any] = {}
     items = [*observables.items()]
+    if len(items) > MAX_NAMES_COUNT:
+        items.sort(key=lambda item: not (type(item[0]) is str and MAIN.search(item[0])))
     for name, value in items[:MAX_NAMES_COUNT]:
         if (number := reader.number(value)) is not None and _is_name(name):
             found[name] = number

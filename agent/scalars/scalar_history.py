@@ -12,7 +12,6 @@ thread only.
 from __future__ import annotations
 
 import math
-import re
 import time
 from bisect import bisect_left
 from collections.abc import Container, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 from looptap.agent.handoff.scalar_looks import Look
 from looptap.agent.loop.event_sources import EventSources
-from looptap.agent.loop.plain_numbers import query_of
+from looptap.agent.loop.plain_numbers import MAIN, query_of
 from looptap.agent.scalars.scalar_table import ScalarColumn, ScalarTable
 from looptap.protocol.limits import Limits
 from looptap.protocol.replies import KeptScalars, ScalarInfo, ScalarReport
@@ -39,8 +38,6 @@ MAX_WAITING_COUNT = 64
 """Looks that wait for copies from a device; older ones do without."""
 MAX_COUNTED_NAMES_COUNT = 1000
 """Names beyond the bound that are counted."""
-_MAIN = re.compile(r"loss|err|acc|score|reward|lr\b|rate", re.IGNORECASE)
-"""Names that come first where there is not room for all, and that make room for no other."""
 SPEED_QUERY = "(1 / dt for dt in ema((e.event_dt for e in events if e.event_dt), 0.1))"
 
 
@@ -137,7 +134,7 @@ class ScalarHistory:
         if room <= 0:  # those that were left out before are not tried again
             new = [name for name in new if (table.on, name) not in self._left_out]
         if room < len(new):
-            new.sort(key=lambda name: (not _MAIN.search(name), name in carried))
+            new.sort(key=lambda name: (not MAIN.search(name), name in carried))
         full = False
         for name in new:
             full = full or not (room > 0 or name == SPEED or self._make_room(table))
@@ -152,7 +149,7 @@ class ScalarHistory:
         fullest = max(self._tables.values(), key=lambda one: len(one.columns))
         if len(fullest.columns) <= len(table.columns) + 1:
             return False
-        minor = next((name for name in reversed(fullest.columns) if name != SPEED and not _MAIN.search(name)), None)
+        minor = next((name for name in reversed(fullest.columns) if name != SPEED and not MAIN.search(name)), None)
         if minor is None:
             return False
         fullest.forget([minor])

@@ -208,35 +208,34 @@ class DeclaredStreams:
         """Return the streams that a client may read: for a viewer those it ``sees``."""
         return [one for one in list(self.by_name.values()) if sees is None or sees(one)]
 
-    def log(self, values: dict[str, Any], fields: str = "value") -> None:
-        """Append one value to the stream of each name.
+    def log(self, values: dict[str, Any], fields: str = "value") -> list[Exception]:
+        """Append one value to the stream of each name; return the errors.
 
-        A new stream has these ``fields``. Raises ValueError for a bad name, LimitReached for too many.
+        A new stream has these ``fields``. ValueError is for a bad name, LimitReached for too many; neither keeps the
+        values of other names out.
         """
         capturing = self._capturing
         if capturing is not None and capturing():
-            return
+            return []
         with self._sources.lock:
             self._logs += 1
             try:
-                self._log(values, fields)
+                return self._log(values, fields)
             except KeyboardInterrupt:
                 for name in values:
                     if (stream := self.by_name.get(name)) is not None and stream.logged:
                         stream.query.miss_log(self._logs)
                 raise
 
-    def _log(self, values: dict[str, Any], fields: str) -> None:
+    def _log(self, values: dict[str, Any], fields: str) -> list[Exception]:
         started, now = monotonic(), self._sources.clock()
+        errors: list[Exception] = []
         for name, value in values.items():
-            stream = self.by_name.get(name) or self._logged(name, started, fields)
-            if not stream.logged and stream.by:
-                stream = self._logged(name, started, fields)
-            query = stream.query
-            if not stream.logged:
-                raise ValueError(f"{name!r} is a stream of a query ({query.pipeline.text!r}); log another.")
-            if query.pipeline.text != fields:
-                raise ValueError(f"{name!r} is a stream of {query.pipeline.text!r}, not of {fields!r}; log another.")
+            try:
+                query = self._to_log(name, started, fields).query
+            except (ValueError, LimitReached) as error:
+                errors.append(error)
+                continue
             query.log(value, now, self._logs)
             ended = monotonic()
             query.seconds += ended - started
@@ -244,6 +243,22 @@ class DeclaredStreams:
                 evaluate_derived(query)
                 ended = monotonic()
             started = ended
+        return errors
+
+    def _to_log(self, name: str, now: float, fields: str) -> DeclaredStream:
+        """Return the logged stream of a name, made if new.
+
+        Raises ValueError, LimitReached.
+        """
+        stream = self.by_name.get(name) or self._logged(name, now, fields)
+        if not stream.logged and stream.by:
+            stream = self._logged(name, now, fields)
+        text = stream.query.pipeline.text
+        if not stream.logged:
+            raise ValueError(f"{name!r} is a stream of a query ({text!r}); log another.")
+        if text != fields:
+            raise ValueError(f"{name!r} is a stream of {text!r}, not of {fields!r}; log another.")
+        return stream
 
     def named(self, name: str) -> DeclaredStream | None:
         """Return the stream of that name; create that of the commands on first use."""

@@ -215,7 +215,7 @@ def _masked(value: Any, walk: _Walk, depth: int) -> Any:
 
 
 def _of_protocol(value: Any, walk: _Walk, depth: int) -> Any:
-    """Copy an array or a number of another library, such as jax, by what it says of itself."""
+    """Copy an array or a number of another library, such as jax."""
     walk.charge(int(getattr(value, "nbytes", 0)), value)
     if (found := array_of(value)) is None:
         return _copy(value.__index__() if hasattr(type(value), "__index__") else float(value), walk, depth)

@@ -1,4 +1,4 @@
-"""Torch tensors without importing torch, and arrays of libraries that numpy can read."""
+"""Torch tensors without importing torch, and arrays that numpy can read."""
 
 from __future__ import annotations
 

@@ -577,3 +577,23 @@ def test_streams_are_listed_and_watched_by_name_in_a_shell(directory, capsys):
         assert shell("watch", "shell", "loss", "--count", "5", "--timeout", "20", "--json") == 0
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [line["value"]["step"] for line in lines if line.get("number")] == list(range(5))
+
+
+@pytest.mark.parametrize("bad", ["x" * 101, "a\nb", "commands", "", "beyond"])
+def test_a_name_that_cannot_be_a_stream_keeps_no_other_value_out(bad, caplog):
+    agent, run = pair("logged", limits=looptap.Limits(declared_streams=3))
+    if bad == "beyond":
+        agent.log(first=1, loss=0.0, third=2)
+    for step in range(3):
+        agent.log(**{"first": step, bad: 1.0, "loss": step / 2})
+    assert list(run.stream("loss").values)[-3:] == [0.0, 0.5, 1.0]
+    assert caplog.text.count("said once") == 1
+
+
+def test_the_history_reads_losses_first_where_an_event_has_more_names_than_it_may_read():
+    from looptap.agent.loop.plain_numbers import plain_numbers
+
+    many = {f"weight{i}": float(i) for i in range(300)}
+    found, left_out = plain_numbers({**many, "val/loss": 0.25, "loss": 0.5})
+    assert (found["loss"], found["val/loss"], left_out) == (0.5, 0.25, 46)
+    assert found["weight0"] == 0.0
