@@ -1,4 +1,4 @@
-"""Masked values of numpy stay missing, and arrays of other libraries leave the job."""
+"""Masked values of numpy stay missing; arrays of other libraries are read."""
 
 from __future__ import annotations
 
