@@ -142,6 +142,7 @@ print("over", flush=True)
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.promise("S38")
 def test_a_job_whose_descriptors_run_out_later_accepts_no_client_until_it_has_some(directory):
     with subprocess.Popen(

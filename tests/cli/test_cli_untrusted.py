@@ -77,6 +77,7 @@ def test_names_of_files_do_not_steer_the_terminal(name, here, directory):
     assert not {*out, *err} & {*"\x1b\x07\x9b"}
 
 
+@pytest.mark.usefixtures("processes")
 def test_texts_of_a_job_do_not_steer_the_terminal(here, directory):
     with looptap.Agent("steering", config={"note": STEERING, STEERING: 1}) as agent:
         agent.stream("loss", "loss", on="batch", unit=STEERING, keep=True)

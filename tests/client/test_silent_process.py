@@ -14,7 +14,7 @@ import looptap
 from looptap.protocol.errors import NoAnswer
 from looptap.protocol.process.identity import Process, start_time
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 JOB = """
 import sys, time

@@ -76,6 +76,7 @@ print(tried, raised, called, agent.stats()["events"]["batch"] - 1)
 """
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("what", ["bare", "watched"])
 @pytest.mark.parametrize("pure", ["", "1"])
 def test_emit_raises_nothing_where_the_stack_ends(what, pure, directory, monkeypatch):
