@@ -50,6 +50,7 @@ def test_a_job_that_moves_is_not_said_to_be_stopped_or_gone(directory):
             job.kill()
 
 
+@pytest.mark.promise("S34")
 def test_what_a_process_does(directory):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         process = process_of(other.pid)

@@ -183,6 +183,7 @@ def test_log_keeps_a_value_per_call_with_its_number_and_time():
     assert run.stream("row").values == [(0, "x"), (1, "x"), (2, "x")]
 
 
+@pytest.mark.promise("values")
 def test_log_never_raises(caplog):
     agent, run = pair(limits=looptap.Limits(declared_streams=3))
     agent.stream("loss", "loss")
