@@ -20,6 +20,12 @@ from torch.nn.functional import cross_entropy
 import looptap
 from looptap.training.progress import Progress
 
+GLYPHS = (
+    "0e11131519110e", "040c040404040e", "0e11010204081f", "1f02040201110e", "02060a121f0202",
+    "1f101e0101110e", "0608101e11110e", "1f010204080808", "0e11110e11110e", "0e11110f01020c",
+)  # fmt: skip
+"""The digits, a byte for each row of five pixels."""
+
 
 def make_model() -> nn.Sequential:
     """Return two convolutions and a linear layer, 8 x 8 pixels to 10 classes."""
@@ -31,16 +37,31 @@ def make_model() -> nn.Sequential:
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scikit-learn's 1,797 digits, shape (n, 1, 8, 8) in 0..1, and classes.
+    """Return 1,797 digits, shape (n, 1, 8, 8) in 0..1, and their classes.
 
-    They are read from the file of `load_digits`; importing scikit-learn would take seconds.
+    They are those of scikit-learn, read from the file of `load_digits` (importing it would take seconds); where it is
+    not installed, they are drawn.
     """
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise ModuleNotFoundError("The digits come with scikit-learn: pip install 'looptap[demo]'", name="sklearn")
+        return drawn_digits()
     table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     images, targets = torch.from_numpy(table[:, :-1]), torch.from_numpy(table[:, -1])
     return images.float().reshape(-1, 1, 8, 8) / 16, targets.long()
+
+
+def drawn_digits(count: int = 1797) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return digits of a 5 x 7 font, shifted, faded and with noise."""
+    random = torch.Generator().manual_seed(0)
+    targets = torch.arange(count) % 10
+    images = torch.zeros(count, 1, 8, 8)
+    rows = torch.tensor([list(bytes.fromhex(glyph)) for glyph in GLYPHS])
+    glyphs = (rows.unsqueeze(-1) >> torch.arange(4, -1, -1) & 1).float()
+    shifts = torch.stack([torch.randint(most, (count,), generator=random) for most in (2, 4)], 1)
+    for image, target, (down, right) in zip(images, targets, shifts.tolist(), strict=True):
+        image[0, down : down + 7, right : right + 5] = glyphs[target]
+    faded = images * (0.5 + 0.5 * torch.rand(count, 1, 8, 8, generator=random))
+    return (faded + 0.1 * torch.rand(count, 1, 8, 8, generator=random)).clamp(0, 1), targets
 
 
 def main() -> None:

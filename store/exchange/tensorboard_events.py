@@ -111,7 +111,11 @@ _MAX_CHECKED_BYTES = 65_536  # bytes of a record that is read (CRC: 80 ns a byte
 
 
 def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
-    """Yield the scalars of an event file up to where it is cut off. Raises Damaged."""
+    """Yield the scalars of an event file up to where it is cut off. Raises Damaged.
+
+    An event whose time is no number gets that of the one before it.
+    """
+    before = 0.0
     while len(head := file.read(12)) == 12:
         length, check = struct.unpack("<QI", head)
         if check != masked_crc(head[:8]) or length > _MAX_RECORD_BYTES:
@@ -124,7 +128,9 @@ def read(file: IO[bytes]) -> Iterator[ScalarPoint]:
             return
         if struct.unpack("<I", tail)[0] != masked_crc(data):
             raise Damaged("a record is damaged")
-        yield from _scalars(data)
+        for point in _scalars(data):
+            before = point.wall if math.isfinite(point.wall) else before
+            yield point._replace(wall=before)
 
 
 def _scalars(event: bytes) -> Iterator[ScalarPoint]:
@@ -136,8 +142,6 @@ def _scalars(event: bytes) -> Iterator[ScalarPoint]:
             step = value - (1 << 64) if value >> 63 else value
         elif field == 5 and isinstance(value, bytes):
             summaries.append(value)
-    if not math.isfinite(wall):
-        raise Damaged(f"an event has the time {wall}")
     for summary in summaries:
         for field, value in _fields(summary):
             if field == 1 and isinstance(value, bytes):

@@ -16,6 +16,8 @@ from looptap.store.layout.schema import create
 
 MAX_CURVES = 10_000
 """Maximum number of tags in a directory."""
+MAX_NOTES = 8
+"""Sentences on what cannot be read."""
 _MARK = ".tfevents."
 _PARTS = frozenset(("train", "training", "val", "valid", "validation", "eval", "test"))
 
@@ -47,7 +49,8 @@ def imported(place: Path) -> sqlite3.Connection:
     """Return an in-memory database with a stream for each tag.
 
     ``place`` is a folder or an event file. Tags in a subfolder are named folder/tag. The event number is the step;
-    times are wall clock. Raises StoreError if there is no event file or one is damaged.
+    times are wall clock. Of a damaged file, what comes before the damage is read, as TensorBoard does, and the run's
+    farewell says so. Raises StoreError if there is no event file, or none can be read.
     """
     directory, files = (place, event_files(place)) if place.is_dir() else (place.parent, [place])
     if not files:
@@ -58,10 +61,15 @@ def imported(place: Path) -> sqlite3.Connection:
     try:
         create(connection)
         streams: dict[str, list[int]] = {}
+        notes: list[str] = []
         connection.execute("BEGIN")
-        connection.executemany("INSERT INTO items VALUES (?, ?, ?, 0, ?, ?, 0, ?, ?)", _rows(directory, files, streams))
+        items = _rows(directory, files, streams, notes)
+        connection.executemany("INSERT INTO items VALUES (?, ?, ?, 0, ?, ?, 0, ?, ?)", items)
         rows = [(number, name, "", "step", "", None, "") for name, (number, _) in streams.items()]
         connection.executemany("INSERT INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, 1)", rows)
+        if notes and not streams:
+            raise StoreError(f"{place} has no scalar that can be read: {notes[0]}.")
+        notes += _steps_back(connection, streams)
         ((first, last),) = connection.execute("SELECT min(wall), max(wall) FROM items")
         facts = {
             "name": directory.resolve().name,
@@ -69,7 +77,7 @@ def imported(place: Path) -> sqlite3.Connection:
             "source": "TensorBoard",
             "started": first,
             "ended": last or 0.0,
-            "farewell": "imported from TensorBoard",
+            "farewell": "; ".join(["imported from TensorBoard", *notes[:MAX_NOTES]]),
         }
         connection.executemany("INSERT INTO run VALUES (?, ?)", [(k, fact(v)) for k, v in facts.items()])
         connection.execute("COMMIT")
@@ -88,11 +96,32 @@ def _inside(directory: Path) -> str:
     return ""
 
 
-def _rows(directory: Path, files: list[Path], streams: dict[str, list[int]]) -> Iterator[tuple[object, ...]]:
-    """Yield item rows; count the items of each name's stream in ``streams``."""
+def _steps_back(connection: sqlite3.Connection, streams: dict[str, list[int]]) -> list[str]:
+    """Return a note for the streams whose steps are repeated, as after a resume."""
+    before = "lag(event) OVER (PARTITION BY stream ORDER BY number)"
+    found = connection.execute(
+        f"SELECT stream, before, event FROM (SELECT stream, event, {before} AS before FROM items) WHERE event < before"
+    ).fetchall()
+    if not found:
+        return []
+    names = {number: name for name, (number, _) in streams.items()}
+    stream, last, first = found[0]
+    return [
+        f"steps are repeated: {names[stream]!r:.100} goes back from {last:,} to {first:,}, as after a resume; "
+        f"{len({row[0] for row in found}):,} curves do"
+    ]
+
+
+def _rows(
+    directory: Path, files: list[Path], streams: dict[str, list[int]], notes: list[str]
+) -> Iterator[tuple[object, ...]]:
+    """Yield item rows; count the items of each name's stream in ``streams``.
+
+    ``notes`` get a sentence for each file that cannot be read to its end.
+    """
     for path in files:
         folder = os.fsencode(path.parent.relative_to(directory)).decode(errors="replace")
-        for scalar in _scalars(path):
+        for scalar in _scalars(path, notes):
             name = scalar.tag if folder == "." else f"{folder}/{scalar.tag}"
             place = streams.setdefault(name, [len(streams) + 1, 0])
             if len(streams) > MAX_CURVES:
@@ -101,11 +130,14 @@ def _rows(directory: Path, files: list[Path], streams: dict[str, list[int]]) -> 
             yield (place[0], place[1], scalar.step, scalar.wall, scalar.wall, *stored(scalar.value))
 
 
-def _scalars(path: Path) -> Iterator[ScalarPoint]:
+def _scalars(path: Path, notes: list[str]) -> Iterator[ScalarPoint]:
+    count = 0
     try:
         with open_regular(path) as file:
-            yield from read(file)
+            for point in read(file):
+                count += 1
+                yield point
     except Damaged as error:
-        raise StoreError(f"{path} is not a TensorBoard event file, or is damaged: {error}.") from None
+        notes.append(f"{path} is damaged after {count:,} points, and the rest was not read: {error}")
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror or error}.") from None
+        notes.append(f"{path} cannot be read: {error.strerror or error}")

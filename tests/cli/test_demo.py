@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from looptap.testing import pair
 from looptap.training.progress import Progress
 
 torch = pytest.importorskip("torch")
-if find_spec("sklearn") is None:  # which takes a second to import, and none of it is needed here
-    pytest.skip("scikit-learn is not installed", allow_module_level=True)
 
 JOB = ["-m", "looptap.examples.digits", "--epochs", "8"]
 WAIT = 300.0
@@ -76,7 +73,6 @@ def checksum(job):
     return out.splitlines()[-1]
 
 
-@pytest.mark.usefixtures("processes")
 def test_a_job_ends_bit_identical_with_two_clients_one_of_which_is_killed(start, tmp_path):
     plain, job = start(*JOB, LOOPTAP_DISABLED="1"), start(*JOB)
     go_on = str(tmp_path / "go on")
@@ -101,7 +97,6 @@ def test_a_job_ends_bit_identical_with_two_clients_one_of_which_is_killed(start,
     assert reported == checksum(plain)
 
 
-@pytest.mark.usefixtures("processes")
 def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):
     demo = start("-m", "looptap.cli", "demo", "--epochs", "6", LOOPTAP_DISABLED="1")
     out, _ = demo.communicate(timeout=WAIT)
@@ -116,7 +111,6 @@ def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):
     assert looptap.runs() == []
 
 
-@pytest.mark.usefixtures("processes")
 def test_the_demo_ends_its_job_when_it_is_interrupted(start):
     demo = start("-m", "looptap.cli", "demo")
     with attached(demo) as run:
@@ -158,10 +152,10 @@ def test_the_live_view_draws_what_has_come_and_says_what_has_not():
 
 
 def test_the_demo_says_what_to_install_where_its_jobs_cannot_run(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(SystemExit) as exit:
         main(["demo"])
     assert exit.value.code == 1
     assert capsys.readouterr().err == (
-        "looptap: The demo trains a small network and needs scikit-learn: pip install 'looptap[demo]'\n"
+        "looptap: The demo trains a small network and needs torch: pip install 'looptap[demo]'\n"
     )

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import struct
 import subprocess
 import sys
 from array import array
@@ -182,9 +183,47 @@ def test_every_changed_byte_of_an_event_file_is_noticed(events, tmp_path):
         hurt[place] ^= 0x55
         with pytest.raises(tensorboard_events.Damaged):
             list(tensorboard_events.read(io.BytesIO(bytes(hurt))))
-    (tmp_path / "events.out.tfevents.1").write_bytes(bytes(hurt))
+    (tmp_path / "events.out.tfevents.1").write_bytes(bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(looptap.StoreError, match="damaged"):
         looptap.open(tmp_path)
+
+
+def of_time(wall, step):
+    """Return a record of a loss at a time."""
+    value = tensorboard_events.bytes_field(1, b"loss") + b"\x15" + struct.pack("<f", 1.0)
+    summary = tensorboard_events.bytes_field(5, tensorboard_events.bytes_field(1, value))
+    return tensorboard_events.framed(tensorboard_events.double_field(1, wall) + bytes((0x10, step)) + summary)
+
+
+def test_of_a_damaged_event_file_is_read_what_tensorboard_shows(events, tmp_path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    data, _ = events
+    flipped = bytearray(data)
+    flipped[2 * len(data) // 3] ^= 1
+    damaged = {
+        "zeros": data + bytes(500), "flipped": bytes(flipped), "text": data + b"and some text that a job appended",
+        "time": data + of_time(math.nan, 7),
+    }  # fmt: skip
+    for name, content in damaged.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "events.out.tfevents.1").write_bytes(content)
+        shown = accumulators.EventAccumulator(str(folder / "events.out.tfevents.1")).Reload().Scalars("loss")
+        with looptap.open(folder) as run:
+            records = run.stream("loss").records
+            assert [(record.event, record.value) for record in records] == [(one.step, one.value) for one in shown]
+            assert ("damaged after" in run.reason) is (name != "time")
+
+
+def test_one_damaged_file_takes_no_other_along_and_a_resumed_run_has_a_note(events, tmp_path):
+    data, points = events
+    (tmp_path / "events.out.tfevents.1").write_bytes(data)
+    (tmp_path / "events.out.tfevents.2").write_bytes(b"no event file")
+    (tmp_path / "events.out.tfevents.3").write_bytes(data)
+    with looptap.open(tmp_path) as run:
+        assert len(run.stream("loss").values) == 2 * len(points)
+        assert "tfevents.2 is damaged after 0 points" in run.reason
+        assert "'loss' goes back from 4 to 0, as after a resume" in run.reason
 
 
 # ---------------------------------------------------------------- the command line

@@ -11,7 +11,7 @@ import warm
 ANSWER_TIMEOUT_SECONDS = 60.0
 
 
-def answered(arguments, answers, environment):
+def answered(arguments, answers, environment, columns=200):
     """Run `looptap` on a terminal; return its exit code and what it has shown.
 
     ``answers`` are typed in order, each once its question is asked: [("Stop", "n")]. One may be a function that is
@@ -19,7 +19,7 @@ def answered(arguments, answers, environment):
     """
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "looptap.cli", *arguments]
-    environment = {**environment, "TERM": "xterm", "COLUMNS": "200"}
+    environment = {**environment, "TERM": "xterm", "COLUMNS": str(columns)}
     program = warm.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown, waiting = "", list(answers)

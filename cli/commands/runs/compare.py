@@ -166,11 +166,12 @@ def _print(table: RunTable, columns: list[str], cells: dict[str, list[Any]]) -> 
     titles, rows = table.texts(columns, cells)
     lines = [[printable(cell) for cell in line] for line in (titles, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    count = len(titles)
-    while out.is_terminal and count > 1 and sum(widths[:count]) + 2 * count > out.width:
-        count -= 1
-    for place, line in enumerate(lines):
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line[:count], widths[:count], strict=True)).rstrip()
-        out.print(Text(text, "" if place else "dim"))
-    if count < len(titles):
-        out.print(Text(f"… and {len(titles) - count} columns more: --columns, --json", "dim"))
+    shown = [*range(len(titles))]
+    while out.is_terminal and len(shown) > 1 and sum(widths[place] + 2 for place in shown) > out.width:
+        settings = [place for place in shown if place > 2 and "(" not in titles[place]]  # results stay longest
+        shown.remove((settings or shown)[-1])
+    for number, line in enumerate(lines):
+        text = "  ".join(line[place].ljust(widths[place]) for place in shown).rstrip()
+        out.print(Text(text, "" if number else "dim"))
+    if len(shown) < len(titles):
+        out.print(Text(f"… and {len(titles) - len(shown)} columns more: --columns, --json", "dim"))

@@ -15,7 +15,7 @@ from typer import Option
 from looptap.cli.options import whole
 from looptap.cli.output import DONE, complain
 
-NEEDS = {"torch": "torch", "scikit-learn": "sklearn"}
+NEEDS = {"torch": "torch"}
 """Required packages, and the modules that they install."""
 DEFAULT_WIDTH_COLUMNS = 100
 """The width of the output without a terminal."""
@@ -29,7 +29,7 @@ def main(
     It takes a minute. First a network that learns handwritten digits: the loss of each batch, its mean over each
     epoch, the gradients of each layer, when it will be done, and the digits that it gets most wrong, live; then what
     these queries cost the job. Then a job that diverges, and a flight recorder that shows the batches before the first
-    NaN. The jobs are looptap/examples/digits.py and diverging.py; they need torch and scikit-learn:
+    NaN. The jobs are looptap/examples/digits.py and diverging.py; they need torch:
 
     \b
       pip install 'looptap[demo]'

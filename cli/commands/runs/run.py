@@ -36,8 +36,8 @@ def main(
       looptap run train.py --epochs 10
       looptap run --name digits -m train
 
-    With torchrun it is `torchrun -m looptap run train.py`, with its options. docs/integrations.md says
-    what looptap finds automatically. The same as looptap.auto() in the script.
+    With torchrun it is `torchrun -m looptap run train.py`, with its options. `looptap modules RUN` and
+    `looptap ls RUN` show what looptap has found. The same as looptap.auto() in the script.
     """
     from looptap.integrations.auto.launch import launch
 
