@@ -20,11 +20,13 @@ from looptap.agent.loop.overhead_budget import OverheadBudget
 from looptap.agent.run.configuration import Configuration
 from looptap.agent.run.earlier_runs import EarlierRuns
 from looptap.agent.run.identity import checked_groups, checked_name, run_info
+from looptap.agent.run.raising_thread import RaisingThread
 from looptap.agent.run.termination import require_main_thread
 from looptap.agent.server.recording import RunRecorder
 from looptap.agent.server.request_dispatcher import RequestDispatcher
 from looptap.protocol.limits import Limits
 from looptap.protocol.messages import RunInfo
+from looptap.protocol.process.identity import RUNS_HERE
 
 log = logging.getLogger("looptap")
 
@@ -46,6 +48,7 @@ class Components(msgspec.Struct, frozen=True):
     configuration: Configuration
     earlier_runs: EarlierRuns
     dispatcher: RequestDispatcher
+    raising: RaisingThread
 
     @property
     def inert(self) -> bool:
@@ -97,9 +100,11 @@ def build(
         run, sources=sources, groups=groups, limits=limits, queues=queues, budget=OverheadBudget(budget),
         recorder=recorder, configuration=configuration, send=connection.send, link=lambda: connection.link,
     )  # fmt: skip
+    raising = RUNS_HERE[run.id] = RaisingThread(sources)
     return Components(
-        name, groups, limits, run, connection, queues, sources, recorder, configuration, earlier_runs, dispatcher
-    )
+        name, groups, limits, run, connection, queues, sources, recorder, configuration, earlier_runs, dispatcher,
+        raising,
+    )  # fmt: skip
 
 
 def warn_inert(error: Exception, strict: bool) -> None:

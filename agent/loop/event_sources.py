@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from threading import get_native_id
 from time import monotonic
 from typing import Any
 
@@ -39,7 +40,7 @@ class EventSource(SourceState):
 
     __slots__ = (
         "_delivered", "_evaluators", "_group_ends", "_inner", "_last_deferred_group", "_last_evaluated", "_plan",
-        "_query_seconds", "_queues", "commands", "evaluator", "latest_slots", "look_next", "looks", "origin",
+        "_query_seconds", "_queues", "commands", "evaluator", "latest_slots", "look_next", "looks", "origin", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -47,18 +48,17 @@ class EventSource(SourceState):
         queues: QueueSet, clock: Callable[[], float], closes: tuple[EventSource, ...] = (),
         looks: ScalarLooks | None = None,
     ) -> None:  # fmt: skip
-        self.clock, self.looks = clock, looks
-        self.look_next = looks is not None  # whether the history of scalars has the next event; the first ones always
+        self.clock, self.looks, self.thread = clock, looks, 0  # the thread of the events looked at; -1 for several
+        self.look_next = True  # whether the history of scalars has the next event; the first ones always
         self.origin, self.lock, self.inner_groups = origin, lock, closes
         self._inner = closes[0] if len(closes) == 1 else None
         # The evaluators of queries whose values a client waits for, and of those without a reader.
         self._evaluators, self._queues, self.evaluator = evaluators, queues, evaluators[0]
-        self.number = self.group_start = self.groups_ended = 0
+        self.number = self.group_start = self.groups_ended = self._last_evaluated = 0
         self.queries, self.commands = (), deque[EventCommand]()
         self.latest_slots: tuple[Latest, ...] = ()
         self._plan, self.shortcut = EvaluationPlan(origin), None
-        self.last_time = self._query_seconds = 0.0  # what the immediate queries took at the last event that had any
-        self._last_evaluated = 0  # its number
+        self.last_time = self._query_seconds = 0.0  # what the immediate queries took at event `_last_evaluated`
         # Marks by which an event that Ctrl-C has cut short is finished: its number once it counts, the last event and
         # end of a group that were deferred, the event that last ended groups, and what their counts are to be then.
         self._delivered = self.last_deferred = self._last_deferred_group = 0
@@ -88,7 +88,7 @@ class EventSource(SourceState):
 
         Between the test and the assignment there is no call, so no other thread attaches a query there.
         """
-        looks = self.looks
+        looks, self.thread = self.looks, me if self.thread in (0, me := get_native_id()) else -1
         self.look_next = again = looks is not None and looks.wants_next(number)
         if not (again or self.queries or self.latest_slots or self.commands):
             if self.inner_groups:

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 from looptap.client.session.session import Session
 from looptap.protocol.errors import MessageError, NoAnswer
+from looptap.protocol.process.identity import RUNS_HERE
 from looptap.protocol.replies import CommandRecord, CommandReply
 
 
@@ -20,12 +21,23 @@ class CommandPending(NoAnswer, TimeoutError):
 def awaited(
     session: Session, answer: Future[CommandReply], timeout: float, on: str, id: str, what: str
 ) -> CommandRecord:
-    """Wait for the record of a command on one rank. Raises CommandPending."""
+    """Wait for the record of a command on one rank. Raises CommandPending.
+
+    At once on the thread that raises the event waited for: the wait would hold it up.
+    """
+    raising = RUNS_HERE.get(session.info.id)
+    in_vain = timeout > 0 and raising is not None and raising.waits_for_itself(on, answer.done)
     try:
-        reply = session.requests.wait(answer, timeout, "The command")
+        reply = session.requests.wait(answer, 0.0 if in_vain else timeout, "The command")
     except NoAnswer as late:
         if late.unsent:
             raise
+        if in_vain:
+            raise CommandPending(
+                f"The command ({what}) waits for {at(on)}, which this very thread raises, so waiting here is in vain: "
+                f"call it with timeout=0, or from another thread. {how_to_continue(id, what)}",
+                id,
+            ) from None
         raise not_answered(session, timeout, on, id, what) from None
     if not isinstance(reply, CommandRecord):
         raise MessageError("The agent waits for other ranks with a command for one.")

@@ -6,12 +6,26 @@ import getpass
 import os
 import socket
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 
 _FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's name of the namespace outside any container
+
+
+class Raising(Protocol):
+    """The thread that raises the events of a run in this process."""
+
+    def waits_for_itself(self, on: str, answered: Callable[[], bool]) -> bool:
+        """Return True if the calling thread waits for an event that only it raises."""
+
+
+RUNS_HERE: WeakValueDictionary[str, Raising] = WeakValueDictionary()
+"""The runs whose agents are in this process, by id: their clients may be on the training thread."""
 
 
 class Process(msgspec.Struct, frozen=True):

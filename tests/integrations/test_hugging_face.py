@@ -160,8 +160,9 @@ def test_the_next_training_of_an_agent_has_its_own_estimate():
 def test_clients_set_the_patience_of_its_early_stopping():
     early = transformers.EarlyStoppingCallback(2, 1e6)
     trainer, _, _, _ = watched(
-        before=[(7, asked(lambda run: run.set("progress.patience", 5)))], callbacks=[early], num_train_epochs=50,
-        eval_strategy="epoch", metric_for_best_model="loss", load_best_model_at_end=True, save_strategy="epoch",
+        before=[(7, asked(lambda run: run.set("progress.patience", 5, timeout=0)))], callbacks=[early],
+        num_train_epochs=50, eval_strategy="epoch", metric_for_best_model="loss",
+        load_best_model_at_end=True, save_strategy="epoch",
     )  # fmt: skip
     assert early.early_stopping_patience == 5
     assert trainer.state.epoch == 6

@@ -108,7 +108,7 @@ def test_early_stopping_is_part_of_the_estimate_and_decides_as_the_trainer_does(
 def test_clients_set_the_patience_of_its_early_stopping():
     early = pytorch_lightning.callbacks.EarlyStopping("val_loss", min_delta=1e6, patience=2)
     trainer, _, _, _, _ = watched(
-        before=[(7, asked(lambda run: run.set("progress.patience", 5)))], callbacks=[early], max_epochs=50,
+        before=[(7, asked(lambda run: run.set("progress.patience", 5, timeout=0)))], callbacks=[early], max_epochs=50,
         limit_val_batches=1.0,
     )  # fmt: skip
     assert early.patience == 5

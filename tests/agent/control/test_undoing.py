@@ -253,7 +253,7 @@ def test_a_replayed_undo_gives_the_same_run_bit_for_bit(directory):
 
 @pytest.mark.promise("control")
 @pytest.mark.usefixtures("processes")
-def test_an_undo_is_done_on_all_ranks_or_on_none(directory):
+def test_an_undo_is_done_on_all_ranks_or_on_none(directory, monkeypatch):
     with ranks_job(directory, PAUSE=0.001) as (children, run):
         run.set("lr", 0.5)
         outcome = run.undo()
@@ -273,6 +273,7 @@ def test_an_undo_is_done_on_all_ranks_or_on_none(directory):
         assert alone.id != change.id
         run.undo()
         freeze(children[1].pid)
+        monkeypatch.setattr("looptap.client.control.undoing.REPLY_SECONDS", 10.0)
         with pytest.raises(NoSuchRun, match="nothing is undone"):
             run.undo()
         os.kill(children[1].pid, signal.SIGCONT)
