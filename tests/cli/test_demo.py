@@ -73,6 +73,7 @@ def checksum(job):
     return out.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_job_ends_bit_identical_with_two_clients_one_of_which_is_killed(start, tmp_path):
     plain, job = start(*JOB, LOOPTAP_DISABLED="1"), start(*JOB)
     go_on = str(tmp_path / "go on")
@@ -97,6 +98,7 @@ def test_a_job_ends_bit_identical_with_two_clients_one_of_which_is_killed(start,
     assert reported == checksum(plain)
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):
     demo = start("-m", "looptap.cli", "demo", "--epochs", "6", LOOPTAP_DISABLED="1")
     out, _ = demo.communicate(timeout=WAIT)
@@ -111,6 +113,7 @@ def test_the_demo_shows_both_jobs_and_what_the_questions_cost(start):
     assert looptap.runs() == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_demo_ends_its_job_when_it_is_interrupted(start):
     demo = start("-m", "looptap.cli", "demo")
     with attached(demo) as run:
