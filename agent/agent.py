@@ -294,6 +294,11 @@ def on_end(agent: Agent, call: Callable[[], None]) -> None:
     agent._life.on_end(call)
 
 
+def before_end(agent: Agent, call: Callable[[], None]) -> None:
+    """Call this as ``agent`` closes, while it still takes events. Not if it fails."""
+    agent._life.before_end = call
+
+
 def emit_found(agent: Agent, event: str, observables: Callable[[], dict[str, Any]]) -> None:
     """Raise ``event``, with observables that are made only if something reads them.
 
@@ -310,6 +315,14 @@ def emit_found(agent: Agent, event: str, observables: Callable[[], dict[str, Any
         after.run()
     except Exception as error:
         agent._life.log_error(error)
+    finally:
+        found.clear()  # what finds the names holds the frames of the loop
+
+
+def is_asked(agent: Agent, event: str) -> bool:
+    """Return True if a query or a command waits for ``event``."""
+    source = agent._types.get(event)
+    return source is not None and source.evaluates
 
 
 def looks_next(agent: Agent, event: str) -> bool:

@@ -45,6 +45,8 @@ class LifeCycle:
         self._at_exit = _weakly(self, LifeCycle._end_with_process)
         self._sigterm: OnSigterm | None = None
         self._on_end: list[Callable[[], None]] = []
+        self.before_end: Callable[[], None] | None = None
+        """What raises the last events."""
 
     @property
     def inert(self) -> bool:
@@ -101,7 +103,10 @@ class LifeCycle:
             return
         sources = self.sources
         try:
-            self._become_inert()
+            try:
+                self._raise_last_events()
+            finally:
+                self._become_inert()
             self._parts.dispatcher.commands.job.pause.resume()
             self._parts.dispatcher.commands.job.end_recording()
             self._end_groups(deque(source for _, source in sources.types()), sources.clock())
@@ -132,6 +137,14 @@ class LifeCycle:
         if kind not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
             self._complaints.add(kind)
             log.warning("looptap: %s (said once; the loop continues)", kind)
+
+    def _raise_last_events(self) -> None:
+        call, self.before_end = self.before_end, None
+        try:
+            if call is not None:
+                call()
+        except Exception as error:
+            self.log_error(error)
 
     def _become_inert(self) -> None:
         for source in list(self.sources.by_name.values()):

@@ -49,6 +49,17 @@ class QueryError(LooptapError):
         return "\n".join(lines)
 
 
+class MissingObservable(QueryError, AttributeError):
+    """A name that an event lacks; the message lists the names that it has.
+
+    It is hopeless if it is a misspelling of one of these, or a name that the job does not know.
+    """
+
+
+class UnknownObservable(MissingObservable):
+    """A name that this event lacks, and others of its type may have."""
+
+
 class SnapshotError(LooptapError):
     """A value that cannot leave the job; the message names its type and path."""
 

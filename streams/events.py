@@ -11,7 +11,7 @@ from weakref import ReferenceType
 
 import numpy as np
 
-from looptap.streams.errors import QueryError
+from looptap.streams.errors import MissingObservable, UnknownObservable
 from looptap.streams.text import did_you_mean, is_typo
 
 BUILT_IN = ("event_number", "event_time", "event_dt", "rank")
@@ -31,13 +31,6 @@ CALLS = {
 """Hints for names of the language that were read as observables."""
 MODULES = frozenset({"gc", "glob", "json", "np", "numpy", "os", "pathlib", "random", "re", "subprocess", "sys"})
 """Names that ask for a module of Python's, rather than for an observable."""
-
-
-class MissingObservable(QueryError, AttributeError):
-    """A name that an event lacks; the message lists the names that it has.
-
-    It is hopeless if it is a misspelling of one of these, or a name that the job does not know.
-    """
 
 
 lazies: list[bool] = []
@@ -91,7 +84,7 @@ class FoundObservables(dict[str, Any]):
     (1, ['loss', 'one'])
     """
 
-    __slots__ = ("_found", "_names", "coming", "elsewhere", "find", "nowhere", "varying", "words")
+    __slots__ = ("_found", "_names", "coming", "elsewhere", "find", "home", "nowhere", "unknown", "varying", "words")
 
     def __init__(
         self, present: dict[str, Any], find: Callable[[str], Any], names: Callable[[], Iterable[str]],
@@ -104,8 +97,12 @@ class FoundObservables(dict[str, Any]):
         """Names that are not there yet: nothing had asked for them before, or they have no value so far."""
         self.nowhere: dict[str, str] = {}
         """Names of which no code of the job in sight makes a variable, and what they are instead: a "function"."""
+        self.unknown: dict[str, str] = {}
+        """Names that other events of this type may have and this one has not, and why."""
         self.elsewhere: Callable[[str], str] = _nothing_like
         """Returns how to read what an object in sight has by an absent name, as ``self.epoch``; or nothing."""
+        self.home: Callable[[str], str | None] = _nothing_like
+        """Returns the function of the job whose variable an absent name is, if any."""
         self.varying: frozenset[str] = frozenset()
         """Names that some events of this type have and others do not: a query passes over those."""
 
@@ -134,7 +131,8 @@ class FoundObservables(dict[str, Any]):
         """Release everything, and find nothing more."""
         super().clear()
         self._found.clear()
-        self.find, self._names, self.elsewhere = _find_nothing, tuple, _nothing_like
+        self.find, self._names = _find_nothing, tuple
+        self.elsewhere = self.home = _nothing_like
 
 
 def _find_nothing(name: str) -> Any:
@@ -165,6 +163,7 @@ class EventOrigin:
         """The models that a look has seen among the observables."""
 
 
+_NOTHING_UNKNOWN: dict[str, str] = {}
 _ANONYMOUS = EventOrigin("event")
 _NONE: Mapping[str, Collection[str]] = {}
 
@@ -220,6 +219,8 @@ class Event:
             return reading
         if type(own) is not FoundObservables:
             raise _missing(name, self._source.name, own, exposed, self._source.names)
+        if name in own.unknown:
+            raise UnknownObservable(own.unknown[name])
         raise _missing(
             name, self._source.name, own.listed(), exposed, self._source.names, own.nowhere.get(name),
             own.elsewhere(name),
@@ -242,10 +243,20 @@ class Event:
         own = self.__dict__
         return own.coming if type(own) is FoundObservables else set()
 
+    def __looptap_unknown__(self) -> dict[str, str]:
+        """Return the names that this event was asked for and lacks, and why."""
+        own = self.__dict__
+        return own.unknown if type(own) is FoundObservables else _NOTHING_UNKNOWN
+
     def __looptap_elsewhere__(self, name: str) -> str:
         """Return how to read what an object in sight has by this name; or nothing."""
         own = self.__dict__
         return own.elsewhere(name) if type(own) is FoundObservables else ""
+
+    def __looptap_home__(self, name: str) -> str | None:
+        """Return the function of the job whose variable this name is, if any."""
+        own = self.__dict__
+        return own.home(name) if type(own) is FoundObservables else None
 
     def __looptap_varying__(self) -> frozenset[str]:
         """Return the names that not every event of this type has."""

@@ -79,7 +79,7 @@ class AttachedQuery(BatchEvaluation):
                         return
                     self._try_again(now)
                 waits = self.awaits or self.observed or self.hooks is not None
-                if (not self.events or self.varies) and waits and self._too_early(event):
+                if waits and (not self.events or self.varies or event.__looptap_unknown__()) and self._too_early(event):
                     return
                 if not self.events:
                     self.started = now

@@ -17,7 +17,7 @@ from looptap.agent.loop.overhead_budget import (
 )
 from looptap.agent.loop.thread_time import thread_usage
 from looptap.streams.columns.evaluation import ColumnForm
-from looptap.streams.errors import LooptapError, QueryError
+from looptap.streams.errors import LooptapError, QueryError, UnknownObservable
 from looptap.streams.events import Event
 from looptap.streams.expressions import format_error
 from looptap.streams.operators.pipeline import Latest, Pipeline
@@ -27,6 +27,8 @@ MAX_ERRORS_IN_A_ROW = 100
 """Errors in a row after which a query is detached."""
 EVENTS_BEFORE_WAITING = 3
 """Events without a name after which its query is said to wait for it: at the second, many are there."""
+EVENTS_BEFORE_DOUBT = 20
+"""Events without a name after which it is said where it has a value."""
 COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
 """Seconds that the first of several events may take longer: looptap's code is in no cache."""
 
@@ -97,6 +99,7 @@ class QueryStatus:
         """The names that it probably reads of an event."""
         self.varies = False
         """True if it reads names that some events do not have: it passes over those."""
+        self._passed_over = False
         self._in_a_row = 0
         self._feed: Callable[[Any], Any] | None = None  # the short way, where the query is a function of one event
         self._form: ColumnForm | None = None  # the same for many events
@@ -217,7 +220,8 @@ class QueryStatus:
         """Return True before its first readings, and count the event as filtered."""
         self.varies = self.varies or not self.observed.isdisjoint(event.__looptap_varying__())
         coming = self.observed & event.__looptap_coming__()
-        early = bool(coming) or (bool(self.awaits) and not self.awaits <= event.__looptap_names__())
+        unknown = [reason for name, reason in event.__looptap_unknown__().items() if name in self.observed]
+        early = bool(coming or unknown) or (bool(self.awaits) and not self.awaits <= event.__looptap_names__())
         if self.hooks is not None and not early:
             try:
                 early = not self.hooks.ready(event)
@@ -225,12 +229,35 @@ class QueryStatus:
                 self.fail(str(error))
                 return True
         self._empty += early
-        if coming and not self.events and self._empty == EVENTS_BEFORE_WAITING:
-            there = [path for name in sorted(coming) if (path := event.__looptap_elsewhere__(name))]
-            hint = f"; there is {', '.join(there)}" if there else ""
-            self.missing_names = f"it waits for {', '.join(sorted(coming))}, which has no value so far{hint}"
-            self._notify()
+        if unknown:
+            self._pass_over(unknown[0])
+        if coming and not self.events and self._empty in (EVENTS_BEFORE_WAITING, EVENTS_BEFORE_DOUBT):
+            self._say_awaited(event, sorted(coming))
         return early
+
+    def _say_awaited(self, event: Event, names: list[str]) -> None:
+        """Say which names have no value; after many events also where they have one."""
+        there = [path for name in names if (path := event.__looptap_elsewhere__(name))]
+        hint = f"; there is {', '.join(there)}" if there else ""
+        self.missing_names = f"it waits for {', '.join(names)}, which has no value so far{hint}"
+        homes = [(name, home) for name in names if (home := event.__looptap_home__(name))]
+        if self._empty == EVENTS_BEFORE_DOUBT and homes:
+            name, home = homes[0]
+            function = "the script" if home == "<module>" else f"{home}()"
+            here = home.rpartition(".")[2]
+            ask = "" if home == "<module>" else f" On Python 3.12 and newer ask there: --on '{here}()'."
+            self.missing_names = (
+                f"{name} has had no value at any of {EVENTS_BEFORE_DOUBT} {event._source.name!r} events: it is a "
+                f"variable of {function}, and may never have one there.{ask}{hint}"
+            )
+        self._notify()
+
+    def _pass_over(self, reason: str) -> None:
+        """Leave out an event without a value, and say why at the first one."""
+        self.varies, self._feed = True, None
+        if not self._passed_over or not self.missing_names:
+            self._passed_over, self.missing_names = True, reason
+            self._notify()
 
     def fail(self, reason: str) -> None:
         """Stop for good; the I/O thread detaches the query."""
@@ -253,6 +280,9 @@ class QueryStatus:
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, SystemExit):
             self.fail(f"it raised SystemExit({error.code!r})")
+        elif isinstance(error, UnknownObservable):
+            self._empty += 1
+            self._pass_over(str(error))
         elif isinstance(error, QueryError) and error.hopeless:
             self.record_error(str(error))
             self.fail(str(error))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from looptap.agent.loop.calls.call_events import function_of
 from looptap.streams.expressions import nearest
 
+_EARLIER = "window=10 for earlier values"
 MAX_LISTED_NAMES = 20
 """Event types that a note lists."""
 
@@ -31,6 +32,17 @@ def notes_of_missing(on: str, seen: Sequence[str], *, likely: bool) -> list[str]
     if emits_are_compiled(likely=likely and not near):
         notes.append("emit does nothing inside a function that torch.compile compiles: call it outside")
     return notes
+
+
+def notes_of_groups(on: str, groups: Sequence[str], seen: Sequence[str]) -> list[str]:
+    """Return what to say of a query over groups that no event has ended so far."""
+    if on not in groups[:-1]:
+        return [f"no event ends a group of {on!r}: its window closes at the end of the run; use {_EARLIER}"]
+    ends = groups[groups.index(on) + 1 :]
+    if on not in seen or any(event in seen for event in ends):
+        return []
+    shown = " or ".join(map(repr, ends))
+    return [f"its first value comes with the next {shown} event, of which there was none so far; use {_EARLIER}"]
 
 
 def emits_are_compiled(likely: bool) -> bool:

@@ -21,7 +21,7 @@ from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSou
 from looptap.agent.loop.overhead_budget import CostMeter, OverheadBudget
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
 from looptap.agent.queries.code_loading import code_of
-from looptap.agent.queries.event_notes import listed, notes_of_missing
+from looptap.agent.queries.event_notes import listed, notes_of_groups, notes_of_missing
 from looptap.agent.queries.hooked_query import hooked
 from looptap.agent.queries.observable_names import check_names
 from looptap.protocol import messages as m
@@ -202,12 +202,7 @@ class QueryRegistry:
                 f"latest({event!r}) is None until there is such an event; so far "
                 f"{f'only {listed(seen)}' if seen else 'there was no event of any type'}.{' ' * bool(near)}{near}"
             )
-        if query.grouped and query.on not in self._groups[:-1]:
-            notes.append(
-                f"no event ends a group of {query.on!r}: its window closes at the end of the run; use "
-                "window=10 for earlier values"
-            )
-        return notes
+        return notes + (notes_of_groups(query.on, self._groups, seen) if query.grouped else [])
 
     def install(self, query: AttachedQuery) -> None:
         """Attach a query to its events, or to the query whose values it reads."""

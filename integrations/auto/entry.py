@@ -81,10 +81,13 @@ def _place() -> None:
 
 
 def _place_hooks() -> None:
+    from looptap.integrations.auto.frameworks import watch_frameworks
     from looptap.integrations.auto.hooks.run_events import RunEvents
     from looptap.integrations.auto.hooks.torch_hooks import place_hooks
 
-    place_hooks(RunEvents(_start))
+    events = RunEvents(_start)
+    place_hooks(events)
+    watch_frameworks(events)
 
 
 def _start() -> Any:

@@ -33,6 +33,7 @@ from looptap.streams.language import builtins
 from looptap.streams.language.column_form import bare_names, mapped_form, sequence_form
 from looptap.streams.language.copyable import numbers_of
 from looptap.streams.language.extraction import Extraction, StreamingExtractor, called_name, plain_name
+from looptap.streams.language.item_modules import modules_of_items
 from looptap.streams.language.observables_read import hands_over
 from looptap.streams.language.over_values import HINT, check_field, check_parameter
 from looptap.streams.operators.pipeline import Mapped, Pipeline
@@ -122,9 +123,9 @@ class _Compiler:
             self.known.discard(alias)
         if not mentions(body, source):
             return self.mapped(body)
+        body = modules_of_items(body, self.names.keys()) if source == "events" else body
         if isinstance(body, ast.Name):
-            item = self.spec.item
-            hint = "Say what of it: 'step, loss'." if item == "e" else "Say what of them: 'v', or list(values)."
+            hint = "Say what of it: 'step, loss'." if self.spec.item == "e" else "Say what: 'v', or list(values)."
             raise self.text.error(f"{source} alone is the whole sequence, not a value.", body, hint)
         if not isinstance(body, ast.ListComp | ast.SetComp | ast.DictComp):
             items = self.parts.sequence(body, self.is_source)

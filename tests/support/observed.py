@@ -5,11 +5,13 @@ JSON: the values of each query, its errors, and the counts of events.
 """
 
 import json
-import runpy
 import sys
+import types
+from pathlib import Path
 
 import torch  # noqa: F401 - the hooks are placed in it
 
+from looptap.integrations.auto.frameworks import watch_frameworks
 from looptap.integrations.auto.hooks.run_events import RunEvents
 from looptap.integrations.auto.hooks.torch_hooks import place_hooks
 from looptap.testing import pair, parts_of
@@ -18,9 +20,13 @@ from looptap.testing import pair, parts_of
 def main(script, queries):
     agent, run = pair("observed", groups=("step", "epoch"))
     streams = [run.stream(query, on=on, budget=float("inf")) for query, on in queries]
-    place_hooks(RunEvents(lambda: agent))
+    events = RunEvents(lambda: agent)
+    place_hooks(events)
+    watch_frameworks(events)
     sys.argv = [script]
-    runpy.run_path(script, run_name="__main__")
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    module.__file__ = script
+    exec(compile(Path(script).read_text(), script, "exec"), vars(module))
     agent.close()
     found = [
         {

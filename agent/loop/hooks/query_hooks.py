@@ -112,11 +112,26 @@ class QueryHooks:
         verb = "was not" if len(hooks) == 1 else "was"
         hopeless = not self._called and self._uncalled >= MAX_EVENTS_BEFORE_CALL
         since = f"during {self._uncalled} {self._on!r} events" if hopeless else f"since the last {self._on!r} event"
-        cause = "Hooks are not called inside a function that torch.compile has compiled, or if forward() is called"
+        cause = (
+            "Hooks are not called inside a function that torch.compile has compiled, or if forward() is called instead "
+            "of the module."
+        )
         here = "The loop may not use it here. " if self._called else ""
-        uncalled = QueryError(f"{these} {verb} called {since}. {here}{cause} instead of the module.")
+        uncalled = QueryError(f"{these} {verb} called {since}. {here}{self._container(hooks)}{cause}")
         uncalled.hopeless, uncalled.passing = hopeless, self._called
         raise uncalled
+
+    def _container(self, hooks: Mapping[str, ModuleHook]) -> str:
+        """Return a sentence on a module whose children may be called in its place."""
+        known = [model for weak in self._models.values() if (model := weak()) is not None]
+        for name, hook in hooks.items():
+            module = next((one for model in known for one in model.modules() if hook.is_on(one)), None)
+            child = next(iter(getattr(module, "_modules", ())), None)
+            if child is not None:
+                inside = f"{name}.{child}" if name else child
+                kind = type(module).__name__
+                return f"{name or 'The model'!r} is a {kind}: if its children are called instead, ask for {inside!r}. "
+        return ""
 
     def _moved(self) -> bool:
         """Put the hooks on other modules if the model now consists of these."""

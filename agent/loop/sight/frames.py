@@ -71,6 +71,17 @@ def path_to(frame: FrameType | None, name: str) -> str:
     That is a path such as ``self.state.epoch``. Attributes are read from the objects' own dicts: no code of the job's
     runs.
     """
+    found = (path for path, key, value in _paths(frame) if key == name and not issubclass(type(value), _NO_VALUES))
+    return next(found, "")
+
+
+def path_of(frame: FrameType | None, thing: Any) -> str:
+    """Return the path to an object that an object in sight has, or nothing."""
+    return next((path for path, _, value in _paths(frame) if value is thing), "")
+
+
+def _paths(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:
+    """Yield what objects in sight have: path, last name and value, the nearest first."""
     seen: set[int] = set()
     level = [*bindings(frame)]
     for _ in range(MAX_PATH_PARTS_COUNT - 1):
@@ -80,11 +91,9 @@ def path_to(frame: FrameType | None, name: str) -> str:
                 continue
             seen.add(id(holder))
             parts = _parts(holder, path)
-            if name in parts and not issubclass(type(parts[name][1]), _NO_VALUES):
-                return parts[name][0]
+            yield from [(whole, key, value) for key, (whole, value) in parts.items()]
             inner += parts.values()
         level = inner
-    return ""
 
 
 def listed(frame: FrameType | None) -> list[str]:
@@ -101,18 +110,28 @@ def may_come(frame: FrameType | None, name: str) -> bool:
 
     Functions that the user's modules in sight define count, too.
     """
+    return home_of(frame, name) is not None
+
+
+def home_of(frame: FrameType | None, name: str) -> str | None:
+    """Return the function that has the variable, such as ``Trainer.test``.
+
+    Functions in sight come first; for a script itself it is ``<module>``; None if there is none.
+    """
     if is_ours(name):
-        return False
-    if any(name in _assigned(one.f_code) and not variables_in(one, (name,)) for one in outward(frame)):
-        return True
+        return None
+    for one in outward(frame):
+        if name in _assigned(one.f_code) and not variables_in(one, (name,)):
+            return _home_in(one.f_code, name)
     for space in _globals(frame):
         things = [thing for thing in [*space.values()] if issubclass(type(thing), FunctionType | type)]
         things = [thing for thing in things if thing.__module__ == space.get("__name__")]
         things += [part for thing in things if issubclass(type(thing), type) for part in vars(thing).values()]
-        codes = [thing.__code__ for thing in things if type(thing) is FunctionType]
-        if any(name in _assigned(code) for code in codes if kind_of_file(code.co_filename) == USER):
-            return True
-    return False
+        functions = [thing for thing in things if type(thing) is FunctionType and name in _assigned(thing.__code__)]
+        for function in functions:
+            if kind_of_file(function.__code__.co_filename) == USER:
+                return _home_in(function.__code__, name)
+    return None
 
 
 def bindings(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
@@ -122,6 +141,15 @@ def bindings(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
         yield from variables_in(one, names)
     for space in _globals(frame):
         yield from [(name, value) for name, value in [*space.items()] if not name.startswith("__")]
+
+
+def variables_in_sight(frame: FrameType | None) -> dict[str, Any]:
+    """Return the values in sight by name, as `find` finds them, without modules."""
+    found: dict[str, Any] = {}
+    for name, value in bindings(frame):
+        if name not in found and not issubclass(type(value), _NO_VALUES):
+            found[name] = value
+    return found
 
 
 def outward(frame: FrameType | None) -> Iterator[FrameType]:
@@ -205,6 +233,14 @@ def _assigned(code: CodeType, inner: bool = False) -> frozenset[str]:
     return frozenset(names.union(*(_assigned(one, True) for one in code.co_consts if isinstance(one, CodeType))))
 
 
+def _home_in(code: CodeType, name: str) -> str:
+    """Return the innermost function of a code whose variable the name is."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and name in _assigned(inner, True):
+            return _home_in(inner, name)
+    return str(getattr(code, "co_qualname", code.co_name))
+
+
 def _values(frame: FrameType, names: Iterable[str]) -> Iterator[Any]:
     return (value for _, value in variables_in(frame, names) if not issubclass(type(value), _NO_VALUES))
 
@@ -230,9 +266,16 @@ def _is_part_of_torch(thing: Any) -> bool:
 
 
 def _globals(frame: FrameType | None) -> Iterator[dict[str, Any]]:
-    """Yield the module variables of the user's functions in sight."""
+    """Yield the module variables of the functions in sight, then of the script."""
     seen: set[int] = set()
     for one in outward(frame):
         if id(one.f_globals) not in seen and kind_of_file(one.f_code.co_filename) == USER:
             seen.add(id(one.f_globals))
             yield one.f_globals
+    main = sys.modules.get("__main__")  # also once it has ended, and no function of it is in sight
+    if main is not None and id(vars(main)) not in seen and kind_of_file(_file_of(main)) == USER:
+        yield vars(main)
+
+
+def _file_of(module: ModuleType) -> str:
+    return str(vars(module).get("__file__") or "<frozen")

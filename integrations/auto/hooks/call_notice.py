@@ -109,3 +109,18 @@ def notice_calls(owner: type, name: str, note: Callable[[Any], object]) -> None:
 
     noticed._looptap_note = note  # type: ignore[attr-defined]  # the mark that it is placed
     setattr(owner, name, noticed)
+
+
+def notice_words(owner: type, name: str, note: Callable[[Any, Any], object]) -> None:
+    """Call ``note`` with the object and the first argument before each call."""
+    method = vars(owner).get(name)
+    if method is None or hasattr(method, "_looptap_note"):
+        return
+
+    @functools.wraps(method)
+    def noticed(self: Any, word: Any, *arguments: Any, **keywords: Any) -> Any:
+        harmlessly(note, self, word)
+        return method(self, word, *arguments, **keywords)
+
+    noticed._looptap_note = note  # type: ignore[attr-defined]  # the mark that it is placed
+    setattr(owner, name, noticed)

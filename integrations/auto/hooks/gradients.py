@@ -62,6 +62,16 @@ def key_of(optimizer: Any) -> Key:
     return (id(held[0][0]), id(held[-1][-1]), sum(map(len, held))) if held else ()
 
 
+def is_sharded(optimizer: Any) -> bool:
+    """Return True if its gradients may be kept elsewhere, as FSDP does."""
+    return any(map(_is_sharded, _parameters(optimizer)))
+
+
+def replaced(before: Marks, now: Marks) -> bool:
+    """Return True if a gradient of ``before`` is another tensor now, or gone."""
+    return any(old[0] != new[0] for old, new in zip(before, now, strict=False) if old[0])
+
+
 def _is_sharded(parameter: Any) -> bool:
     torch: Any = sys.modules["torch"]
     held = getattr(parameter, "__dict__", {})

@@ -1,64 +1,94 @@
 """Guesses epochs and evaluations from passes over DataLoaders.
 
-A pass with steps in it is an epoch; one without, an evaluation if gradients are off or the model is in evaluation
-mode. It ends when its DataLoader is exhausted; where that cannot be known, or the loop breaks off, when the next
-pass over the same data begins.
+What a pass is shows while its batches are fetched: it learns if a step came after a batch that was fetched to learn
+from. Such a pass is an epoch. It ends when its DataLoader is exhausted; where that cannot be known, or the loop breaks
+off, when the next pass over the same data begins. A pass that does not learn is an evaluation once it is exhausted.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 EPOCH, EVALUATION = "epoch", "evaluation"
 MAX_PASSES_COUNT = 64
-"""DataLoaders whose passes are followed."""
+"""Passes that are followed."""
 _MAP_STYLE_NUMBER = 0
 
 
 class LoaderPass:
-    """A pass over a DataLoader.
+    """A pass over a DataLoader; ``length`` is the number of its batches if known."""
 
-    ``steps`` are the updates before it, ``length`` its batches if known."""
+    __slots__ = ("count", "data", "ended", "gradients", "iterator", "learned", "learns", "length", "steps")
 
-    __slots__ = ("count", "ended", "learns", "length", "steps")
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = weakref.ref(iterator)
+        data = _data_of(iterator)
+        self.data = weakref.ref(data) if type(data).__weakrefoffset__ else None
+        self.length = _length(iterator)
+        self.count = self.steps = 0
+        self.gradients = self.learns = self.learned = self.ended = False
 
-    def __init__(self, steps: int, length: int | None) -> None:
-        self.steps, self.length = steps, length
-        self.count = 0
-        self.ended = False
-        self.learns = True
-        """True if the newest batch was to learn from: with gradients, and a model in training mode."""
-
-    def kind(self, steps: int) -> str | None:
-        """Return the event that its end is, after ``steps`` updates; None if unknown."""
-        return EPOCH if steps > self.steps else None if self.learns else EVALUATION
+    def reads(self, iterator: Any) -> bool:
+        """Return True if ``iterator`` is over the same data."""
+        return self.data is not None and self.data() is _data_of(iterator)
 
 
 class LoaderPasses:
     """The passes over the DataLoaders of a process."""
 
     def __init__(self) -> None:
-        self._by_sampler: dict[int, LoaderPass] = {}
+        self._by_iterator: dict[int, LoaderPass] = {}
+        self._epoch_steps = 0  # updates before the last epoch ended
+        self._last: LoaderPass | None = None
 
-    def before_batch(self, iterator: Any, steps: int, learns: bool) -> str | None:
+    def before_batch(self, iterator: Any, steps: int, gradients: bool, in_mode: bool = True) -> str | None:
         """Note that a batch will be fetched; return the event that this is, if any.
 
-        ``steps`` is how many updates the thread has done; ``learns`` is False in an evaluation.
+        ``steps`` is how many updates the thread has done; ``gradients`` says that they are on, ``in_mode`` that the
+        model is in the mode in which it is trained.
         """
-        key = id(iterator._index_sampler)
-        now, count, event = self._by_sampler.get(key), iterator._num_yielded, None
-        if now is None or (count == 0 and now.count) or count < now.count:
-            if now is not None and not now.ended:
-                event = now.kind(steps)
-            now = self._by_sampler[key] = LoaderPass(steps, _length(iterator))
-            if len(self._by_sampler) > MAX_PASSES_COUNT:
-                del self._by_sampler[next(iter(self._by_sampler))]
-        now.count = count
-        now.learns = learns
+        learns = gradients and in_mode
+        now, count, event = self._by_iterator.get(id(iterator)), iterator._num_yielded, None
+        if now is None or now.iterator() is not iterator or count < now.count:
+            event = EPOCH if self._broken_off(iterator) else None
+            now = self._by_iterator[id(iterator)] = LoaderPass(iterator)
+        elif steps > now.steps and now.learns:
+            now.learned = True
+        now.count, now.steps, now.gradients, now.learns, self._last = count, steps, gradients, learns, now
         if now.length is not None and count >= now.length and not now.ended:
             now.ended = True
-            event = now.kind(steps)
+            event = EPOCH if now.learned else None if learns else EVALUATION
+        if event == EPOCH:  # of loaders side by side one makes the epoch: the others have had no step since
+            event, self._epoch_steps = EPOCH if steps > self._epoch_steps else None, steps
         return event
+
+    def note_backward(self) -> bool:
+        """Note a backward pass; return True if the last batch turns out to be for it.
+
+        Some loops set the mode of the model after they have fetched the first batch.
+        """
+        last = self._last
+        if last is None or last.learns or not last.gradients:
+            return False
+        last.learns = True
+        return True
+
+    def _broken_off(self, iterator: Any) -> bool:
+        """Return True if a pass over this data has ended early; forget those that have."""
+        found = False
+        for key, old in [*self._by_iterator.items()]:
+            holder = old.iterator()
+            if holder is iterator or (holder is None and (old.ended or not old.learned or old.reads(iterator))):
+                del self._by_iterator[key]
+                found = found or (old.learned and not old.ended)
+        if len(self._by_iterator) >= MAX_PASSES_COUNT:
+            del self._by_iterator[next(iter(self._by_iterator))]
+        return found
+
+
+def _data_of(iterator: Any) -> Any:
+    return iterator._index_sampler
 
 
 def _length(iterator: Any) -> int | None:

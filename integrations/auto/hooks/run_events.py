@@ -11,19 +11,19 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from looptap.agent.agent import Agent
+from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import Marks, has_gradients, key_of, marks_of
-from looptap.integrations.auto.hooks.passes import EVALUATION, LoaderPasses
+from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
+from looptap.integrations.auto.hooks.passes import EVALUATION
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer
-from looptap.integrations.auto.sight.models import optimizers_exist
 from looptap.integrations.harmless import harmlessly
 
-MAX_BACKWARDS_COUNT = 2000
-"""Backward passes without a step after which each counts as one."""
 _STEPPED_NUMBER = 2
 
 Runner = Callable[..., Any]
@@ -34,10 +34,9 @@ class RunEvents:
     """The events of this process; ``start`` makes the agent."""
 
     def __init__(self, start: Callable[[], Agent]) -> None:
-        self._script = ScriptAgent(start)
+        self._script = ScriptAgent(start, self.at_end)
         self._updates = ThreadUpdates()
-        self._passes = LoaderPasses()
-        self._without_optimizer = False
+        self.own_updates = OwnUpdates()
         self._steps_in_backward = False
         self._inside_backward: Callable[[], int] = sys.modules["torch"]._C._current_graph_task_id
 
@@ -50,25 +49,34 @@ class RunEvents:
         elif update.late:
             update.late = False
             self._script.raise_event(STEP, update)
-        if update.evaluating:
-            update.evaluating = False
-            self._script.raise_event(EVALUATION, update)
+        trained = update.passes.note_backward()
+        if (evaluation := update.evaluation) is not None:
+            if trained and evaluation.by_batch and evaluation.batches == 1:
+                update.evaluation = None  # the batch was fetched before the model was in training mode
+            else:
+                self._end_evaluation(update, late=True)
+        update.in_evaluation_mode = self._script.optimizers.evaluate()
         looks, unsure = (harmlessly(self._looks, update) if self._script.started else None) or ([], [])
         count = len(update.losses)
         for output, gradient in zip(outputs, gradients, strict=False):
             update.note_loss(output, gradient)
         if update.at_backward:
             update.at_backward.read(sys._getframe())
-        if not self._script.started and not self._without_optimizer:
-            self._without_optimizer = update.backwards >= MAX_BACKWARDS_COUNT or not optimizers_exist()
-        if self._without_optimizer or self._steps_in_backward:
+        if self._steps_in_backward:
             return self._then_raise(update, run)
-        return _then_look(update, count, looks, unsure, run) if looks else None
+        place = place_of(sys._getframe())
+        update.places.add(place)
+        follows = self.own_updates.expects(place, update.backwards)
+        if follows == STEPS:
+            return _then_look(update, count, looks, unsure, run) if looks else None
+        own = self._then_raise(update, run) if follows == OWN else self._then_decide(update, count, place, run)
+        return _then_look(update, count, looks, unsure, own) if looks else own
 
     def after_step(self, optimizer: Any) -> None:
         """Raise the event of an update once the last of its optimizers has stepped."""
         update, key = self._updates.mine, id(optimizer)
-        self._without_optimizer = False
+        self.own_updates.note_optimizer(optimizer)
+        raised, update.backwards = self.own_updates.note_step(update.places), 0
         if self._inside_backward() != -1:
             if not self._steps_in_backward:  # that this pass is an update was not known when it began
                 self._steps_in_backward = update.late = True
@@ -78,6 +86,7 @@ class RunEvents:
         if key in update.stepped:
             self._end_update(update)
         self._script.meet(optimizer)
+        update.raised = update.raised or raised
         if update.note_step(optimizer) and not update.raised:
             update.raised = True
             self._script.raise_event(STEP, update, optimizer)
@@ -111,12 +120,18 @@ class RunEvents:
     def before_batch(self, iterator: Any) -> None:
         """Raise the event of a pass over the data that has ended."""
         update = self._updates.mine
-        learns = sys.modules["torch"].is_grad_enabled() and not self._script.optimizers.evaluate()
-        event = self._passes.before_batch(iterator, update.steps, learns)
-        if event is not None and self._script.started:
-            if event == EVALUATION:
-                update.evaluating = False
-            self._script.raise_event(event, update)
+        in_mode = self._script.optimizers.evaluate() == update.in_evaluation_mode
+        gradients = sys.modules["torch"].is_grad_enabled()
+        event = update.passes.before_batch(iterator, update.done, gradients, in_mode)
+        if self._script.started:
+            if event in update.announced:  # by the framework itself
+                pass
+            elif event == EVALUATION:
+                self._end_evaluation(update)
+            elif event is not None:
+                self._script.raise_event(event, update)
+            elif not (gradients and in_mode) and EVALUATION not in update.announced:
+                self._begin_evaluation(update, iterator)
         update.fetch_began = time.perf_counter()
 
     def after_batch(self, iterator: Any) -> None:
@@ -128,8 +143,45 @@ class RunEvents:
 
     def before_eval(self, module: Any) -> None:
         """Note that an evaluation begins, if ``module`` is a model that is trained."""
-        if self._script.started and self._script.optimizers.trains(module):
-            self._updates.mine.evaluating = True
+        update = self._updates.mine
+        if self._script.started and EVALUATION not in update.announced and self._script.optimizers.trains(module):
+            self._begin_evaluation(update)
+
+    def follow_framework(self, announced: frozenset[str]) -> int:
+        """Note which events a framework announces itself; return the updates so far."""
+        update = self._updates.mine
+        update.announced = announced
+        return update.done
+
+    def raise_own(self, event: str, values: dict[str, Any]) -> None:
+        """Raise an event that a framework has announced."""
+        if self._script.started:
+            loss = partial(Evaluation(None).loss, late=False) if event == EVALUATION else None
+            self._script.raise_event(event, self._updates.mine, loss=loss, values=values)
+
+    def at_end(self) -> None:
+        """Raise the event of an evaluation that nothing has followed."""
+        update = self._updates.mine
+        if update.stepped:
+            self._end_update(update)
+        update.ended = True
+        if update.evaluation is not None:
+            self._end_evaluation(update)
+
+    def _begin_evaluation(self, update: ThreadUpdate, iterator: Any = None) -> None:
+        """Note that an evaluation begins, or continues with the next batch."""
+        begun = update.evaluation
+        if begun is not None and (iterator is None or begun.fetches_from(iterator)):
+            return
+        if begun is not None:  # its loop has broken off, and another one begins
+            self._end_evaluation(update)
+        update.evaluation = Evaluation(self._script.frame_for(EVALUATION))
+        if iterator is not None:
+            update.evaluation.by_batch = update.evaluation.fetches_from(iterator)
+
+    def _end_evaluation(self, update: ThreadUpdate, *, late: bool = False) -> None:
+        ended, update.evaluation = update.evaluation or Evaluation(None), None
+        self._script.raise_event(EVALUATION, update, loss=partial(ended.loss, late=late))
 
     def _looks(self, update: ThreadUpdate) -> tuple[list[Looked], list[Looked]]:
         """Drop losses whose gradients are gone; return what to look at after the pass.
@@ -148,7 +200,7 @@ class RunEvents:
             elif known.looks_left:
                 known.looks_left -= 1
                 unsure.append((known, optimizer))
-        return few if asked else unsure, unsure
+        return few if asked or update.counted_from else unsure, unsure
 
     def _end_update(self, update: ThreadUpdate) -> None:
         """Raise the event of an update that has had its last step, if it has had none."""
@@ -165,9 +217,29 @@ class RunEvents:
 
         def run_backward(*arguments: Any, **keywords: Any) -> Any:
             result = run(*arguments, **keywords)
-            if self._without_optimizer or self._steps_in_backward:
-                harmlessly(self._script.raise_event, STEP, update)
+            harmlessly(self._script.raise_event, STEP, update)
             return result
+
+        return run_backward
+
+    def _then_decide(self, update: ThreadUpdate, count: int, place: Place, run: Runner) -> Runner:
+        """Return a function that runs a pass, and raises its event if it is an update.
+
+        ``count`` losses are those of passes before it.
+        """
+
+        def run_backward(*arguments: Any, **keywords: Any) -> Any:
+            before = harmlessly(self.own_updates.look, update.backwards)
+            result = run(*arguments, **keywords)
+            if before is not None:
+                harmlessly(decide, before)
+            return result
+
+        def decide(before: Look) -> None:
+            if not update.stepped and self.own_updates.decide(place, before, update.backwards, sys._getframe()):
+                for _ in range(count):
+                    update.losses.popleft()  # of updates whose events were not raised
+                self._script.raise_event(STEP, update)
 
         return run_backward
 
@@ -192,6 +264,7 @@ def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], unsure: li
         reached = [one for one, old, new in zip(looks, before, marks(), strict=True) if old != new]
         keys = {key_of(optimizer) for _, optimizer in reached}
         update.reached |= dict.fromkeys(range(count, len(update.losses)), keys)
+        update.left = {key_of(optimizer): marks_of(optimizer) for _, optimizer in looks} if update.counted_from else {}
         for known, optimizer in unsure:
             known.keeps_gradients = key_of(optimizer) in keys
             if known.keeps_gradients:

@@ -11,9 +11,19 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from looptap.agent.agent import Agent, emit_found, exposed_as, looks_next, name_events, search_names
+from looptap.agent.agent import (
+    Agent,
+    before_end,
+    emit_found,
+    exposed_as,
+    is_asked,
+    looks_next,
+    name_events,
+    search_names,
+)
+from looptap.integrations.auto.hooks.evaluations import LOSS_NAMES
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
-from looptap.integrations.auto.sight.found_names import found_names
+from looptap.integrations.auto.sight.found_names import UnknownValue, found_names
 from looptap.integrations.auto.sight.known_optimizers import MAX_NAMED_COUNT, KnownOptimizer, KnownOptimizers
 from looptap.integrations.auto.sight.models import name_of
 from looptap.integrations.auto.sight.root_inputs import NAMES, ModelInputs
@@ -21,6 +31,7 @@ from looptap.integrations.harmless import say_once
 from looptap.streams.events import FoundObservables, lazy
 
 STEP, SKIPPED = "step", "skipped"
+FindLoss = Callable[[str, FrameType], Any]
 UPDATES = (STEP, SKIPPED)
 """Events that carry a loss and a batch; the others are guesses."""
 
@@ -31,8 +42,8 @@ class ScriptAgent:
     Any thread. Never raises, except for `looptap stop`.
     """
 
-    def __init__(self, start: Callable[[], Agent]) -> None:
-        self._start = start
+    def __init__(self, start: Callable[[], Agent], at_end: Callable[[], None] | None = None) -> None:
+        self._start, self._at_end = start, at_end
         self._agent: Agent | None = None
         self._failed = False
         self._lock = threading.RLock()
@@ -52,10 +63,18 @@ class ScriptAgent:
         if self._agent is not None and known.get(optimizer) is None and len(known.by_id) <= MAX_NAMED_COUNT:
             self._meet(optimizer, sys._getframe())
 
-    def raise_event(self, event: str, update: ThreadUpdate, optimizer: Any = None, *, last: bool = True) -> None:
+    def frame_for(self, event: str) -> FrameType | None:
+        """Return the frame to read the script's variables from, if a query asks."""
+        return sys._getframe() if self._agent is not None and is_asked(self._agent, event) else None
+
+    def raise_event(
+        self, event: str, update: ThreadUpdate, optimizer: Any = None, *, last: bool = True,
+        loss: FindLoss | None = None, values: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Raise an event of the thread of ``update``; ``optimizer`` has made it.
 
-        What was noted for it is released, unless it is not the ``last`` one.
+        What was noted for it is released, unless it is not the ``last`` one. ``loss`` finds one where the event is
+        no update; ``values`` are those of an event that a framework has announced.
         """
         known = None if optimizer is None else self.optimizers.get(optimizer)
         if self._agent is None or (known is None and optimizer is not None):
@@ -64,7 +83,11 @@ class ScriptAgent:
         if event == STEP:
             update.steps += 1
         if agent is not None:
-            emit_found(agent, event, lambda: self._observables(agent, event, update, optimizer, known))
+            # The frame is the lambda's: one that held itself would keep those of the script alive.
+            emit_found(
+                agent, event,
+                lambda: self._observables(agent, event, update, optimizer, known, loss, values, sys._getframe()),
+            )  # fmt: skip
         if event in UPDATES and last:
             update.forget()
             if self._inputs:
@@ -73,30 +96,38 @@ class ScriptAgent:
     # ------------------------------------------------------------ observables
 
     def _observables(
-        self, agent: Agent, event: str, update: ThreadUpdate, optimizer: Any, known: KnownOptimizer | None
-    ) -> FoundObservables:
-        frame = sys._getframe()
+        self, agent: Agent, event: str, update: ThreadUpdate, optimizer: Any, known: KnownOptimizer | None,
+        find_loss: FindLoss | None, values: dict[str, Any] | None, frame: FrameType,
+    ) -> FoundObservables:  # fmt: skip
         if known is None and len(self.optimizers.by_id) == 1:
             (known,) = [*self.optimizers.by_id.values()]
             optimizer = known.reference()
         special: dict[str, Callable[[], Any]] = {"model": lambda: _model(known, update, frame)}
         if optimizer is not None:
             special["optimizer"] = lambda: optimizer
-        found = found_names(special, frame, update.at_backward, {"step": update.steps})
+        found = found_names(special, frame, update.at_backward, {"step": update.steps}, ended=update.ended)
         if event not in UPDATES:
-            found["guess"] = True
+            found["guess"] = values is None
+            found.update(values or {})
+            if find_loss is not None:
+                special.update({name: partial(find_loss, name, frame) for name in LOSS_NAMES})
             return found
         if update.data_seconds is not None:
             found["data_seconds"] = update.data_seconds
         losses = update.unscaled_losses()
-        if (loss := update.loss(losses, optimizer)) is not None:
-            found["loss"] = loss
+        try:
+            loss = update.loss(losses, optimizer)
+        except UnknownValue as error:
+            loss, found.unknown["loss"] = None, str(error)
+        if losses:
             special["losses"] = lambda: tuple(losses)
+        if loss is not None:
+            found["loss"] = loss
             if known is not None and self.optimizers.several:
                 self._name_losses(found, special, update, known, losses)
         elif looks_next(agent, event):
             found.load(("loss",))
-        special.update({name: self._reader(name, found) for name in NAMES})
+        special.update({name: self._reader(name, found, known, frame) for name in NAMES})
         return found
 
     def _name_losses(
@@ -116,11 +147,14 @@ class ScriptAgent:
             else:
                 special[one.loss_name] = partial(_present, one.loss_name, partial(update.loss_of, losses, optimizer))
 
-    def _reader(self, name: str, found: FoundObservables) -> Callable[[], Any]:
+    def _reader(
+        self, name: str, found: FoundObservables, known: KnownOptimizer | None, frame: FrameType
+    ) -> Callable[[], Any]:
         """Return a function that reads an input of the model."""
 
         def read() -> Any:
-            inputs = self._inputs.of(found["model"])
+            parts = [] if known is None else [module for _, module in known.parts(frame)]
+            inputs = self._inputs.of(parts or [found["model"]])
             if not inputs.ask():
                 found.coming.add(name)
             return inputs.read(name)
@@ -137,6 +171,8 @@ class ScriptAgent:
                     self._agent = self._start()
                     name_events(self._agent, "batch", STEP)
                     search_names(self._agent)
+                    if self._at_end is not None:
+                        before_end(self._agent, self._at_end)
                 except Exception as error:
                     self._failed = True
                     say_once(error)
@@ -164,9 +200,11 @@ class ScriptAgent:
             exposed[name] = lazy(one.reference)
             if one.scheduler is not None:
                 exposed["scheduler" if alone else f"{name}_scheduler"] = lazy(one.scheduler)
-            model = one.model(frame)
-            if model is not None and (called := "model" if alone else name_of(model, frame, "")):
-                exposed[called] = lazy(weakref.ref(model))
+            parts = one.parts(frame)
+            for part, model in parts:
+                called = part if len(parts) > 1 else "model" if alone else name_of(model, frame, "")
+                if called:
+                    exposed[called] = lazy(weakref.ref(model))
         agent.expose(**exposed)
 
     def _forked(self) -> None:

@@ -2,8 +2,8 @@
 
 - after each step of an optimizer: torch's own global hook, which torch.compile leaves out of its graphs;
 - before each backward pass: the attribute of the autograd engine that `torch.autograd.backward` looks up;
-- before ``GradScaler.scale`` and ``update``, ``model.eval()``, in ``optimizer.zero_grad()``, before and after each
-  batch of a DataLoader: see `call_notice`.
+- before ``GradScaler.scale`` and ``update``, ``model.eval()``, as an optimizer is made, in ``optimizer.zero_grad()``,
+  before and after each batch of a DataLoader: see `call_notice`.
 
 Nothing is added to the stack of a forward pass, an optimizer's step or a DataLoader, nor to that of a backward pass,
 unless its end is the event, or gradients are looked at after it (`run_events`).
@@ -17,6 +17,7 @@ from typing import Any
 
 from looptap.integrations.auto.hooks.call_notice import notice_calls, notice_lookups, notice_readings, notice_settings
 from looptap.integrations.auto.hooks.run_events import RunEvents
+from looptap.integrations.auto.sight.models import optimizers_exist
 from looptap.integrations.harmless import say_once
 
 _COPIES_LOCALS = sys.version_info < (3, 13)
@@ -41,6 +42,9 @@ def place_hooks(events: RunEvents) -> None:
     notice_calls(torch.amp.grad_scaler.GradScaler, "scale", events.before_scale)
     notice_calls(torch.amp.grad_scaler.GradScaler, "update", _uncompiled(events.before_scaler_update))
     notice_calls(torch.nn.Module, "eval", _uncompiled(events.before_eval))
+    if optimizers_exist():
+        events.own_updates.find_optimizers()
+    notice_lookups(optimizer.Optimizer, "add_param_group", _uncompiled(events.own_updates.note_optimizer))
     notice_readings(optimizer.Optimizer, "_zero_grad_profile_name", _uncompiled(events.before_zero_grad))
     loaders = sys.modules.get("torch.utils.data.dataloader")
     for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):

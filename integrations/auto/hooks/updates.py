@@ -12,8 +12,11 @@ import weakref
 from collections import deque
 from typing import Any
 
-from looptap.integrations.auto.hooks.gradients import Key, key_of
-from looptap.integrations.auto.sight.found_names import NamesAtBackward
+from looptap.integrations.auto.hooks.evaluations import Evaluation
+from looptap.integrations.auto.hooks.gradients import Key, Marks, key_of, marks_of, replaced
+from looptap.integrations.auto.hooks.own_updates import Place
+from looptap.integrations.auto.hooks.passes import LoaderPasses
+from looptap.integrations.auto.sight.found_names import NamesAtBackward, UnknownValue
 from looptap.integrations.auto.sight.models import ModelInSight
 
 MAX_LOSSES_COUNT = 10_000
@@ -24,8 +27,9 @@ class ThreadUpdate:
     """The open update of one thread."""
 
     __slots__ = (
-        "at_backward", "backwards", "copies", "counted_from", "data_seconds", "evaluating", "fetch_began", "followers",
-        "late", "losses", "model_in_sight", "raised", "reached", "scaled_steps", "scaler", "stepped", "steps",
+        "announced", "at_backward", "backwards", "copies", "counted_from", "data_seconds", "ended", "evaluation",
+        "fetch_began", "followers", "in_evaluation_mode", "late", "left", "losses", "model_in_sight", "passes",
+        "places", "raised", "reached", "replaced", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -38,8 +42,17 @@ class ThreadUpdate:
         """By the parameters of an optimizer how many of the losses no longer count: their gradients are gone."""
         self.reached: dict[int, set[Key]] = {}
         """By loss the parameters of the optimizers whose gradients it has reached, where that was looked at."""
+        self.left: dict[Key, Marks] = {}
+        """By the parameters of an optimizer the gradients that the last pass has left, where some were dropped."""
+        self.replaced = False
+        """True if an optimizer has stepped on others than those."""
         self.steps = self.backwards = 0
-        """Updates and backward passes so far."""
+        """Updates so far, and backward passes since an optimizer has stepped."""
+        self.places: set[Place] = set()
+        """Where the script has called ``backward`` since the last update."""
+        self.passes = LoaderPasses()
+        self.in_evaluation_mode = False
+        """True if a model was in evaluation mode at the last backward pass: that mode says nothing of a batch then."""
         self.raised = False
         """True if the event of this update has been raised."""
         self.late = False
@@ -52,8 +65,12 @@ class ThreadUpdate:
         """The `GradScaler` that has scaled the next loss: a weak reference, or None."""
         self.scaled_steps: set[int] | None = None
         """Optimizers that stepped since the last update of a `GradScaler`; None without one."""
-        self.evaluating = False
-        """True after ``model.eval()``, until the next backward pass."""
+        self.evaluation: Evaluation | None = None
+        """The evaluation that has begun, by ``model.eval()`` or a batch, until the next backward pass."""
+        self.announced: frozenset[str] = frozenset()
+        """The guesses that a framework spares: it announces such events itself."""
+        self.ended = False
+        """True once the script has ended."""
         self.at_backward = NamesAtBackward()
         self.model_in_sight = ModelInSight()
         self.data_seconds: float | None = None
@@ -74,6 +91,11 @@ class ThreadUpdate:
             factor = gradient.detach() if gradient is not None and gradient.requires_grad else gradient
             self.losses.append((value, factor, scale, value._version))
 
+    @property
+    def done(self) -> int:
+        """The number of updates, with one whose event is due."""
+        return self.steps + bool(self.late or (self.stepped and not self.raised))
+
     def begin(self) -> None:
         """Begin an update, since the last one has had its steps."""
         self.stepped.clear()
@@ -88,6 +110,8 @@ class ThreadUpdate:
         if self.stepped:
             self.followers[next(reversed(self.stepped))] = key
         self.stepped[key] = weakref.ref(optimizer)
+        if self.left and (parameters := key_of(optimizer)) in self.counted_from and parameters in self.left:
+            self.replaced = self.replaced or replaced(self.left[parameters], marks_of(optimizer))
         return self.followers.get(key) is None
 
     def end_of_steps(self) -> None:
@@ -100,6 +124,9 @@ class ThreadUpdate:
         self.losses.clear()
         self.counted_from.clear()
         self.reached.clear()
+        self.left.clear()
+        self.replaced = False
+        self.places.clear()
         if self.data_seconds:
             self.data_seconds = 0.0
         if self.at_backward:
@@ -123,14 +150,21 @@ class ThreadUpdate:
     def loss(self, losses: list[Any], optimizer: Any) -> Any:
         """Return what the update descends on, of all ``losses``, or None.
 
-        LBFGS evaluates its closure several times, and returns the first loss.
+        LBFGS evaluates its closure several times, and returns the first loss. Raises UnknownValue if the script has
+        dropped gradients, and put others in their place.
         """
         if isinstance(optimizer, sys.modules["torch"].optim.LBFGS):
             return losses[0] if losses else None
         if not self.counted_from:
             return total(losses)
         keys = (self._stepped_keys() or ({key_of(optimizer)} if optimizer is not None else set())) - {()}
-        return total(losses[min((self.counted_from.get(key, 0) for key in keys), default=0) :])
+        first = min((self.counted_from.get(key, 0) for key in keys), default=0)
+        if losses and (self.replaced or first == len(losses)):
+            raise UnknownValue(
+                "the script has put other gradients in the place of those of its backward passes, so the loss that "
+                "this update descends on is unknown; losses has that of each pass."
+            )
+        return total(losses[first:])
 
     def loss_of(self, losses: list[Any], optimizer: Any) -> Any:
         """Return what one of the optimizers that have stepped descends on, if known."""

@@ -13,8 +13,16 @@ from looptap.streams.events import FoundObservables
 MAX_WANTED_NAMES_COUNT = 64
 """Names that are read at backward passes."""
 _AT_SOME_EVENTS = frozenset({"loss", "losses", "x", "y", "inputs", "data_seconds", "guess"})
+_INPUTS = frozenset({"x", "inputs"})
 WANTED_EVENTS = 1000
 """Events for which a name is read at backward passes, after a query has last asked for it."""
+
+
+class UnknownValue(KeyError):
+    """A name that has no value at this event; the text says why."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class NamesAtBackward:
@@ -72,11 +80,12 @@ class NamesAtBackward:
 
 def found_names(
     special: dict[str, Callable[[], Any]], frame: FrameType | None, at_backward: NamesAtBackward,
-    otherwise: Mapping[str, Any],
+    otherwise: Mapping[str, Any], *, ended: bool = False,
 ) -> FoundObservables:  # fmt: skip
     """Return the observables of an event.
 
-    They are the ``special`` ones, the job's, and those of ``otherwise`` that it does not have.
+    They are the ``special`` ones, the job's, and those of ``otherwise`` that it does not have. Of a script that has
+    ``ended`` only the variables of its main module are left.
     """
     last = {**at_backward.values}
 
@@ -88,9 +97,14 @@ def found_names(
             except KeyError:
                 observables.coming.add(name)
                 raise
+        if name in observables.unknown:
+            raise KeyError(name)
         if name in special:
             try:
                 return special[name]()
+            except UnknownValue as error:
+                observables.unknown[name] = str(error)
+                raise
             except KeyError:
                 pass
         try:
@@ -98,7 +112,14 @@ def found_names(
         except KeyError:
             if frames.is_ours(name):
                 raise
-        if at_backward.want(name):
+        if ended and name not in otherwise:
+            observables.unknown[name] = f"the script has ended, and with it the function that had {name}."
+        elif name in _INPUTS and name in special and name not in observables.coming:
+            observables.unknown[name] = (
+                f"{name} is unknown: no call of the model itself with gradients has been seen before this step. It may "
+                "be compiled, or its methods may be called in place of it; ask for a variable of the loop."
+            )
+        elif at_backward.want(name):
             observables.coming.add(name)
         elif name not in last and name not in otherwise:
             if at_backward.may_come(name) or frames.may_come(frame, name):
@@ -117,5 +138,5 @@ def found_names(
         return [*filter(there, special), *frames.listed(frame), *last, *otherwise]
 
     observables = FoundObservables({}, find, names, frames.words())
-    observables.elsewhere = partial(frames.path_to, frame)
+    observables.elsewhere, observables.home = partial(frames.path_to, frame), partial(frames.home_of, frame)
     return observables

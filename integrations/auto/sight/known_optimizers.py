@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from types import FrameType
 from typing import Any
 
-from looptap.integrations.auto.sight.models import model_of, name_of, scheduler_of
+from looptap.integrations.auto.sight.models import models_of, name_of, scheduler_of
 
 MAX_NAMED_COUNT = 8
 """Optimizers that have names of their own; a loop with one for each parameter has hundreds."""
@@ -27,38 +28,52 @@ class KnownOptimizer:
         self.loss_name = f"loss/{self.name}"
         scheduler = scheduler_of(optimizer, frame)
         self.scheduler: weakref.ref[Any] | None = None if scheduler is None else weakref.ref(scheduler)
-        self._model: weakref.ref[Any] | None = None
+        self._parts: list[tuple[str, weakref.ref[Any]]] = []
         self._search_in = 0
         self.keeps_gradients = False
         """True once a gradient of its parameters was seen after a backward pass: some loops keep them elsewhere."""
         self.looks_left = MAX_LOOKS
-        self.model(frame)
+        self.parts(frame)
 
-    def model(self, frame: FrameType | None) -> Any:
-        """Return the model that it trains; None if that is in sight of no frame."""
-        model = None if self._model is None else self._model()
-        if model is None:
+    def parts(self, frame: FrameType | None) -> list[tuple[str, Any]]:
+        """Return the modules that it trains, by the job's names; none if out of sight."""
+        living = self._living()
+        if not living:
             self._search_in -= 1
             optimizer = self.reference()
             if self._search_in < 0 and optimizer is not None:
                 self._search_in = RETRY_EVENTS
-                model = model_of(optimizer, frame)
-                if model is not None:
-                    self._model = weakref.ref(model)
-        return model
+                living = models_of(optimizer, frame)
+                self._parts = [(name, weakref.ref(model)) for name, model in living]
+        return living
+
+    def model(self, frame: FrameType | None) -> Any:
+        """Return the model that it trains; None if that is in sight of no frame.
+
+        Of several modules it is the one that the job calls so, else one that holds them, for as long as the caller
+        keeps it.
+        """
+        parts = self.parts(frame)
+        if (named := dict(parts).get("model")) is not None:
+            return named
+        if len(parts) > 1:
+            return sys.modules["torch"].nn.ModuleDict({name.replace(".", "_"): module for name, module in parts})
+        return parts[0][1] if parts else None
 
     def is_done(self) -> bool:
         """Return True if its model is gone: another training may follow this one."""
-        return self._model is not None and self._model() is None
+        return bool(self._parts) and not self._living()
 
     def evaluates(self) -> bool:
         """Return True if its model is in evaluation mode."""
-        model = None if self._model is None else self._model()
-        return model is not None and not vars(model).get("training", True)
+        return any(not vars(model).get("training", True) for _, model in self._living()[:1])
 
     def trains(self, module: Any) -> bool:
-        """Return True if this is its model."""
-        return self._model is not None and self._model() is module
+        """Return True if this is its model, or a part of that."""
+        return any(model is module for _, model in self._living())
+
+    def _living(self) -> list[tuple[str, Any]]:
+        return [(name, model) for name, reference in self._parts if (model := reference()) is not None]
 
 
 class KnownOptimizers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from looptap.agent.control.knobs.optimizer_controls import drives_optimizer
-from looptap.agent.loop.sight.frames import bindings
+from looptap.agent.loop.sight.frames import bindings, path_of
 
 MAX_OBJECTS_COUNT = 5000
 """Values in sight that a search looks at."""
@@ -17,16 +18,25 @@ RETRY_EVENTS = 20
 """Events until the model of a loop without a known optimizer is searched for again."""
 MAX_MODULES_COUNT = 64
 """Modules in sight of which the parameters are counted."""
+MAX_PARTS_COUNT = 8
+"""Modules that one optimizer may train."""
+_PLAIN_NAMES = frozenset({"optimizer", "optim", "opt", "model", "net", "module"})
+_PARTS = re.compile(r"[^.\[\]']+")
 
 
-def model_of(optimizer: Any, frame: FrameType | None) -> Any:
-    """Return the module in sight that has most of an optimizer's parameters, or None.
+def models_of(optimizer: Any, frame: FrameType | None) -> list[tuple[str, Any]]:
+    """Return the modules in sight that have an optimizer's parameters, by name.
 
-    Of several the one with the fewest others, then what `torch.compile` made of a module, for hooks inside that are not
-    called, then the one that is called ``model``, then the first.
+    Usually it is one. Of several with the same ones it is that with the fewest others, then what `torch.compile` made
+    of a module, for hooks inside that are not called, then the one that is called ``model``, then the first. Where none
+    has all, such as an encoder and a decoder, there are more.
     """
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    return _holder_of(held, modules_in_sight(frame))
+    found, parts = [*modules_in_sight(frame)], list[tuple[str, Any]]()
+    while held and len(parts) < MAX_PARTS_COUNT and (best := _holder_of(held, found)) is not None:
+        parts.append(best)
+        held -= {id(parameter) for parameter in best[1].parameters()}
+    return parts
 
 
 class ModelInSight:
@@ -48,21 +58,22 @@ class ModelInSight:
             found = [*modules_in_sight(frame)]
             parameters = [one for _, module in found for one in module.parameters()]
             held = {id(one) for one in parameters if one.is_leaf and one.grad is not None}
-            model = _holder_of(held, found)
+            best = _holder_of(held, found)
+            model = None if best is None else best[1]
             if model is None:
                 model = next((module for _, module in found), None)
             self._model = None if model is None else weakref.ref(model)
         return model
 
 
-def _holder_of(held: set[int], modules: Iterable[tuple[str, Any]]) -> Any:
-    """Return the module that has most of these parameters, or None."""
+def _holder_of(held: set[int], modules: Iterable[tuple[str, Any]]) -> tuple[str, Any] | None:
+    """Return the module that has most of these parameters, and its name, or None."""
     best, rank = None, (0, 0, False, False)
     for name, module in modules:
         ids = {id(parameter) for parameter in module.parameters()}
         mine = (len(ids & held), -len(ids - held), "_orig_mod" in module._modules, name == "model")
         if mine[0] and mine > rank:
-            best, rank = module, mine
+            best, rank = (name, module), mine
     return best
 
 
@@ -79,9 +90,18 @@ def modules_in_sight(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
 
 
 def name_of(thing: Any, frame: FrameType | None, otherwise: str = "optimizer") -> str:
-    """Return the name that the job has for an optimizer or a model."""
-    found = (name for name, value in _with_attributes(frame) if value is thing and name != "self")
-    return next(found, otherwise)
+    """Return the name that the job has for an optimizer or a model.
+
+    That is a variable, else the attribute that holds it, with what has that attribute if it only says what it is:
+    ``actor.optimizer``.
+    """
+    if found := next((name for name, value in bindings(frame) if value is thing and name != "self"), ""):
+        return found
+    parts = _PARTS.findall(path_of(frame, thing))
+    if parts:
+        several = len(parts) > 2 if parts[0] == "self" else len(parts) > 1
+        return ".".join(parts[-2:]) if several and parts[-1] in _PLAIN_NAMES else str(parts[-1])
+    return next((name for name, value in _with_attributes(frame) if value is thing and name != "self"), otherwise)
 
 
 def scheduler_of(optimizer: Any, frame: FrameType | None) -> Any:

@@ -7,10 +7,12 @@ or ``inputs``, and it is in no copy and in no file of the model.
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from looptap.agent.loop.hooks.unsaved_hook import UnsavedHook, leave_out
 
@@ -20,6 +22,11 @@ IDLE_EVENTS = 1000
 """Events after which nothing is noted any more, if no query has read it."""
 MAX_AWAITED_EVENTS = 2
 """Events without a forward pass after which a model's inputs count as missing."""
+MAX_DEPTH = 3
+"""Levels of a batch whose fields are looked through."""
+MAX_FIELDS_COUNT = 100
+"""Fields of one level."""
+_calls = itertools.count(1)
 _TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -29,12 +36,12 @@ class ModelInputs:
     def __init__(self) -> None:
         self._by_model: weakref.WeakKeyDictionary[Any, RootInputs] = weakref.WeakKeyDictionary()
 
-    def of(self, model: Any) -> RootInputs:
-        """Return what is known of the inputs of a model."""
-        found = self._by_model.get(model)
-        if found is None:
-            found = self._by_model[model] = RootInputs(model)
-        return found
+    def of(self, parts: list[Any]) -> PartInputs:
+        """Return what is known of the inputs of a model, which may have several parts."""
+        for model in parts:
+            if self._by_model.get(model) is None:
+                self._by_model[model] = RootInputs(model)
+        return PartInputs([self._by_model[model] for model in parts])
 
     def forget(self, trained: Callable[[Any], bool]) -> None:
         """Release the inputs of this step of the models that ``trained`` says were."""
@@ -46,6 +53,20 @@ class ModelInputs:
         return bool(self._by_model)
 
 
+class PartInputs(NamedTuple):
+    """The inputs of a model: those of the part that a step calls first."""
+
+    parts: list[RootInputs]
+
+    def ask(self) -> bool:
+        """Note the next forward passes; return False while the first is awaited."""
+        return all([inputs.ask() for inputs in self.parts])
+
+    def read(self, name: str) -> Any:
+        """Return ``x``, ``y`` or ``inputs``. Raises KeyError if they are not known."""
+        return min(self.parts, key=lambda inputs: inputs.first_call or math.inf).read(name)
+
+
 class RootInputs:
     """What one model was last called with under gradient."""
 
@@ -55,6 +76,8 @@ class RootInputs:
         self._given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._handle: Any = None
         self._awaited = MAX_AWAITED_EVENTS
+        self.first_call = 0
+        """A number that is smaller for models that were called earlier in this step; 0 if it was not."""
 
     def ask(self) -> bool:
         """Note the next forward passes; return False while the first is awaited."""
@@ -70,6 +93,7 @@ class RootInputs:
     def note(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Note what the model is called with."""
         self._given, self._awaited = (arguments, keywords), 0
+        self.first_call = self.first_call or next(_calls)
 
     def read(self, name: str) -> Any:
         """Return ``x``, ``y`` or ``inputs``. Raises KeyError if they are not known."""
@@ -78,21 +102,28 @@ class RootInputs:
         arguments, keywords = self._given
         if name == "inputs":
             return (*arguments, *keywords.values()) if not keywords else {**dict(enumerate(arguments)), **keywords}
-        fields = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], dict) else keywords
+        given = [one for one in arguments if _is_tensor(one)]
+        fields, target = keywords, None
+        if not given and arguments:
+            fields = {**fields_of(arguments[0]), **keywords}
         target = next((fields[word] for word in _TARGETS if word in fields), None)
-        tensors = [one for one in (*arguments, *fields.values()) if _is_tensor(one) and one is not target]
+        others = [one for one in fields.values() if _is_tensor(one) and one is not target]
         if name == "y":
-            given = [one for one in arguments if _is_tensor(one)]  # a second one with a name is a mask or the like
+            # a second one with a name is a mask or the like
             found = target if target is not None else given[1] if len(given) > 1 else None
-        else:
-            found = tensors[0] if tensors else arguments[0] if arguments else None
+        elif given or (keywords and others and not arguments):
+            found = (given or others)[0]
+        elif "x" in fields:
+            found = fields["x"]
+        else:  # of a batch in one object: the largest
+            found = max(others, key=_size, default=arguments[0] if arguments else None)
         if found is None:
             raise KeyError(name)
         return found
 
     def forget(self) -> None:
         """Release the inputs of this step; take the hook out if they are not asked for."""
-        self._given = None
+        self._given, self.first_call = None, 0
         self._idle += 1
         if self._idle > IDLE_EVENTS and self._handle is not None:
             self._handle.remove()
@@ -109,6 +140,44 @@ class _ForwardNote(UnsavedHook):
         torch = sys.modules["torch"]
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._inputs.note(arguments, keywords)
+
+
+def fields_of(batch: Any) -> dict[str, Any]:
+    """Return the tensors of a batch that is a dict or an object, by their own names.
+
+    No code of the batch runs: attributes are read from its dict.
+    """
+    found: dict[str, Any] = {}
+    level = [batch]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for holder in level:
+            for name, value in _items(holder)[:MAX_FIELDS_COUNT]:
+                if _is_tensor(value):
+                    found.setdefault(str(name), value)
+                else:
+                    inner.append(value)
+        level = inner[:MAX_FIELDS_COUNT]
+    return found
+
+
+def _items(holder: Any) -> list[tuple[Any, Any]]:
+    """Return what a dict, an object or a named tuple holds, by name."""
+    kind = type(holder)
+    if issubclass(kind, dict):
+        return [*dict.items(holder)]
+    if issubclass(kind, tuple) and isinstance(names := getattr(kind, "_fields", None), tuple):
+        return [*zip(names, tuple.__iter__(holder), strict=False)]
+    try:
+        own = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return []
+    return [*own.items()] if type(own) is dict else []
+
+
+def _size(tensor: Any) -> int:
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        return int(tensor.numel())
 
 
 def _is_tensor(value: Any) -> bool:
