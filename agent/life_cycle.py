@@ -167,6 +167,7 @@ class LifeCycle:
         """End all open groups; a second call, after Ctrl-C, ends the rest."""
 
         def end_them() -> None:
+            self._parts.dispatcher.queries.cut_groups()
             while sources:
                 try:
                     sources[0].end_group(now)

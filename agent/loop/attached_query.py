@@ -18,6 +18,7 @@ from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import Latest, Mapped, Output, Pipeline
 from looptap.streams.operators.reducing import needs_group
 from looptap.streams.operators.trust import Sight
+from looptap.streams.operators.windows import Sliding
 from looptap.streams.values.snapshots import snapshot
 
 
@@ -39,6 +40,7 @@ class AttachedQuery(BatchEvaluation):
         super().__init__(pipeline, sink, meter, places)
         self.on, self.name, self.max_bytes, self.recorder = on, name or pipeline.text, max_bytes, recorder
         self.grouped = needs_group(pipeline)
+        self.slides = isinstance(pipeline.window, Sliding) and not pipeline.mapped
         self.numbers, self.language = pipeline.numbers, pipeline.language
         """The observables it reads if it is arithmetic, else None; the names of the language that it uses."""
         if recorder is not None:
@@ -86,8 +88,8 @@ class AttachedQuery(BatchEvaluation):
                     if self.pipeline.expects or self.missing_names:
                         self.missing_names = missing_of(event, self.pipeline.expects)
                         self._notify()
-                    if self.grouped:
-                        self.pipeline.begin(partial=number > began + 1)
+                    if self.grouped or self.slides:
+                        self.pipeline.begin(partial=self._lacks_events(number, began))
                 self.events += 1
                 if self.deferred or self._harmless(event):
                     self._evaluate(event, number, now)
@@ -95,7 +97,7 @@ class AttachedQuery(BatchEvaluation):
                     self._guarded(event, number, now)
                 self._outputs = None
                 if self._flush_requested:
-                    self.flush(number, now)
+                    self.flush_partial(number, now)
                 if self._mapped is not None:
                     self._feed = self._mapped.feed() if self.recorder is None and not self.varies else None
                     self._form = self._mapped.column_form()
@@ -107,6 +109,10 @@ class AttachedQuery(BatchEvaluation):
         except KeyboardInterrupt:
             self._interrupted(sink.number - before, event, number, now)
             raise
+
+    def _lacks_events(self, number: int, began: int) -> bool:
+        """Return True if its first window lacks events before this one, its first."""
+        return number > (began + 1 if self.grouped else self.every)
 
     def _harmless(self, event: Event) -> bool:
         """Return True if the query is known to change nothing, given this event."""
@@ -247,8 +253,12 @@ class AttachedQuery(BatchEvaluation):
         self._flush_requested = True
 
     def flush_partial(self, number: int, now: float) -> None:
-        """End the window, flagged as partial, since the query is being removed."""
-        self.pipeline.begin(partial=True)
+        """End the window, flagged as partial: something else than its end cuts it off.
+
+        One that slides has no end.
+        """
+        if self.pipeline.events and not self.slides:
+            self.pipeline.begin(partial=True)
         self.flush(number, now)
 
     def evaluate_measured(self, event: Event, number: int, now: float, began: int, step: float) -> None:

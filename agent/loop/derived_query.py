@@ -26,7 +26,7 @@ from looptap.agent.loop.overhead_budget import MEASURE_NEXT, CostMeter
 from looptap.streams.events import Event
 from looptap.streams.flags import ERROR
 from looptap.streams.operators.pipeline import Output, Pipeline
-from looptap.streams.operators.windows import Group, Sliding
+from looptap.streams.operators.windows import Group
 from looptap.streams.values.device_transfer import Pending
 from looptap.streams.values.rows import explain_missing_field, rows
 from looptap.streams.values.snapshots import snapshot
@@ -64,6 +64,9 @@ class DerivedQuery(AttachedQuery):
         self._ends: deque[_GroupEnd] = deque()
         self._last_group = 0
         self._cut = False  # the open group had values before the first that it sees
+        self.late = False
+        """True if its client had values of the source before those that it numbers."""
+        self._number = 0  # of the value that is evaluated
         self._last_time = 0.0
         self._flags = 0  # of the value that is evaluated
         self._kind: type[Any] = object
@@ -183,7 +186,7 @@ class DerivedQuery(AttachedQuery):
         if type(value) is FlaggedValue:
             value, flags = value.value, value.flags
             if flags & ERROR:
-                self._flag_open_window()
+                self.pipeline.begin(partial=True)
                 return
         if type(value) is Pending:
             value = value.resolve()
@@ -193,13 +196,13 @@ class DerivedQuery(AttachedQuery):
             meter.skip = meter.skip - 1 or MEASURE_NEXT
             self.withheld += 1
             return
-        self._flags = flags
+        self._flags, self._number = flags, number
         self._evaluate_at(self._named(value), event, now, step)
 
     def _miss(self, upto: int, now: float) -> None:
         """Count the values up to this number as lost, as its source has lost them."""
         missed = upto // self._nth - self.reached // self._nth
-        self._flag_open_window()
+        self.pipeline.begin(partial=True)
         if missed and self.pipeline.yields(now):
             self.sink.lose(missed)
         self.reached = upto
@@ -236,6 +239,9 @@ class DerivedQuery(AttachedQuery):
 
     # ------------------------------------------------------------ in place of what events need
 
+    def _lacks_events(self, number: int, began: int) -> bool:
+        return super()._lacks_events(number, began) if self.grouped else self.late or self._number > self._nth
+
     def _harmless(self, event: Any) -> bool:
         return self.pipeline.trusted  # what it reads is a copy, of plain values
 
@@ -263,11 +269,6 @@ class DerivedQuery(AttachedQuery):
         source = self.source.limitation()
         return [*super().warnings(), *([f"{self.of!r}, whose values it reads, is {source}"] if source else [])]
 
-    def _flag_open_window(self) -> None:
-        """Flag the open window, unless it slides: it would keep the flag forever."""
-        if not isinstance(self.pipeline.window, Sliding):
-            self.pipeline.begin(partial=True)
-
 
 def evaluate_derived(
     source: AttachedQuery, *, later: bool = False, give_way: Callable[[], None] = lambda: None
@@ -293,10 +294,23 @@ def restart(query: AttachedQuery, number: int, now: float, *, partial: bool) -> 
         query.catch_up(later=False)
     if query.events and not query.pipeline.mapped:
         query.flush_partial(number, now)
-        query.pipeline.begin(partial=partial)
+        query.pipeline.begin(partial=partial or query.slides)
     for derived in query.derived:
         assert isinstance(derived, DerivedQuery)
         restart(derived, number, now, partial=partial)
+
+
+def cut_off(query: AttachedQuery) -> None:
+    """Flag the open window of a group that something else than the host ends."""
+    grouped = query.grouped
+    if isinstance(query, DerivedQuery):
+        query.catch_up(later=False)
+        grouped = query.follows_groups
+    if grouped:
+        query.pipeline.begin(partial=True)
+    for derived in query.derived:
+        assert isinstance(derived, DerivedQuery)
+        cut_off(derived)
 
 
 def _yields_groups(query: AttachedQuery) -> bool:

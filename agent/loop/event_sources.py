@@ -286,7 +286,7 @@ class EventSource(SourceState):
             self.mark()  # the history has the numbers before the command and those after it
         for place in self.latest_slots:
             try:
-                place.value = copy_of(event, place.name)
+                place.value, place.problem = copy_of(event, place.name), ""
             except Exception as error:  # the query that asked shows None, its stream why
                 place.value, place.problem = None, str(error)
         return actions

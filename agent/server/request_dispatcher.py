@@ -283,7 +283,7 @@ class RequestDispatcher:
             case m.CloseWindow():
                 query = self.subscriptions.own(client, message.stream)
                 if query.pipeline.trusted:
-                    self.queries.between_events(query.on, query.flush, query.flush_at_next_event)
+                    self.queries.between_events(query.on, query.flush_partial, query.flush_at_next_event)
                 else:
                     query.flush_at_next_event()
                 self._done(client, message, None)

@@ -124,6 +124,7 @@ class SubscriptionManager:
             source, ask.of or source.name, code_of(ask.code), queue, name=ask.name, window=ask.window, every=ask.every,
             throttle=ask.throttle, max_bytes=ask.max_bytes, budget=ask.budget, unsafe=ask.unsafe,
         )  # fmt: skip
+        query.late = bool(ask.of_stream) and self.stream(client, ask.of_stream).source.number >= ask.every
         buffer = None if declared is None else declared.buffer
         notes = self.replays.hold(query, buffer, wanted=ask.history)
         self._queues.open(queue)

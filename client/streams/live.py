@@ -139,7 +139,7 @@ class LiveStream(SentStream, Stream):
     def close_window(self, timeout: float = REPLY_SECONDS) -> None:
         """Close the open window now, or at the next event.
 
-        Its value is not flagged partial, and the next window begins there. Raises NoAnswer after ``timeout`` seconds.
+        Its value is flagged partial, and the next window begins there. Raises NoAnswer after ``timeout`` seconds.
 
         Args:
             timeout: Seconds to wait for the answer.

@@ -620,7 +620,7 @@ def test_a_sliding_window_is_flagged_partial_while_it_lacks_lost_values():
 def test_a_window_that_the_end_cuts_short_is_flagged_partial_as_in_a_run():
     job = pair()
     values = job.run.stream("loss", on="batch")
-    windows = {"window": 2}, {}, {"window": sliding(3)}, {"window": seconds(60)}
+    windows = {"window": 2}, {"window": sliding(3)}, {"window": seconds(60)}
     here = [values.query("sum(v for v in values)", **window) for window in windows]
     there = [job.run.stream("sum(e.loss for e in events)", on="batch", **window) for window in windows]
     for loss in (1, 2, 4):
@@ -630,6 +630,19 @@ def test_a_window_that_the_end_cuts_short_is_flagged_partial_as_in_a_run():
         soon(lambda mine=mine: mine.state == "ended")
         assert [(r.value, r.partial) for r in mine.records] == [(r.value, r.partial) for r in its.records]
     assert [r.partial for r in here[0].records] == [False, True]
+
+
+def test_the_window_of_a_finished_stream_is_whole_and_that_of_a_group_that_no_event_ended_is_not():
+    job = pair()
+    values = job.run.stream("loss", on="batch")
+    here = values.query("sum(v for v in values)")
+    there = job.run.stream("sum(e.loss for e in events)", on="batch")
+    for loss in (1, 2, 4):
+        job.agent.emit("batch", loss=loss)
+    job.agent.close()
+    soon(lambda: here.state == "ended")
+    assert [(r.value, r.partial) for r in here.records] == [(7, False)]
+    assert [(r.value, r.partial) for r in there.records] == [(7, True)]
 
 
 def test_a_derived_query_continues_after_an_error_at_one_value():

@@ -165,7 +165,8 @@ def test_another_event_type_that_was_never_raised_is_reported_at_the_attach(job)
     wrong = run.stream("step, latest('epcoh').error", on="batch", when="latest('eval').loss > 1")
     assert [note.split(" is None")[0] for note in wrong.notes] == ["latest('epcoh')", "latest('eval')"]
     assert "so far only batch, epoch. Did you mean 'epoch'?" in wrong.notes[0]
-    assert run.stream("latest('epoch').error", on="batch").notes == []
+    late = run.stream("latest('epoch').error", on="batch")
+    assert late.notes == ["latest('epoch'): None until the next such event; number 1 came before the attach"]
 
 
 def test_a_name_that_the_other_event_lacks_is_reported_once_it_is_raised(job):
