@@ -153,6 +153,9 @@ def test_this_agent_answers_recorded_clients_as_recorded(version, record):
         if rest == "close" and version < "2.2":  # which sends the window that the end of the run cuts off
             expected[expected.index(("over", 5, "ended", 2))] = ("over", 5, "ended", 3)
             expected.append(("values", 5, 3, array("q", [8]).tobytes(), b"\x01", [7]))
+        if rest == "close":  # it flags the group of stream 2 that the end of the run cuts off; those agents did not
+            (at,) = (at for at, one in enumerate(expected) if one[:3] == ("values", 2, 2))
+            expected[at] = (*expected[at][:4], b"\x01", expected[at][5])
         assert sorted(gist(said), key=str) == sorted(expected, key=str), rest
     assert parts_of(agent).dispatcher.statistics.refused_messages == 0
 
