@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from looptap.agent.connection import give_up_place, take_place
+from looptap.agent.loop.derived_query import cut_off
 from looptap.agent.loop.event_sources import EventSource, EventSources
 from looptap.agent.loop.null_sources import NullEventSources
 from looptap.agent.run.advertisement import note_end
@@ -167,7 +168,7 @@ class LifeCycle:
         """End all open groups; a second call, after Ctrl-C, ends the rest."""
 
         def end_them() -> None:
-            self._parts.dispatcher.queries.cut_groups()
+            _cut_groups(self._parts.sources)
             while sources:
                 try:
                     sources[0].end_group(now)
@@ -237,6 +238,18 @@ class LifeCycle:
     def _drain(self) -> None:
         """Send pending values, within half of the exit limit."""
         self._parts.connection.drain(EXIT_SECONDS / 2)
+
+
+def _cut_groups(sources: EventSources) -> None:
+    """Flag the windows of open groups, which the end of the run cuts off."""
+    with sources.lock:
+        sources.drain()
+        types = [source for _, source in sources.types()]
+        inner = [source for outer in types for source in outer.inner_groups]
+        for source in types:
+            if source.groups_ended or source in inner:  # any other run is itself the group
+                for query in source.queries:
+                    cut_off(query)
 
 
 def _weakly(life: LifeCycle, method: Callable[..., None]) -> Callable[..., None]:

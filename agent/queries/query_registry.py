@@ -16,7 +16,7 @@ from looptap.agent.handoff.value_batch import Item
 from looptap.agent.handoff.value_queue import ValueQueue, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.calls.call_events import CallEvents
-from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery, cut_off
+from looptap.agent.loop.derived_query import MAX_CHAINED_COUNT, DerivedQuery
 from looptap.agent.loop.event_sources import EventCommand, EventSource, EventSources
 from looptap.agent.loop.overhead_budget import CostMeter, OverheadBudget
 from looptap.agent.loop.rank_aggregation import PartialAggregateQuery
@@ -276,15 +276,6 @@ class QueryRegistry:
 
         self.between_events(query.on, catch_up, lambda: None)
         return bool(caught_up)
-
-    def cut_groups(self) -> None:
-        """Flag the windows of open groups, which the end of the run cuts off. Loop thread."""
-        with self._sources.lock:
-            self._sources.drain()
-            for name, source in self._sources.types():
-                if name in self._groups[:-1] or source.groups_ended:  # any other run is itself the group
-                    for query in source.queries:
-                        cut_off(query)
 
     def close_windows(self, now: float) -> None:
         """End the windows that no group ends, since the run ends. Loop thread."""

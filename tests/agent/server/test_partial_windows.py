@@ -1,4 +1,4 @@
-"""Which windows are flagged partial: each value is right for what it says, or says that it is not."""
+"""Which windows are flagged partial: a value that lacks events says so."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def found(stream: looptap.Stream) -> list[tuple[object, bool]]:
 def absent(job: Pair, meanwhile: Callable[[], None]) -> None:
     """Cut the link for so long that the agent forgets its client; then restore it."""
     (client,) = job.parts.dispatcher.clients.values()
-    receiver = job._connection.receivers[client.peer]
+    receiver = job.parts.connection.receivers[client.peer]
     job.parts.dispatcher.on_disconnect(client.peer)
     receiver.on_lost(LinkError("the link broke."))
     meanwhile()
@@ -121,7 +121,7 @@ def test_a_sliding_window_over_values_that_misses_one_is_partial_until_it_is_ful
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_the_latest_value_of_another_event_says_that_it_began_anew(job, early):
+def test_the_latest_value_of_another_event_says_that_there_was_one(job, early):
     def attach() -> looptap.Stream:
         return job.run.stream("step, latest('epoch').accuracy", on="batch")
 
