@@ -14,6 +14,10 @@ TRACKERS_READY := $(TRACKERS)/.ready
 # under the same number, and all works with that too; a local CPU build (2.13.0+cpu) is preferred where pip sees one.
 TORCH := torch==2.13.0
 
+# What the environment has, but for torch and the CUDA packages that it brings: their builds differ between indexes.
+# For the newest versions that an index has: make LOCK= setup
+LOCK := requirements.lock
+
 PIP = $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 TRACKERS_PIP = $(TRACKERS)/bin/python -m pip install -qq --disable-pip-version-check
 PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
@@ -22,12 +26,21 @@ PEER_PIP = $(PEER)/bin/python -m pip install -qq --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browsers test test-all soak mutants lint types check docs recording demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
+.PHONY: help setup lock browsers test test-all soak mutants lint types check docs recording demo bench bench-charts bench-progress bench-echo bench-assistant bench-prioritized gallery architecture notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## the virtual environment in .venv
+
+lock: ## the newest versions of what `make setup` installs, with their hashes, into requirements.lock
+	@$(PYTHON) -m venv --clear build/lock
+	@build/lock/bin/python -m pip install -qq --disable-pip-version-check uv
+	@echo "$(TORCH)" | build/lock/bin/uv pip compile pyproject.toml - --extra test --extra loaders --quiet --universal \
+		--python-version 3.11 --generate-hashes --no-annotate --no-header --output-file build/lock/all.txt
+	@awk 'BEGIN { print "# Made by `make lock`, for Python 3.11 to 3.14; pip checks the hashes." } \
+		/^[a-z0-9]/ { keep = !/^(torch==|triton==|nvidia-|cuda-)/ } keep' build/lock/all.txt > requirements.lock
+	@rm -r build/lock
 
 # pytest as a program, not as `python -m pytest`: that would put this folder on sys.path, and `import agent`
 # would load looptap.agent under a second name.
@@ -105,16 +118,24 @@ notebooks: $(READY) ## runs the notebooks and saves them with their pictures
 clean: ## forget the environments and what was built
 	rm -rf $(VENV) $(PEER) $(TRACKERS) build dist src/*.egg-info src/looptap/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml setup.py $(wildcard agent/loop/tap/*.[ch])
+$(READY): pyproject.toml setup.py $(LOCK) $(wildcard agent/loop/tap/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "looptap needs Python 3.11 or newer, \
 	and $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.13")'
 	@echo "looptap: making $(VENV)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@echo "looptap: installing $(TORCH) (the largest part, a few minutes at most)"
-	@$(PIP) "$(TORCH)"
-	@echo "looptap: installing looptap and what its tests need"
-	@$(PIP) --editable '.[test]'
-	@$(PIP) --editable '.[loaders]' || echo "looptap: without the loaders of other packages; their tests skip"
+	@if test -n "$(LOCK)" && $(VENV)/bin/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))'; then set -e; \
+		echo "looptap: installing what its tests need, in the versions of $(LOCK)"; \
+		$(PIP) --require-hashes --no-deps --requirement $(LOCK) || { echo "looptap: this index or machine lacks a \
+	version of $(LOCK), or a file is not the one that it names; make LOCK= setup installs without it"; exit 1; }; \
+		echo "looptap: installing $(TORCH) (the largest part, a few minutes at most)"; \
+		$(PIP) "$(TORCH)"; \
+		$(PIP) --no-deps --no-build-isolation --editable .; \
+	else set -e; \
+		echo "looptap: no lock for this Python; installing $(TORCH) and the newest of the rest, without hashes"; \
+		$(PIP) "$(TORCH)"; \
+		$(PIP) --editable '.[test]'; \
+		$(PIP) --editable '.[loaders]' || echo "looptap: without the loaders of other packages; their tests skip"; \
+	fi
 	@touch $@
 	@echo "looptap: ready; for the command looptap in this shell: source $(VENV)/bin/activate"
 
