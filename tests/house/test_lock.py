@@ -1,4 +1,4 @@
-"""The lock of `make setup` has each package that pyproject.toml names, with hashes."""
+"""The lock of `make setup`: each package that it installs, with hashes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def asked() -> dict[str, Requirement]:
 
 
 def locked() -> dict[str, list[tuple[Version, int]]]:
-    """Return the versions of each package, one for each kind of interpreter, and how many hashes each has."""
+    """Return the versions of each package, each with its number of hashes."""
     found: dict[str, list[tuple[Version, int]]] = {}
     for entry in re.split(r"\n(?=[a-z0-9])", LOCK.partition("\n")[2]):
         name, version = re.match(r"([a-z0-9.-]+)==(\S+)", entry).groups()
