@@ -238,6 +238,14 @@ class Event:
         exposed = self._source.exposed
         return exposed[name] if name in exposed else self._source.machine.get(name)
 
+    def __looptap_lazy__(self, name: str) -> Lazy | None:
+        """Return the observable of this name if it is lazy and not computed yet."""
+        own = self.__dict__
+        if type(own) is FoundObservables:
+            own.load((name,))
+        value = None if name in own else self._source.exposed.get(name)
+        return value if type(value) is Lazy else None
+
     def __looptap_coming__(self) -> set[str]:
         """Return the names that are not there yet, and are expected."""
         own = self.__dict__
@@ -290,6 +298,9 @@ class LazyEvent(Event):
             value = self.__dict__[name] = lazies[name].function()
             return value
         return super().__getattr__(name)
+
+    def __looptap_lazy__(self, name: str) -> Lazy | None:
+        return None if name in self.__dict__ else self._lazies.get(name) or super().__looptap_lazy__(name)
 
     def __looptap_names__(self) -> set[str]:
         return {*super().__looptap_names__(), *self._lazies}

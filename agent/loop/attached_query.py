@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item
 from looptap.agent.handoff.value_queue import ValueSink
 from looptap.agent.loop.batch_evaluation import BatchEvaluation
-from looptap.agent.loop.guard.state_guard import StateGuard
 from looptap.agent.loop.overhead_budget import CostMeter
 from looptap.streams.errors import LooptapError
 from looptap.streams.events import MACHINE, Event, missing_of
@@ -17,8 +16,10 @@ from looptap.streams.flags import ERROR
 from looptap.streams.operators.flight_recorder import FlightRecorder
 from looptap.streams.operators.pipeline import Latest, Mapped, Output, Pipeline
 from looptap.streams.operators.reducing import needs_group
-from looptap.streams.operators.trust import Sight
 from looptap.streams.operators.windows import Sliding
+from looptap.streams.preserving.interrupts import complete
+from looptap.streams.preserving.unsafe_evaluation import UnsafeEvaluation
+from looptap.streams.proving.plain_reads import read_plainly
 from looptap.streams.values.snapshots import snapshot
 
 
@@ -49,12 +50,10 @@ class AttachedQuery(BatchEvaluation):
             self.language |= condition.language
             if self.numbers is not None:
                 self.numbers = None if condition.numbers is None else self.numbers | condition.numbers
-        self._pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
-        self.observed = frozenset[str]().union(*(p.observed for p in self._pipelines))
-        self.awaits = MACHINE & frozenset().union(*(p.mentions for p in self._pipelines))
-        self._inputs_seen = None if recorder is None else Sight.of_whole(recorder.condition.reads)
-        self._exposed: Mapping[str, Any] = {}  # of the newest event
-        self._mapped = pipeline if isinstance(pipeline, Mapped) and pipeline.trusted else None
+        pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
+        self.observed = frozenset[str]().union(*(p.observed for p in pipelines))
+        self.awaits = MACHINE & frozenset().union(*(p.mentions for p in pipelines))
+        self._mapped = pipeline if isinstance(pipeline, Mapped) and not pipeline.unsafe else None
 
     def evaluate(self, event: Event, number: int, now: float, began: int) -> None:
         """Evaluate the query at this event. Raises nothing but KeyboardInterrupt.
@@ -67,7 +66,9 @@ class AttachedQuery(BatchEvaluation):
         try:
             try:
                 feed = self._feed
-                if feed is not None and (self.deferred or self._harmless(event)):
+                if feed is not None:
+                    if not self.deferred:
+                        self._check_numbers(event)
                     self.events += 1
                     value, size = snapshot(feed(event), self.max_bytes)
                     sink.put(number, now, value, size)
@@ -91,10 +92,12 @@ class AttachedQuery(BatchEvaluation):
                     if self.grouped or self.slides:
                         self.pipeline.begin(partial=self._lacks_events(number, began))
                 self.events += 1
-                if self.deferred or self._harmless(event):
-                    self._evaluate(event, number, now)
+                if self.pipeline.unsafe:
+                    self._unsafely(number, lambda: self._evaluate(event, number, now), event)
                 else:
-                    self._guarded(event, number, now)
+                    if not self.deferred:
+                        self._check_numbers(event)
+                    self._evaluate(event, number, now)
                 self._outputs = None
                 if self._flush_requested:
                     self.flush_partial(number, now)
@@ -114,12 +117,10 @@ class AttachedQuery(BatchEvaluation):
         """Return True if its first window lacks events before this one, its first."""
         return number > (began + 1 if self.grouped else self.every)
 
-    def _harmless(self, event: Event) -> bool:
-        """Return True if the query is known to change nothing, given this event."""
-        for pipeline in self._pipelines:
-            if pipeline.sight is None or not pipeline.sight.plain(event):
-                return False
-        return self._inputs_seen is None or self._inputs_seen.plain(event)
+    def _check_numbers(self, event: Event) -> None:
+        """Refuse arithmetic on values that are not plain; other code checks itself."""
+        if self.pipeline.numbers is not None and self.pipeline.bare is None:
+            read_plainly(event, self.pipeline.numbers, self.pipeline.text)
 
     def _evaluate(self, event: Event, number: int, now: float) -> None:
         self._outputs = outputs = self.pipeline.push(event, number, now)
@@ -139,13 +140,7 @@ class AttachedQuery(BatchEvaluation):
             return
         if not put and self.pipeline.yields(now):
             self.sink.lose()
-        if self.pipeline.trusted:
-            self._put(self.pipeline.recover(now), event, number, now)
-        else:  # which may end a window
-            self._inside(StateGuard(self._pipelines, self._exposed), number, lambda: self._recover(event, number, now))
-
-    def _recover(self, event: Event | None, number: int, now: float) -> None:
-        self._put(self.pipeline.recover(now), event, number, now)
+        self._put(self.pipeline.recover(now), event, number, now)  # which may end a window
 
     def miss(self, number: int, now: float) -> None:
         """Count an event that the query missed because of Ctrl-C."""
@@ -160,26 +155,17 @@ class AttachedQuery(BatchEvaluation):
         if self.pipeline.yields(now):
             self.sink.lose()
 
-    def _guarded(self, event: Event, number: int, now: float) -> None:
-        """Evaluate unknown code: restore what it changes, and report it once."""
-        self._exposed = event.__looptap_exposed__()
-        guard = StateGuard(self._pipelines, *event.__looptap_shown__())
-        self._inside(guard, number, lambda: self._evaluate(event, number, now))
-
-    def _inside(self, guard: StateGuard, number: int, do: Callable[[], None]) -> None:
+    def _unsafely(self, number: int, do: Callable[[], None], event: Event | None = None) -> None:
+        """Run the query as it is, put torch's modes back, and report changes once."""
+        running = UnsafeEvaluation(() if event is None else event.__looptap_shown__())
         try:
-            with guard:
-                do()
-        except KeyboardInterrupt:
-            guard.restore()  # it may have come before that was done
-            raise
+            running.begin()
+            do()
         finally:
-            self._warn(guard, number)
-
-    def _warn(self, guard: StateGuard, number: int) -> None:
-        if not self.warning and (warning := guard.changed(number)):
-            self.warning = warning
-            self._notify()
+            complete(running.end)
+            if not self.warning and (warning := running.changed(number)):
+                self.warning = warning
+                self._notify()
 
     def log(self, value: Any, now: float, call: int) -> None:
         """Append the value of the host's ``call``-th call.
@@ -238,11 +224,10 @@ class AttachedQuery(BatchEvaluation):
         self.sink.lose()
 
     def _close(self, number: int, now: float) -> None:
-        if self.pipeline.trusted or self.pipeline.mapped:  # what is left to reduce are copies, or nothing
+        if self.pipeline.unsafe and not self.pipeline.mapped:  # training thread only
+            self._unsafely(number, lambda: self._put_closed(number, now))
+        else:
             self._put_closed(number, now)
-        else:  # training thread only: the guard puts back what the loop must not be using
-            guard = StateGuard(self._pipelines, self._exposed)
-            self._inside(guard, number, lambda: self._put_closed(number, now))
 
     def _put_closed(self, number: int, now: float) -> None:
         self._outputs = outputs = self.pipeline.flush(now)

@@ -21,7 +21,6 @@ from looptap.agent.handoff.value_queue import Inbox, ValueSink
 from looptap.agent.loop.attached_query import AttachedQuery
 from looptap.agent.loop.batch_evaluation import EVENTS_AT_A_TIME
 from looptap.agent.loop.deferred_evaluation import OVERFLOW_EVENTS
-from looptap.agent.loop.guard.state_guard import StateGuard
 from looptap.agent.loop.overhead_budget import MEASURE_NEXT, CostMeter
 from looptap.streams.events import Event
 from looptap.streams.flags import ERROR
@@ -60,7 +59,7 @@ class DerivedQuery(AttachedQuery):
         """The number of the newest value that it has seen; 0 before the first."""
         self.follows_groups = self.grouped and bool(source.on) and not _yields_groups(source)
         """True if its window ends with the groups of the events."""
-        self._nth, self._exposed = nth, exposed
+        self._nth = nth
         self._ends: deque[_GroupEnd] = deque()
         self._last_group = 0
         self._cut = False  # the open group had values before the first that it sees
@@ -232,7 +231,7 @@ class DerivedQuery(AttachedQuery):
                 self._rows = rows(self.source.pipeline.fields)
             if self._rows is not None:
                 (value,) = self._rows([value])
-        if not self.pipeline.trusted:  # which may write to it, and it is on its way to clients
+        if self.pipeline.unsafe:  # which may write to it, and it is on its way to clients
             value, _ = snapshot(value, self.max_bytes)
         self._kind = type(value)
         return value
@@ -242,12 +241,8 @@ class DerivedQuery(AttachedQuery):
     def _lacks_events(self, number: int, began: int) -> bool:
         return super()._lacks_events(number, began) if self.grouped else self.late or self._number > self._nth
 
-    def _harmless(self, event: Any) -> bool:
-        return self.pipeline.trusted  # what it reads is a copy, of plain values
-
-    def _guarded(self, event: Any, number: int, now: float) -> None:
-        guard = StateGuard(self._pipelines, self._exposed)
-        self._inside(guard, number, lambda: self._evaluate(event, number, now))
+    def _check_numbers(self, event: Any) -> None:
+        return  # what it reads is a copy, of plain values
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
         if outputs:

@@ -21,7 +21,6 @@ from looptap.agent.loop.columns.event_batch import MISSED, GroupEnd
 from looptap.agent.loop.deferred_evaluation import DeferredEvaluator
 from looptap.agent.loop.derived_query import restart
 from looptap.agent.loop.evaluation_plan import DeferredActions, EvaluationPlan, end_group, evaluate, miss_nested
-from looptap.agent.loop.guard.state_guard import copy_of
 from looptap.agent.loop.plain_numbers import take_look
 from looptap.agent.loop.tap.choice import SourceState, new_lock
 from looptap.streams.events import Event, EventOrigin, FoundObservables, LazyEvent, event_of
@@ -285,10 +284,7 @@ class EventSource(SourceState):
                 pass
             self.mark()  # the history has the numbers before the command and those after it
         for place in self.latest_slots:
-            try:
-                place.value, place.problem = copy_of(event, place.name), ""
-            except Exception as error:  # the query that asked shows None, its stream why
-                place.value, place.problem = None, str(error)
+            place.take(event)
         return actions
 
     def end_group(self, now: float) -> None:

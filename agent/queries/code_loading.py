@@ -15,6 +15,8 @@ from looptap.streams.errors import QueryError
 
 def code_of(code: Code) -> str | Callable[..., Any]:
     """Load the text or the function of ``code``. Raises QueryError."""
+    if code.text:
+        return code.text
     if code.pickled and code.python == sys.version_info[:2]:
         import cloudpickle  # on the I/O thread, once a client sends a function
 
@@ -28,7 +30,7 @@ def code_of(code: Code) -> str | Callable[..., Any]:
         if not callable(function):
             raise QueryError(f"a query is text or a function, not a {type(function).__name__}.")
         return function  # type: ignore[no-any-return]  # cloudpickle gives Any
-    if code.text or not code.pickled:
+    if not code.pickled:
         return code.text
     theirs = ".".join(map(str, code.python))
     ours = ".".join(map(str, sys.version_info[:2]))

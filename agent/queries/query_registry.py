@@ -30,6 +30,7 @@ from looptap.protocol.replies import SubscriptionInfo
 from looptap.streams.errors import QueryError
 from looptap.streams.events import BUILT_IN, MACHINE
 from looptap.streams.expressions import nearest
+from looptap.streams.harmless.plain import of_class
 from looptap.streams.language import builtins
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.language.observables_read import observables_read
@@ -71,7 +72,7 @@ class QueryRegistry:
         It is a query over events, or ``over`` the values of another query.
         """
         exposed = self._sources.exposed
-        functions = {n: v for n, v in exposed.items() if callable(v) and not hasattr(v, "parameters")}
+        functions = {n: v for n, v in exposed.items() if callable(v) and of_class(type(v), "parameters") is None}
         known: frozenset[str] | None = frozenset(set(exposed) - set(functions))
         if over is not None:
             known = None if over.pipeline.fields is None else frozenset(over.pipeline.fields)

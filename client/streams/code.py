@@ -22,9 +22,12 @@ from typing import Any
 
 from looptap.protocol.messages import Code
 from looptap.streams.errors import QueryError
+from looptap.streams.harmless.sources import SOURCE
 from looptap.streams.values.modules.module_read import KINDS
 
 _registering = threading.Lock()
+MAX_FUNCTIONS_COUNT = 1000
+"""Functions whose source travels with a query."""
 
 
 def code_of(code: str | Callable[..., Any]) -> Code:
@@ -62,11 +65,15 @@ def _pickled(code: Callable[..., Any]) -> bytes:
     import cloudpickle
 
     function = _completed(code) if isinstance(code, types.FunctionType) else code
+    followed = {id(one): one for one in [function, *_functions_of(code)] if isinstance(one, types.FunctionType)}
     with _registering:
         modules = [module for module in _own_modules(code) if module.__name__ not in _carried(cloudpickle)]
         try:
             for module in modules:
                 cloudpickle.register_pickle_by_value(module)
+            for one in followed.values():
+                if (lines := _lines_of(one)) is not None:
+                    one.__dict__[SOURCE] = lines
             return bytes(cloudpickle.dumps(function))
         except Exception as error:
             name = getattr(code, "__name__", type(code).__name__)
@@ -77,6 +84,49 @@ def _pickled(code: Callable[..., Any]) -> bytes:
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
+            for one in followed.values():
+                one.__dict__.pop(SOURCE, None)
+
+
+def _lines_of(function: types.FunctionType) -> tuple[str, int, str] | None:
+    """Return the lines of a function, the number of the first, and the file."""
+    code = function.__code__
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError, IndexError, SyntaxError):
+        return None
+    return "".join(lines), max(first, 1), code.co_filename
+
+
+def _functions_of(code: object) -> Iterator[types.FunctionType]:
+    """Yield the functions of the user that travel with ``code``."""
+    todo: list[object] = [code]
+    seen: set[int] = set()
+    while todo:
+        item = todo.pop()
+        if id(item) in seen or len(seen) > MAX_FUNCTIONS_COUNT:
+            continue
+        seen.add(id(item))
+        if isinstance(item, types.FunctionType):
+            if _installed_name(item.__module__):
+                continue
+            yield item
+            todo += [item.__globals__.get(name) for name in _globals_of(item.__code__)]
+            todo += [_content(cell) for cell in item.__closure__ or ()]
+        elif isinstance(item, type) and not _installed_name(item.__module__):
+            todo += [getattr(one, "__func__", getattr(one, "fget", one)) for one in vars(item).values()]
+
+
+def _installed_name(module: str | None) -> bool:
+    found = sys.modules.get(module or "")
+    return found is not None and found.__name__ != "__main__" and _installed(found)
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
 
 
 def _carried(cloudpickle: Any) -> set[str]:

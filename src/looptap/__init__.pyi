@@ -53,8 +53,7 @@ from .streams.errors import StreamTimeout as StreamTimeout
 from .streams.events import lazy as lazy
 from .streams.operators.windows import seconds as seconds
 from .streams.operators.windows import sliding as sliding
-from .streams.preserving.probing import probe as probe
-from .streams.preserving.probing import probing as probing
+from .streams.proving.probing import probe as probe
 from .streams.stream.join import join as join
 from .streams.stream.stream import Gap as Gap
 from .streams.stream.stream import Record as Record

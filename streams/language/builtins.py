@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.aggregations.registry import REDUCERS
-from looptap.streams.preserving.probing import probe
+from looptap.streams.harmless import known
+from looptap.streams.proving import operations  # noqa: F401 - it gives rewritten code its operations
+from looptap.streams.proving.probing import probe
 from looptap.streams.values.checks import HELPERS
 from looptap.streams.values.modules.module_read import OUTSIDE
 
@@ -36,6 +38,9 @@ def ema(xs: Iterable[Any], alpha: float) -> Iterator[Any]:
     for x in xs:
         mean = x if mean is None else mean + alpha * (x - mean)
         yield mean
+
+
+known.register([*(spec.plain for spec in REDUCERS.values()), *HELPERS.values(), *OUTSIDE.values(), probe, ema])
 
 
 def names(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -8,7 +8,9 @@ sequence (a generator, map, filter, accumulate of events) yields its items as th
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,7 +22,6 @@ from looptap.streams.expressions import (
     SourceText,
     attributes_of_names,
     free_names,
-    function,
     mentions,
     names_in,
     names_read,
@@ -29,22 +30,32 @@ from looptap.streams.expressions import (
     rewrite,
     texts_in,
 )
+from looptap.streams.harmless.refusal import WAY_OUT
 from looptap.streams.language import builtins
 from looptap.streams.language.column_form import bare_names, mapped_form, sequence_form
 from looptap.streams.language.copyable import numbers_of
 from looptap.streams.language.extraction import Extraction, StreamingExtractor, called_name, plain_name
 from looptap.streams.language.item_modules import modules_of_items
-from looptap.streams.language.observables_read import hands_over
 from looptap.streams.language.over_values import HINT, check_field, check_parameter
 from looptap.streams.operators.pipeline import Mapped, Pipeline
 from looptap.streams.operators.reducing import Reducing
 from looptap.streams.operators.slots import Items
 from looptap.streams.operators.stages import collected_events, collected_values
-from looptap.streams.operators.trust import GUARDED, Sight, sight_of
 from looptap.streams.operators.windows import Group, Sliding, Window
+from looptap.streams.proving.calls import call, is_harmless
+from looptap.streams.proving.following import defined
 from looptap.streams.values.sizing import DEFAULT_BOUNDS, Bounds
 
 EVENT = "__event"
+ARITHMETIC = "proven: arithmetic on numbers, text and tensors changes nothing"
+"""The explanation of a query that is proven before any event."""
+CHECKED = (
+    "proven as it runs: each operation is checked on the values at hand, functions of the job are followed by their "
+    "source, a model runs on a copy; what is not known to be harmless is refused before anything has happened"
+)
+"""The explanation of a query that is proven at each event."""
+UNSAFE = "unsafe: runs as it is, on record; what it changes of the job stays changed"
+"""The explanation of a query that is not proven."""
 
 
 class QuerySpec(msgspec.Struct, frozen=True):
@@ -107,7 +118,7 @@ class _Compiler:
         self.names = builtins.names(spec.functions)
         self.known = set(spec.known or ()) - set(spec.functions)
         self.shadowed: set[str] = set()  # names of the language that an observable may hide
-        self.parts = StreamingExtractor(text, self.names, self.per_event, spec.bounds, spec.item == "e")
+        self.parts = StreamingExtractor(text, self.names, self.per_event, spec.bounds, spec.item == "e", True)
         self.alias = spec.item  # the name of the bare event in a mapped expression
         self.parameter = ""  # the alias if the query names it itself: then no observable hides it
 
@@ -121,6 +132,7 @@ class _Compiler:
                 return self.reducing(rewrite(body, lambda n, b: None))
             self.alias = self.parameter = alias
             self.known.discard(alias)
+        self.judge(body, self.spec.item if mentions(body, source) else self.alias)
         if not mentions(body, source):
             return self.mapped(body)
         body = modules_of_items(body, self.names.keys()) if source == "events" else body
@@ -151,9 +163,10 @@ class _Compiler:
                 return None
             self.known |= names
             self.parts.slots, self.parts.sliding = [], {}
+            pipeline.numbers = self.judge(body, self.alias)
+            pipeline.checked = self.parts.checked
             sequence = Items(self.expression(body), one=True)
             pipeline.slots = tuple(self.parts.slots)
-            self.judged(pipeline, body)
             self.in_columns(pipeline, body)
             return sequence
 
@@ -182,7 +195,7 @@ class _Compiler:
 
     def expression(self, body: ast.expr) -> Callable[[Any], Any]:
         """Return ``body`` as a function of one event; unknown names are observables."""
-        return function(EVENT, self.resolve(self.per_event(body, frozenset())), self.text, self.names)
+        return self.parts.code(EVENT, self.resolve(self.per_event(body, frozenset())))
 
     def resolve(self, body: ast.expr) -> ast.expr:
         called = {id(n.func) for n in ast.walk(body) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
@@ -230,7 +243,7 @@ class _Compiler:
         size = window.size if isinstance(window, Sliding) else None
         extraction = Extraction(self.parts, self.is_source, size, names_read(body))
         rest = extraction.rewrite(body)
-        finish = extraction.only() or function(None, rest, self.text, self.names)
+        finish = extraction.only() or self.parts.code(None, rest)
         pipeline = Reducing(
             self.text.text, window, self.spec.every, self.spec.throttle, extraction.slots,
             tuple(self.parts.slots), finish,
@@ -281,33 +294,41 @@ class _Compiler:
         pipeline.latest, pipeline.module_reads = self.parts.latest, tuple(self.parts.module_reads.values())
         pipeline.reads = frozenset(names_read(body) | {n.id for n in free_names(body)})
         texts = {n.value for n in ast.walk(body) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-        pipeline.mentions, pipeline.hands_over = pipeline.reads | texts, hands_over(body)
-        free = {n.id for n in free_names(body)} - {self.spec.source, self.alias}
-        pipeline.observed = observables_in(body, self.alias if pipeline.mapped else self.spec.item)
-        pipeline.language = frozenset(free & {*self.names, "recent", "latest"} - self.known)
-        pipeline.explanation.append(self.judged(pipeline, body))
-        if pipeline.sight is not None and not pipeline.module_reads:
-            pipeline.numbers = numbers_of(body, free - pipeline.language, pipeline.language)
+        pipeline.mentions = pipeline.reads | texts
+        free = {n.id for n in free_names(body)}
+        alias = self.alias if pipeline.mapped else self.spec.item
+        pipeline.observed = observables_in(body, alias)
+        pipeline.language = self.language(body, alias)
+        pipeline.numbers, pipeline.checked = self.judge(body, alias), self.parts.checked
+        pipeline.trusted = not pipeline.unsafe and free.isdisjoint(self.spec.functions)
+        pipeline.explanation.append(UNSAFE if pipeline.unsafe else CHECKED if pipeline.checked else ARITHMETIC)
         if self.parts.conditions:
             shown = ", ".join(dict.fromkeys(self.parts.conditions))
             said = f"{shown}: read in Python at each event; on a device tensor this waits for the device"
             pipeline.explanation.append(said)
         return pipeline
 
-    def judged(self, pipeline: Pipeline, body: ast.expr) -> str:
-        """Set the pipeline's `sight`; return a sentence on when the agent guards it."""
-        hosts = [n for n in free_names(body) if n.id in self.spec.functions]
-        alias = self.alias if pipeline.mapped else self.spec.item
-        names, whole = set(self.names) - self.known, self.parts.collects
-        stands = frozenset(self.spec.known or ())
-        sight = hosts[0] if hosts else sight_of(
-            body, names, alias=alias, source=self.spec.source, whole=whole, stands=stands
-        )  # fmt: skip
-        if isinstance(sight, Sight):
-            pipeline.sight = sight
-            return sight.explanation()
-        pipeline.sight = None
-        return GUARDED.format(self.text.segment(sight))
+    def language(self, body: ast.expr, alias: str) -> frozenset[str]:
+        """Return the language names in ``body`` that an observable may hide."""
+        free = {n.id for n in free_names(body)} - {self.spec.source, alias}
+        return frozenset(free & {*self.names, "recent", "latest"} - self.known)
+
+    def judge(self, body: ast.expr, alias: str) -> frozenset[str] | None:
+        """Return the names that arithmetic reads; None for code that is checked.
+
+        Raises QueryError for a function of the language that is not harmless.
+        """
+        free = {n.id for n in free_names(body)} - {self.spec.source, alias}
+        language = self.language(body, alias)
+        hosts = free & set(self.spec.functions)
+        numbers = None if hosts else numbers_of(body, free - language, language)
+        self.parts.checked = numbers is None and not self.spec.unsafe
+        if self.parts.checked and self.spec.known is not None:
+            for node in ast.walk(body):
+                name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+                if name in language - hosts - {"recent", "latest"} and not is_harmless(self.names[name]):
+                    raise self.text.error(f"{name} is not known to be harmless.", node, WAY_OUT)
+        return numbers
 
 
 def _only_parameter(node: ast.Lambda, text: SourceText) -> str:
@@ -342,17 +363,14 @@ def _fields(body: ast.expr, text: SourceText) -> tuple[str, ...] | None:
 
 def _defined(spec: QuerySpec) -> Callable[..., Any]:
     """Return the function that a text with `def` defines."""
-    names = builtins.names(spec.functions)
-    before = set(names)
+    text = textwrap.dedent(str(spec.code))
     try:
-        # An operator's query is code in the job by design (docs/security.md); it comes from no other source.
-        exec(compile(str(spec.code), "<query def>", "exec"), names)
+        made = defined(text, builtins.names(spec.functions))
     except Exception as error:
         raise QueryError(f"this function cannot be compiled: {error}.", str(spec.code)) from None
-    made = [value for name, value in names.items() if name not in before and inspect.isfunction(value)]
-    if len(made) != 1:
+    if made is None:
         raise QueryError("the text of a function defines exactly one.", str(spec.code))
-    return made[0]
+    return made
 
 
 def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
@@ -376,22 +394,22 @@ def _from_function(spec: QuerySpec, code: Callable[..., Any]) -> Pipeline:
     compiled = getattr(code, "__code__", None)
     reads, texts = frozenset(names_in(compiled)), texts_in(compiled)  # a text may be a name: e['train/loss']
     pipeline: Pipeline
+    function: Callable[..., Any] = code if spec.unsafe else functools.partial(call, code)
     if positional[0].name == spec.source:
         size = window.size if isinstance(window, Sliding) else None
         ours = spec.item == "e"
         slot = collected_events(reads | texts, size, spec.bounds) if ours else collected_values(size, spec.bounds)
-        finish: Callable[[], Any] = lambda: code(slot.result())  # noqa: E731  # a closure over the one slot
+        finish: Callable[[], Any] = lambda: function(slot.result())  # noqa: E731  # a closure over the one slot
         pipeline = Reducing(name, window, every, throttle, [slot], (), finish)
         pipeline.explanation = [f"{name}({spec.source}): called when the window closes, for {window}"]
         pipeline.notes = [_collected(reads if ours else None)]
         pipeline.expects = reads - {*builtins.names(), *getattr(code, "__globals__", ())}
     else:
-        pipeline = Mapped(name, window, every, throttle, Items(code, one=True), (), lambda item: None)
+        pipeline = Mapped(name, window, every, throttle, Items(function, one=True), (), lambda item: None)
         pipeline.explanation = [f"at each event: {name}(event)"]
     pipeline.reads, pipeline.observed = reads, (reads | texts) - {*builtins.names(), *getattr(code, "__globals__", ())}
-    pipeline.mentions, pipeline.hands_over, pipeline.function = reads | texts, True, code
-    pipeline.unsafe = spec.unsafe
-    pipeline.explanation.append(GUARDED.format(name))
+    pipeline.mentions, pipeline.unsafe, pipeline.checked = reads | texts, spec.unsafe, not spec.unsafe
+    pipeline.explanation.append(UNSAFE if spec.unsafe else CHECKED)
     return pipeline
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from looptap.streams.aggregations.registry import REDUCERS
 from looptap.streams.expressions import item_name
+from looptap.streams.harmless import known
 
 _MODULES = {"math", "statistics", "itertools", "functools", "operator", "collections"}
 _FUNCTIONS = set(REDUCERS) | {
@@ -50,7 +51,11 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
             value, name = node.value, node.attr if isinstance(node, ast.Attribute) else item_name(node)
             if not isinstance(value, ast.Name) or value.id in observables or name is None:
                 return None
-            if value.id not in _MODULES:
+            if value.id in _MODULES:
+                found = getattr(sys.modules.get(value.id), name, None)
+                if callable(found) and id(found) not in known.of_identity():
+                    return None  # one that writes, such as operator.iadd
+            else:
                 names.add(name)
                 events.append(value.id)
         elif not isinstance(node, _NODES):

@@ -21,6 +21,8 @@ from looptap.streams.expressions import (
     rewrite,
     targets,
 )
+from looptap.streams.harmless.checked_evaluation import evaluated
+from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.language.column_form import IsSource, sequence_form
 from looptap.streams.language.over_values import event_of_latest
 from looptap.streams.operators.pipeline import Latest
@@ -34,7 +36,8 @@ from looptap.streams.operators.stages import (
     snapshotting,
     uncopied,
 )
-from looptap.streams.operators.trust import unknown_call
+from looptap.streams.proving.calls import handed
+from looptap.streams.proving.following import checked_expression
 from looptap.streams.values.modules.module_read import ModuleRead, module_read, reads_modules
 
 _MODULES = {"functools", "itertools", "statistics", "heapq", "collections", "builtins"}
@@ -56,8 +59,10 @@ class StreamingExtractor:
         per_event: Callable[[ast.expr, frozenset[str]], ast.expr],
         bounds: Bounds,
         of_events: bool,
+        checked: bool,
     ) -> None:
         self.text, self.names, self.per_event, self.bounds = text, names, per_event, bounds
+        self.checked = checked  # whether each operation is checked before it runs
         self.of_events = of_events  # items are events, not values as in a stream
         self.slots: list[SlidingSlot] = []  # of recent(n)
         self.sliding: dict[int, Node] = {}  # what they give at many events, by the identity of the part
@@ -108,11 +113,11 @@ class StreamingExtractor:
         if len(node.generators) == 1 and isinstance(first.target, ast.Name):
             name, body = first.target.id, self.per_event(item, bound)
             if not first.ifs:
-                return Items(function(name, body, self.text, self.names), one=True)
+                return Items(self.code(name, body), one=True)
             conditions = [self.per_event(c, bound) for c in first.ifs]
             test = conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.And(), conditions)
             choice = ast.IfExp(test, ast.Tuple([body], ast.Load()), ast.Tuple([], ast.Load()))
-            return Items(function(name, choice, self.text, self.names), one=False)
+            return Items(self.code(name, choice), one=False)
         one_item = ast.Tuple([ast.Name("__item", ast.Load())], ast.Load())
         generators = [
             ast.comprehension(
@@ -122,7 +127,7 @@ class StreamingExtractor:
             for i, g in enumerate(node.generators)
         ]  # fmt: skip
         listed = ast.ListComp(self.per_event(item, bound), generators)
-        return Items(function("__item", ast.copy_location(listed, node), self.text, self.names), one=False)
+        return Items(self.code("__item", ast.copy_location(listed, node)), one=False)
 
     def _call(self, node: ast.Call, is_source: IsSource, bound: frozenset[str]) -> Items | None:
         name = called_name(node)
@@ -142,7 +147,7 @@ class StreamingExtractor:
         given = node.args[0]
         if name == "map" and isinstance(given, ast.Lambda) and len(given.args.args) == 1 and not given.args.defaults:
             name_, body = given.args.args[0].arg, self.per_event(given.body, bound | {given.args.args[0].arg})
-            return chained(inner, Items(function(name_, body, self.text, self.names), one=True))
+            return chained(inner, Items(self.code(name_, body), one=True))
         f = self.evaluate(self.per_event(given, bound))
         if name == "filter":
             keep = bool if f is None else f
@@ -212,15 +217,22 @@ class StreamingExtractor:
                 raise self.text.error(
                     f"{name.id!r} is not known where this argument is evaluated: once, before any event.", name
                 )
-        if (unknown := unknown_call(node, set(self.names))) is not None:
-            raise self.text.error(
-                "this argument is evaluated once, before any event, and may do nothing but compute: "
-                f"{self.text.segment(unknown)} is not known to be harmless.", unknown,
-            )  # fmt: skip
         try:
-            return function(None, node, self.text, self.names)()
+            if not self.checked:
+                return self.code(None, node)()
+            return handed(evaluated(checked_expression(None, node, self.text, self.names)))
+        except Refusal as refusal:
+            raise self.text.error(
+                f"this argument is evaluated once, before any event, and may do nothing but compute: {refusal.reason}.",
+                node,
+            ) from None
         except Exception as error:
             raise self.text.error(f"this argument cannot be evaluated: {error}.", node) from None
+
+    def code(self, parameter: str | None, body: ast.expr) -> Callable[..., Any]:
+        """Return a function of ``parameter`` that evaluates ``body``."""
+        make = checked_expression if self.checked else function
+        return make(parameter, body, self.text, self.names)
 
     # ------------------------------------------------------------ recent(n), latest(event).name
 

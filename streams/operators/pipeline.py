@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from looptap.streams.columns.evaluation import BareNames, ColumnForm, ColumnSource
+from looptap.streams.harmless.checked_code import file_of
+from looptap.streams.harmless.checked_evaluation import evaluated
+from looptap.streams.harmless.refusal import Refusal, as_error
 from looptap.streams.operators.slots import Feed, Items, SlidingSlot
-from looptap.streams.operators.trust import Sight
 from looptap.streams.operators.windows import Count, Seconds, Window
+from looptap.streams.proving.reading import observable
 from looptap.streams.values.modules.module_read import ModuleRead
+from looptap.streams.values.snapshots import snapshot
 
 Output = tuple[int, Any]
+T = TypeVar("T")
 
 
 class Latest:
@@ -31,6 +36,16 @@ class Latest:
     def get(self) -> Any:
         """Return the newest value, None before the first."""
         return self.value
+
+    def take(self, event: Any) -> None:
+        """Copy the observable of this event; note the error if that fails."""
+        try:
+            self.value = evaluated(lambda: snapshot(observable(event, self.name))[0])
+            self.problem = ""
+        except Exception as error:  # the query that asked shows None, its stream why
+            self.value, self.problem = None, str(error)
+        except Refusal as refusal:
+            self.value, self.problem = None, str(as_error(refusal, f"latest({self.event!r}).{self.name}", file_of))
 
 
 class Pipeline:
@@ -46,15 +61,15 @@ class Pipeline:
         self.fields: tuple[str, ...] | None = None
         self.notes: list[str] = []
         self.explanation: list[str] = []
-        self.sight: Sight | None = None
-        """The paths that it reads of an event, if it is harmless where these are plain."""
+        self.checked = False
+        """True if each operation of its code is checked before it runs."""
+        self.trusted = False
+        """True if all of its code is of the query language: then any thread may run it."""
         self.unsafe = False
         """True if an operator asked that it runs as it is, even if it may change the job."""
         self.reads: frozenset[str] = frozenset()
-        self.mentions: frozenset[str] = frozenset()  # names and texts in code not known to be harmless
+        self.mentions: frozenset[str] = frozenset()  # names and texts in its code
         self.observed: frozenset[str] = frozenset()  # names that it probably reads of an event
-        self.hands_over = False  # whether it passes an event to other code, which may read all of it
-        self.function: Callable[..., Any] | None = None  # the Python function that was compiled
         self.language: frozenset[str] = frozenset()  # names of the language that it uses and an observable may hide
         self.numbers: frozenset[str] | None = None  # all names that it reads, if it is arithmetic
         self.bare: BareNames | None = None
@@ -70,10 +85,14 @@ class Pipeline:
         self._next = -math.inf
         self._start: float | None = None
 
-    @property
-    def trusted(self) -> bool:
-        """True if the query is harmless where the values that it reads are plain."""
-        return self.sight is not None
+    def proven(self, do: Callable[..., T], *given: Any) -> T:
+        """Run a part of the query, checked if its code is. Raises RefusedQuery."""
+        if not self.checked:
+            return do(*given)
+        try:
+            return evaluated(do, *given)
+        except Refusal as refusal:
+            raise as_error(refusal, self.text, file_of) from None
 
     @property
     def forgetful(self) -> bool:
@@ -173,7 +192,7 @@ class Mapped(Pipeline):
 
         Also None before the first event. Callers check ``every`` themselves.
         """
-        bare = self._plain and not self.slots and self._rebind is None
+        bare = self._plain and not self.slots and self._rebind is None and not self.checked
         return self.sequence.feed if self.sequence.one and bare else None
 
     def column_form(self) -> ColumnForm | None:
@@ -203,6 +222,9 @@ class Mapped(Pipeline):
             return ()
         if self.restarts:
             self._restart(now)
+        return self.proven(self._push, item, now)
+
+    def _push(self, item: Any, now: float) -> Sequence[Output]:
         for slot in self.slots:
             slot.push(item)
         if self.throttle and not self._due(now):

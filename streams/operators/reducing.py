@@ -74,11 +74,7 @@ class Reducing(Pipeline):
         self.events += 1
         if self.failure is None:
             try:
-                if self.inner:
-                    for inner in self.inner:
-                        inner.push(item)
-                for slot in self.slots:
-                    slot.push(item)
+                self.proven(self._push, item)
             except Exception as error:
                 self._fail(error)
             except BaseException:  # Ctrl-C, which may have come between two steps of a reducer
@@ -91,6 +87,12 @@ class Reducing(Pipeline):
         if self.events >= self._count:
             self._end(now)
         return self._take_ready() if self._ready else ()
+
+    def _push(self, item: Any) -> None:
+        for inner in self.inner:
+            inner.push(item)
+        for slot in self.slots:
+            slot.push(item)
 
     def in_columns(self, events: ColumnSource) -> list[BatchItems] | None:
         """Return the items of each part for `push_many`; None: push one by one."""
@@ -206,7 +208,7 @@ class Reducing(Pipeline):
         flags = PARTIAL if self.partial else 0
         if self.failure is None:
             try:
-                return flags, self.finish()
+                return flags, self.proven(self.finish)
             except Exception as error:
                 self.failure = format_error(error, self.text)
             except BaseException:

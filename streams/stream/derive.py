@@ -30,7 +30,7 @@ class Derivation:
         throttle: float = 0.0,
     ) -> None:
         known = None if source.fields is None else frozenset(source.fields)
-        spec = QuerySpec(code, as_window(window), every, throttle, source="values", known=known)
+        spec = QuerySpec(code, as_window(window), every, throttle, source="values", known=known, unsafe=True)
         self._source, self._pipeline = source, compile_query(spec)
         self.text, self.fields, self.notes = self._pipeline.text, self._pipeline.fields, self._pipeline.notes
         self._next, self._seen, self._in_a_row = 1, 0, 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.preserving.probing import probe
+from looptap.streams.proving.probing import probe
 from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
 
 SALIENCY = ("gradient", "input", "integrated", "smooth")

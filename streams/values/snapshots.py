@@ -241,6 +241,9 @@ def _tensor(value: Any, walk: _Walk, depth: int) -> Any:
         value = value.to_local()  # a sharded tensor is seen as its local shard: gathering would be a collective
         if hasattr(value, "wait"):
             value = value.wait()
+    elif type(value) is not _Tensor and not type(value).__module__.startswith("torch"):
+        with sys.modules["torch"]._C.DisableTorchFunctionSubclass():  # a class of the job's, which sees each function
+            value = value.as_subclass(_Tensor)
     torch = sys.modules["torch"]
     if value.layout != torch.strided or value.is_quantized or value.is_meta:
         what = "a meta" if value.is_meta else "a quantized" if value.is_quantized else f"a {value.layout}"
@@ -328,10 +331,10 @@ def _path(value: Any, walk: _Walk, depth: int) -> Any:
 
 
 def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
-    if hasattr(value, "__looptap_names__"):
+    if hasattr(type(value), "__looptap_names__"):
         raise _Refusal(f"an event, which is not a value: say what of it, as in {parts_of(value)}.")
-    ours = isinstance(value, FunctionType) and value.__module__.startswith("looptap.")
-    if ours or (isinstance(value, BuiltinFunctionType) and value.__module__ == "builtins"):
+    ours = type(value) is FunctionType and value.__module__.startswith("looptap.")
+    if ours or (type(value) is BuiltinFunctionType and value.__module__ == "builtins"):
         name, parameters = value.__name__, signature(value).parameters.values() if ours else ()
         given = ", ".join(one.name for one in parameters if one.default is one.empty) or "…"
         raise _Refusal(
@@ -367,10 +370,10 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
     global _Tensor
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "Tensor"):  # absent while another thread imports torch
-        if isinstance(value, torch.Tensor):
+        if issubclass(kind, torch.Tensor):
             _Tensor = torch.Tensor
             return _tensor
-        if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+        if issubclass(kind, torch.dtype | torch.device | torch.layout | torch.memory_format):
             return _string_of
     bases: list[tuple[type | tuple[type, ...], _Copier]] = [
         (enum.Enum, _enum), ((int, float, complex), _number_subclass), (str, _string_of), (np.generic, _scalar),
@@ -381,10 +384,10 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
     ]  # fmt: skip
     if (describe := described(kind)) is not None:
         return lambda value, walk, depth: _copy(describe(value), walk, depth + 1)
-    if isinstance(value, np.float64):  # a float subclass, but numpy's own
+    if issubclass(kind, np.float64):  # a float subclass, but numpy's own
         return _scalar
     for base, copier in bases:
-        if isinstance(value, base):
+        if issubclass(kind, base):
             return copier
     if dataclasses.is_dataclass(kind):
         return _dataclass
@@ -393,8 +396,8 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
         return _namespace
     if names & {"PIL.Image.Image", "matplotlib.figure.Figure"}:
         return _picture
-    if isinstance(value, type({}.keys()) | type({}.values())):
+    if issubclass(kind, type({}.keys()) | type({}.values())):
         return _items
-    if any(hasattr(kind, name) for name in _PROTOCOLS) and not hasattr(value, "__looptap_names__"):
+    if any(hasattr(kind, name) for name in _PROTOCOLS) and not hasattr(kind, "__looptap_names__"):
         return _of_protocol
     return _refuse

@@ -388,27 +388,15 @@ def test_explain_says_what_streams_and_what_is_collected():
 
 
 @pytest.mark.parametrize(
-    ("query", "trusted"),
+    ("query", "checked"),
     [
-        ("step, loss.item(), torch.isnan(loss)", True),
-        ("mean(e.loss for e in events)", True),
-        ("layer_norms(model, 'grad')", True),
-        ("torch.rand(3)", False),
-        ("np.random.rand()", False),
-        ("model(x)", False),
-        ("x.uniform_()", False),
-        ("x.__class__", False),
-        ("eval('1')", False),
-        ("max((e.x for e in events), key=torch.rand)", False),
-        ("map(e.f, xs)", False),
-        ("loss.detach().float(), (2 * loss).cpu(), torch.stack(losses).double().half()", True),
-        ("model.half()", False),  # a module is changed in place
-        ("next(model.children()).double()", False),
-        ("model.float().cpu()", False),
+        ("step, loss", False), ("mean(e.loss for e in events)", False), ("operator.add(step, 1)", False),
+        ("operator.iadd(step, 1)", True), ("layer_norms(model, 'grad')", True), ("model(x)", True),
+        ("x.uniform_()", True), ("max((e.x for e in events), key=torch.rand)", True),
     ],
-)
-def test_only_known_functions_run_without_the_guard(query, trusted):
-    assert compiled(query, known=frozenset({"model"})).trusted is trusted
+)  # fmt: skip
+def test_all_but_arithmetic_is_checked_as_it_runs(query, checked):
+    assert compiled(query, known=frozenset({"model"})).checked is checked
 
 
 # ---------------------------------------------------------------- the queries of TensorWatch's notebooks

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from looptap.streams.preserving.probing import untouched
 from looptap.streams.preserving.random_state import RandomState
+from looptap.streams.preserving.untouched import untouched
 from looptap.training.prioritized.directional import Losses, along_by_difference, along_by_jvp
 from looptap.training.prioritized.ghost_products import GhostPass
 from looptap.training.prioritized.layer_plan import (

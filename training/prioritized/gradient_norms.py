@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from looptap.streams.preserving.probing import probing, untouched
+from looptap.streams.preserving.module_state import unwrapped
+from looptap.streams.preserving.untouched import untouched
 
 
 class OuterProduct(NamedTuple):
@@ -99,7 +100,7 @@ def validation_gradient(model: Any, loss: Callable[[Any, Any], Any], batches: It
     """
     import torch
 
-    model = probing(model).model  # no rank waits for another
+    model = unwrapped(model)  # no rank waits for another
     parameters, total, count = list(model.parameters()), None, 0
     trained = [one for one in parameters if one.requires_grad]
     with untouched(model), torch.enable_grad():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from looptap.streams.preserving.probing import probing
+from looptap.streams.preserving.module_state import unwrapped
 from looptap.training.prioritized.layer_rules import LayerRule, linear_rule, mixes_examples, rule_of, trained
 
 _COMPILED = (
@@ -202,7 +202,7 @@ def checked_model(model: Any) -> Any:
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is a torch.nn.Module, not {type(model).__name__}.")
-    inner = probing(model).model
+    inner = unwrapped(model)
     for path, module in inner.named_modules():
         name = f"{type(module).__name__} {path!r}" if path else f"{type(module).__name__}"
         if isinstance(module, torch.jit.ScriptModule):

@@ -11,7 +11,7 @@ import numpy as np
 from looptap.streams.control import Control
 from looptap.streams.errors import ControlError
 from looptap.streams.forwarding import facade
-from looptap.streams.preserving.probing import probing
+from looptap.streams.preserving.module_state import unwrapped
 from looptap.training.prioritized.average_gradient import AverageGradient
 from looptap.training.prioritized.layer_plan import ShardedModelError, why_sharded
 from looptap.training.prioritized.methods.priority_methods import PRIORITY_METHODS
@@ -122,7 +122,7 @@ class Prioritized(PrioritizedObservables):
         except ShardedModelError:  # methods without priorities need no gradients
             if exact != "auto":
                 raise
-        self.model: Any = None if model is None else probing(model).model
+        self.model: Any = None if model is None else unwrapped(model)
         self._stepped: Any = None  # the losses of the last `backward`, for `observe`
         self.feeds_average = True
         """Whether `backward` updates `average`; False: it is updated elsewhere."""

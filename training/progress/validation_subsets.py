@@ -1,6 +1,6 @@
 """Insert validations on small subsets, so that forecasts begin early. Opt-in.
 
-A run with them ends bit-identical to one without (looptap.streams.preserving.probing). Effects that cannot be undone
+A run with them ends bit-identical to one without (looptap.streams.proving.probing). Effects that cannot be undone
 switch them off. Source: Dong & Luo 2024.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.preserving.probing import untouched
+from looptap.streams.preserving.untouched import untouched
 from looptap.training.collectives import all_reduce
 from looptap.training.progress.arguments import counts, seed_of
 from looptap.training.progress.forecast.metrics import Metric

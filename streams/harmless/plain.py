@@ -7,6 +7,7 @@ lists, dicts, sets and deques of them, as far as a bounded check reaches. Subcla
 from __future__ import annotations
 
 import collections
+import datetime
 import inspect
 import sys
 import types
@@ -19,7 +20,7 @@ import numpy as np
 ATOM, TENSOR, ARRAY, SEQUENCE, MAPPING, MODULE, OTHER = range(7)
 """Kinds of types."""
 
-MAX_ITEMS = 256
+MAX_ITEMS = 1_000_000
 """Items of containers that are checked; a container with more does not count as plain."""
 MAX_MODULES = 2000
 """Submodules and parameters of a model that are checked."""
@@ -30,11 +31,13 @@ MAX_TYPES = 2000
 
 _ATOMS: tuple[type, ...] = (
     float, int, bool, str, type(None), bytes, complex, range, slice, type(...), bytearray,
+    datetime.datetime, datetime.date, datetime.time, datetime.timedelta, type(NotImplemented),
     *(kind for kind in vars(np).values() if isinstance(kind, type) and issubclass(kind, np.generic)
       and kind not in (np.object_, np.void)),
 )  # fmt: skip
 _BASIC: dict[type, int] = {
-    **dict.fromkeys(_ATOMS, ATOM), np.ndarray: ARRAY, dict: MAPPING,
+    **dict.fromkeys(_ATOMS, ATOM), np.ndarray: ARRAY,
+    **dict.fromkeys((dict, collections.OrderedDict, collections.Counter, collections.defaultdict), MAPPING),
     **dict.fromkeys((tuple, list, set, frozenset, collections.deque), SEQUENCE),
 }  # fmt: skip
 _kinds: dict[type, int] = dict(_BASIC)
@@ -42,6 +45,8 @@ _kinds: dict[type, int] = dict(_BASIC)
 
 def kind_of(kind: type) -> int:
     """Classify values of exactly this type."""
+    if type(kind) is not type and not is_ordinary(kind):
+        return OTHER  # its hash may run code
     found = _kinds.get(kind)
     if found is None:
         if len(_kinds) > MAX_TYPES:
@@ -52,7 +57,42 @@ def kind_of(kind: type) -> int:
     return found
 
 
+def is_a(value: Any, kinds: Any) -> bool:
+    """Return True if the type of ``value`` is one of these.
+
+    `isinstance` would ask its ``__class__``, which may be a property of the job.
+    """
+    return issubclass(type(value), kinds)
+
+
+def of_class(kind: type, name: str, otherwise: Any = None) -> Any:
+    """Return what a class or its bases hold under ``name``.
+
+    It is returned as it is, and the metaclass is not asked.
+    """
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return otherwise
+
+
+def is_ordinary(kind: Any) -> bool:
+    """Return True for a class whose metaclass is none of the job's own."""
+    return (type(kind).__module__ or "").partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")
+
+
+def _own_operators(kind: type) -> bool:
+    """Return True for a named tuple whose operators the job has written."""
+    return any(
+        name[:2] == "__" and name != "__new__" and type(held) is types.FunctionType
+        and (held.__module__ or "").partition("_")[0] not in ("collections", "namedtuple")
+        for base in kind.__mro__[:-2] for name, held in base.__dict__.items()
+    )  # fmt: skip
+
+
 def _classified(kind: type) -> int:
+    if issubclass(kind, tuple) and all(_same(kind, tuple, name) for name in _OF_TUPLES):
+        return OTHER if _own_operators(kind) else SEQUENCE  # named tuples, and what torch returns for max(dim)
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):  # absent while another thread imports torch
         return OTHER
@@ -65,6 +105,10 @@ def _classified(kind: type) -> int:
     return OTHER
 
 
+_OF_TUPLES = (
+    "__iter__", "__getitem__", "__len__", "__add__", "__mul__", "__eq__", "__lt__", "__contains__", "__hash__",
+    "__getattribute__",
+)  # fmt: skip
 _OF_MODULES = (
     "__getattribute__", "__getattr__", "_named_members", "parameters", "named_parameters", "buffers", "named_buffers",
     "modules", "named_modules", "_parameters", "_buffers", "_modules",
@@ -101,11 +145,12 @@ def _all_plain(container: Any) -> bool:
         left -= len(held)
         if left < 0:
             return False
-        if type(held) is dict:
-            waiting_types = set(map(type, held))
-            if not all(kind_of(kind) == ATOM for kind in waiting_types):
+        if isinstance(held, dict):
+            if not all(kind_of(kind) in (ATOM, TENSOR) for kind in set(map(type, held))):
                 return False
             held = held.values()
+        if {kind_of(kind) for kind in set(map(type, held))} <= {ATOM}:
+            continue
         for value in held:
             kind = kind_of(type(value))
             if kind in (SEQUENCE, MAPPING):

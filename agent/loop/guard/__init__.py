@@ -1,1 +1,0 @@
-"""Guards: note what a query could change, and restore or report it afterwards."""

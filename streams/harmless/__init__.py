@@ -1,0 +1,1 @@
+"""The facts of a proof: harmless types, functions and operators of torch."""

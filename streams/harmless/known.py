@@ -1,0 +1,179 @@
+"""List the harmless functions and methods, by identity and by exact type.
+
+They draw no random numbers, write to nothing that they are given and keep nothing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import heapq
+import itertools
+import math
+import operator
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+COMPUTES = [
+    *(getattr(builtins, name) for name in _words(
+        "abs all any ascii bin bool bytes bytearray chr complex divmod float format hash hex int max min oct ord pow "
+        "range repr round slice sorted str sum"
+    )),
+    *(value for name, value in vars(math).items() if callable(value) and name[0] != "_"),
+    *(getattr(statistics, name) for name in _words(
+        "mean fmean geometric_mean harmonic_mean median median_low median_high median_grouped mode multimode quantiles "
+        "pstdev pvariance stdev variance covariance correlation linear_regression"
+    )),
+    *(getattr(operator, name) for name in _words(
+        "abs add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert le lshift lt matmul "
+        "mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor"
+    )),
+    functools.reduce, heapq.nlargest, heapq.nsmallest, heapq.merge,
+    time.time, time.monotonic, time.perf_counter, time.process_time, time.thread_time, time.time_ns, time.strftime,
+    os.getpid, os.getloadavg, os.cpu_count, sys.getsizeof,
+]  # fmt: skip
+"""Functions that compute from their arguments: these, and all that they contain, have to be plain values."""
+
+HOLDS = [
+    *(getattr(builtins, name) for name in _words(
+        "list tuple zip enumerate reversed iter next len type isinstance issubclass id callable map filter"
+    )),
+    *(value for name, value in vars(itertools).items() if name[0] != "_" and callable(value)),
+    collections.deque, operator.is_, operator.is_not, functools.partial, operator.itemgetter, operator.attrgetter,
+]  # fmt: skip
+"""Functions that hold or count their arguments, which may be anything."""
+
+KEYS = [dict, set, frozenset, collections.Counter, collections.OrderedDict, dict.fromkeys, collections.defaultdict]
+"""Functions that compute the hash of what they hold."""
+
+_NUMPY = _words(
+    "abs absolute all allclose amax amin angle any append apply_along_axis apply_over_axes arange argmax argmin "
+    "argpartition argsort argwhere around array array_equal array_split asarray ascontiguousarray atleast_1d "
+    "atleast_2d atleast_3d average bincount block broadcast_arrays broadcast_to clip column_stack concatenate "
+    "convolve corrcoef correlate count_nonzero cov cross cumprod cumsum diag diagonal diff digitize dot dsplit dstack "
+    "ediff1d einsum empty empty_like expand_dims eye fix flatnonzero flip fliplr flipud full full_like geomspace "
+    "gradient histogram histogram2d histogramdd histogram_bin_edges hsplit hstack identity imag indices inner "
+    "interp intersect1d isclose iscomplex iscomplexobj isin isreal isrealobj isscalar kron lexsort linspace logspace "
+    "max mean median meshgrid min moveaxis nan_to_num nanargmax nanargmin nanmax nanmean nanmedian nanmin "
+    "nanpercentile nanquantile nanstd nansum nanvar ndim nonzero ones ones_like outer pad partition percentile "
+    "polyfit polyval prod ptp quantile ravel real repeat reshape resize roll rollaxis rot90 round searchsorted "
+    "select setdiff1d setxor1d shape size sort split squeeze stack std sum swapaxes take take_along_axis tensordot "
+    "tile trace transpose trapezoid tri tril triu union1d unique unravel_index unwrap vander var vdot vsplit vstack "
+    "where zeros zeros_like finfo iinfo float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+    "bool_ complex64 complex128 dtype matmul isneginf isposinf sinc i0 array_str array_repr result_type can_cast"
+)
+_LINALG = _words(
+    "norm svd svdvals eig eigh eigvals eigvalsh det slogdet inv pinv solve lstsq cond matrix_rank matrix_power qr "
+    "cholesky multi_dot"
+)
+_TORCH = _words(
+    "tensor as_tensor from_numpy asarray is_tensor is_floating_point is_complex numel is_nonzero Size device dtype "
+    "finfo iinfo typename is_grad_enabled is_inference_mode_enabled get_default_dtype get_default_device "
+    "get_num_threads initial_seed is_autocast_enabled are_deterministic_algorithms_enabled "
+    "get_float32_matmul_precision broadcast_shapes can_cast promote_types result_type"
+)
+_TORCH_ELSEWHERE = _words(
+    "cuda.is_available cuda.device_count cuda.current_device cuda.memory_allocated cuda.max_memory_allocated "
+    "cuda.memory_reserved cuda.max_memory_reserved cuda.is_initialized cuda.get_device_name "
+    "cuda.memory_stats distributed.is_initialized distributed.is_available distributed.get_rank "
+    "distributed.get_world_size backends.mps.is_available Generator.initial_seed"
+)
+
+MUTATORS = frozenset(_words(
+    "append extend insert pop remove clear sort reverse update setdefault popitem add discard appendleft popleft "
+    "extendleft rotate move_to_end subtract difference_update intersection_update symmetric_difference_update "
+    "fill put itemset partition resize __setitem__ __delitem__ __iadd__ __ior__ __iand__ __isub__ __ixor__ __imul__"
+))  # fmt: skip
+"""Methods that change a container or an array."""
+COMPARES = frozenset({"index", "count", "remove", "sort", "__contains__"})
+"""Methods of containers that compare the items."""
+NEVER = frozenset(_words("tofile dump dumps setflags setfield byteswap view_ __reduce__ __reduce_ex__ __setstate__"))
+"""Methods of arrays that write, or whose result depends on the memory of others."""
+
+TENSOR_READS = frozenset(_words(
+    "item tolist numpy cpu cuda numel nelement dim ndimension size stride element_size is_contiguous storage_offset "
+    "is_floating_point is_complex is_signed get_device type data_ptr is_shared is_pinned norm split unique "
+    "unique_consecutive stft istft __len__ __iter__ __contains__ __getitem__ to double float half int long bool short "
+    "byte char bfloat16 has_names is_set_to is_inference is_conj is_neg view_as_real lu symeig to_sparse to_dense "
+    "detach clone contiguous nonzero new_tensor new_zeros new_ones new_full new_empty __deepcopy__ is_same_size "
+    "dim_order"
+))  # fmt: skip
+"""Methods of tensors that torch implements outside of its operators, or under another name."""
+TENSOR_NEVER = frozenset(_words(
+    "requires_grad_ retain_grad set_data resize_ resize_as_ rename_ set_ record_stream backward register_hook detach_ "
+    "share_memory_ _backward apply_ map_ map2_ register_post_accumulate_grad_hook storage untyped_storage data_ptr_ "
+    "module_load pin_memory"
+))  # fmt: skip
+"""Methods of tensors that change what no operator shows."""
+TENSOR_ATTRIBUTES = frozenset(_words(
+    "shape ndim dtype device grad requires_grad is_leaf T mT H mH real imag nbytes itemsize is_cpu is_cuda is_mps "
+    "is_meta is_sparse is_quantized layout data names grad_fn retains_grad output_nr _version is_nested is_xpu"
+))  # fmt: skip
+
+MODULE_METHODS = frozenset(_words(
+    "parameters named_parameters buffers named_buffers modules named_modules children named_children get_submodule "
+    "get_parameter get_buffer __len__ __iter__ __getitem__ __contains__ keys values items _get_name"
+))  # fmt: skip
+"""Methods of torch's that only walk over a model."""
+
+TORCH_PYTHON = ("torch.nn.functional", "torch.functional", "torch._tensor", "torch._VF", "torch.special",
+                "torch._linalg_utils", "torch._lowrank")  # fmt: skip
+"""Modules of torch in Python that do nothing but call operators: these are watched."""
+
+
+_language: list[Callable[..., Any]] = []
+
+
+def register(functions: Iterable[Callable[..., Any]]) -> None:
+    """Add functions of the query language, which may read models and optimizers."""
+    _language.extend(functions)
+    of_identity.cache_clear()
+
+
+@functools.cache
+def of_identity() -> dict[int, tuple[Callable[..., Any], str]]:
+    """Return the rule of each known function by its identity; without torch."""
+    found: dict[int, tuple[Callable[..., Any], str]] = {}
+
+    def add(functions: Iterable[Any], rule: str) -> None:
+        found.update((id(f), (f, rule)) for f in functions)
+
+    found.update((id(f), (f, rule)) for f, rule in ((getattr, "getattr"), (hasattr, "hasattr"), (vars, "vars")))
+    add(_language, "helper")
+    add(COMPUTES, "computes")
+    add(HOLDS, "holds")
+    add(KEYS, "keys")
+    add((getattr(np, name) for name in _NUMPY if hasattr(np, name)), "computes")
+    add((getattr(np.linalg, name) for name in _LINALG if hasattr(np.linalg, name)), "computes")
+    add((value for value in vars(np).values() if isinstance(value, np.ufunc)), "ufunc")
+    if "numpy.fft" in sys.modules:
+        add((value for value in vars(np.fft).values() if callable(value)), "computes")
+    return found
+
+
+@functools.cache
+def of_torch() -> dict[int, tuple[Callable[..., Any], str]]:
+    """Return the rule of the known functions of torch that are no operators."""
+    torch: Any = sys.modules["torch"]
+    every = [getattr(torch, name, None) for name in _TORCH]
+    for path in _TORCH_ELSEWHERE:
+        thing: Any = torch
+        for step in path.split("."):
+            thing = getattr(thing, step, None)
+        every.append(thing)
+    found = {id(f): (f, "computes") for f in every if f is not None}
+    contexts = (torch.no_grad, torch.inference_mode, torch.set_grad_enabled, torch.autocast)
+    found.update((id(f), (f, "context")) for f in contexts)
+    return found

@@ -1,0 +1,210 @@
+"""Read attributes without running code of the job, or by running it checked."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from looptap.streams.harmless import known
+from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_evaluation import check_modes
+from looptap.streams.harmless.plain import (
+    ARRAY,
+    ATOM,
+    MAPPING,
+    MODULE,
+    TENSOR,
+    attributes_of,
+    is_a,
+    is_ordinary,
+    kind_of,
+    of_class,
+)  # fmt: skip
+from looptap.streams.harmless.refusal import Refusal
+
+Reader = Callable[[Any], Any]
+MAX_READERS = 5000
+"""Readers that are kept: one for each type and name."""
+_NAMES_OF_CLASSES = frozenset({"__name__", "__qualname__", "__module__", "__doc__", "__version__"})
+_NOWHERE = object()
+_PLAIN_DESCRIPTORS = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType, types.MemberDescriptorType, staticmethod,
+    type(vars(collections.namedtuple("_", "one"))["one"]),
+)  # fmt: skip
+_readers: dict[tuple[type, str], Reader] = {}
+
+
+def reader(kind: type, name: str) -> Reader:
+    """Return the function that reads ``name`` of values of this type."""
+    if not is_ordinary(kind):
+        raise Refusal(f"an attribute of {kind.__qualname__}, of a metaclass of the job, is not known to be harmless")
+    key = kind, name
+    found = _readers.get(key)
+    if found is None:
+        if len(_readers) > MAX_READERS:
+            _readers.clear()
+        found = _readers[key] = _reader(kind, name)
+    return found
+
+
+def _reader(kind: type, name: str) -> Reader:
+    direct: Reader = lambda value: getattr(value, name)  # noqa: E731  # one of several forms of a reader
+    if of_class(kind, "__looptap_names__"):
+        return direct
+    if kind is super:
+        return lambda value: _of_super(value, name)
+    if name == "__class__":
+        return type
+    if name.startswith("__") and name.endswith("__") and name not in _NAMES_OF_CLASSES and not issubclass(kind, type):
+        return _refusing(f"{name} of {kind.__qualname__}")
+    if issubclass(kind, types.ModuleType):
+        return lambda value: _of_module(value, name)
+    if issubclass(kind, type):
+        return lambda value: _of_class(value, name)
+    found = kind_of(kind)
+    if found == TENSOR:
+        return _of_tensor(name)
+    if found in (ATOM, ARRAY, MAPPING) or kind in (tuple, list, set, frozenset, collections.deque, *_CALLABLES):
+        return direct
+    if kind.__module__.startswith("looptap.") and not kind.__module__.startswith("looptap.examples"):
+        return direct  # what a training system of ours exposes is made to be read
+    if type(of_class(kind, "__getattribute__")) is types.FunctionType or (
+        type(of_class(kind, "__torch_function__")) is classmethod and kind.__module__.partition(".")[0] != "torch"
+    ):
+        return _refusing(f"an attribute of {kind.__qualname__}, which computes all of them,")
+    return _of_object(kind, name, direct)
+
+
+_CALLABLES = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+
+
+def _refusing(what: str) -> Reader:
+    def refuse(value: Any) -> Any:
+        raise Refusal(f"{what} is not known to be harmless")
+
+    return refuse
+
+
+def _is_c(kind: type) -> bool:
+    return not kind.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE: a class statement has made it
+
+
+def _of_module(value: Any, name: str) -> Any:
+    own = types.ModuleType.__getattribute__(value, "__dict__")
+    if name in own:
+        return own[name]
+    raise AttributeError(f"module {own.get('__name__')!r} has no attribute {name!r}", name=name, obj=value)
+
+
+def _of_class(value: Any, name: str) -> Any:
+    if not is_ordinary(value):
+        raise Refusal(f"an attribute of {type(value).__qualname__}, a class of classes, is not known to be harmless")
+    if name in _NAMES_OF_CLASSES:
+        return getattr(value, name)
+    held = of_class(value, name, _NOWHERE)
+    if _is_plain_descriptor(held) or held is _NOWHERE:
+        return getattr(value, name)
+    raise Refusal(f"{value.__qualname__}.{name} is not known to be harmless")
+
+
+def _of_tensor(name: str) -> Reader:
+    def of_tensor(value: Any) -> Any:
+        if name in value.__dict__:
+            return value.__dict__[name]
+        check_modes()
+        if name == "grad" and not value.is_leaf and not value.retains_grad:
+            return None  # where torch warns, on the terminal of the job
+        if name in known.TENSOR_ATTRIBUTES or callable(getattr(type(value), name, None)):
+            return getattr(value, name)
+        if not hasattr(type(value), name):
+            raise AttributeError(f"'{type(value).__name__}' object has no attribute {name!r}", name=name, obj=value)
+        raise Refusal(f".{name} of a tensor is not known to be harmless")
+
+    return of_tensor
+
+
+def _of_object(kind: type, name: str, direct: Reader) -> Reader:
+    held = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NOWHERE)
+    if isinstance(held, types.MemberDescriptorType):
+        return direct
+    if isinstance(held, property):
+        return _of_property(held, f"{kind.__qualname__}.{name}")
+    if isinstance(held, functools.cached_property):
+        return lambda value: _cached(value, name, held)
+    if isinstance(held, types.GetSetDescriptorType) and _is_c(held.__objclass__):
+        return direct
+    if held is _NOWHERE:
+        return _absent(kind, name, direct)
+    if _is_plain_descriptor(held):
+        return direct
+    return lambda value: _in_instance(value, name, held)
+
+
+def _is_plain_descriptor(held: Any) -> bool:
+    if type(held) is classmethod:  # over a property it would run that
+        held = held.__func__
+    return is_a(held, _PLAIN_DESCRIPTORS) or of_class(type(held), "__get__") is None
+
+
+def _of_super(value: Any, name: str) -> Any:
+    """Return what `super()` reads, whose properties are followed."""
+    from looptap.streams.harmless.checked_code import call
+
+    order = value.__self_class__.__mro__
+    for base in order[order.index(value.__thisclass__) + 1 :]:
+        if name in base.__dict__:
+            held = base.__dict__[name]
+            if type(held) is property and type(held.fget) is types.FunctionType:
+                return call(held.fget, value.__self__)
+            if _is_plain_descriptor(held):
+                return getattr(value, name)
+            raise Refusal(f"super().{name} is not known to be harmless")
+    raise AttributeError(f"'super' object has no attribute {name!r}", name=name)
+
+
+def _of_property(held: property, shown: str) -> Reader:
+    get = held.fget
+    if not isinstance(get, types.FunctionType):
+        return _refusing(shown)
+    return lambda value: call(get, value)
+
+
+def _cached(value: Any, name: str, held: Any) -> Any:
+    """Return a cached value, or what it would be: nothing is written to the object."""
+    own = attributes_of(value)
+    return own[name] if name in own else call(held.func, value)
+
+
+def _in_instance(value: Any, name: str, held: Any) -> Any:
+    own = attributes_of(value)
+    if name in own and not hasattr(type(held), "__set__"):
+        return own[name]
+    raise Refusal(f"{type(value).__qualname__}.{name} is not known to be harmless")
+
+
+def _absent(kind: type, name: str, direct: Reader) -> Reader:
+    """Return the reader of a name that the class lacks: of the object, or computed."""
+    fallback = getattr(kind, "__getattr__", None)
+    if kind_of(kind) == MODULE or fallback is None or _is_torch_module(fallback):
+        return direct
+
+    def read(value: Any) -> Any:
+        own = attributes_of(value)
+        if name in own:
+            return own[name]
+        if isinstance(fallback, types.FunctionType):
+            return call(fallback, value, name)
+        raise Refusal(f"{kind.__qualname__}.{name} is not known to be harmless")
+
+    return read
+
+
+def _is_torch_module(fallback: Any) -> bool:
+    return (
+        getattr(fallback, "__qualname__", "") == "Module.__getattr__"
+        and fallback.__module__ == "torch.nn.modules.module"
+    )

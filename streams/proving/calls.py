@@ -1,0 +1,398 @@
+"""Call known functions, torch's operators, the job's functions, and models."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import itertools
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from looptap.streams.harmless import known
+from looptap.streams.harmless.checked_code import bind_call, is_checked
+from looptap.streams.harmless.checked_evaluation import check_modes, current
+from looptap.streams.harmless.plain import (
+    ATOM,
+    MAPPING,
+    MODULE,
+    OTHER,
+    SEQUENCE,
+    attributes_of,
+    is_a,
+    is_ordinary,
+    is_plain_model,
+    is_plain_optimizer,
+    kind_of,
+    of_class,
+)
+from looptap.streams.harmless.refusal import Refusal
+from looptap.streams.harmless.watch import is_operator, pure, watched
+from looptap.streams.proving.copies import run
+from looptap.streams.proving.following import followed
+from looptap.streams.proving.methods import is_operator_of_builtin, method, shielded
+from looptap.streams.proving.reading import item, read
+from looptap.streams.proving.vouching import (
+    BUILTINS,
+    CONTAINERS,
+    deep,
+    each,
+    is_module,
+    iterate,
+    judged,
+    keyed,
+    length,
+    name_of,
+    own,
+    pairs,
+    proxy,
+    type_name,
+    unknown,
+    vouch,
+)
+
+_MISSING = object()
+
+
+def call(f: Any, /, *given: Any, **named: Any) -> Any:
+    """Return ``f(…)``."""
+    rule = _rule(f)
+    if rule is not None:
+        return _made(_RULES[rule](f, given, named), f, given)
+    kind = type(f)
+    if f is call:  # a function that was handed to a known one
+        return call(*given, **named)
+    if kind is weakref.ReferenceType:
+        return f()
+    if kind is types.FunctionType:
+        return _function(f, given, named)
+    if kind is types.MethodType:
+        return method_of(f.__func__, f.__self__, given, named)
+    if kind is functools.partial:
+        return call(f.func, *f.args, *given, **{**f.keywords, **named})
+    if is_a(f, BUILTINS):
+        return _builtin(f, given, named)
+    if is_a(f, type):
+        return _class(f, given, named)
+    if kind_of(kind) == MODULE or is_module(f):
+        return run(f, given, named)
+    if kind is _CACHED:
+        return call(f.__wrapped__, *given, **named)
+    if kind is operator.itemgetter:
+        found = [item(given[0], key) for key in f.__reduce__()[1]]
+        return found[0] if len(found) == 1 else tuple(found)
+    if kind is operator.attrgetter:
+        found = [functools.reduce(read, path.split("."), given[0]) for path in f.__reduce__()[1]]
+        return found[0] if len(found) == 1 else tuple(found)
+    if kind.__module__ == "torch._ops" and is_operator(f.__name__.partition(".")[0]):
+        return watched(f, *map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    found = of_class(kind, "__call__")
+    if type(found) is types.FunctionType:
+        return call(found, f, *given, **named)
+    raise unknown(name_of(f))
+
+
+_CACHED = type(functools.cache(lambda: None))
+
+
+def _rule(f: Any) -> str | None:
+    found = known.of_identity().get(id(f))
+    if found is None and "torch" in sys.modules:
+        found = known.of_torch().get(id(f))
+    return found[1] if found is not None and found[0] is f else None
+
+
+def is_harmless(f: Any) -> bool:
+    """Return True for a function of the language that may be called."""
+    return _rule(f) is not None or (isinstance(f, type) and issubclass(f, BaseException))
+
+
+def handed(value: Any) -> Any:
+    """Return an argument of a reducer; each call of an unknown one is checked."""
+    if not callable(value) or _rule(value) is not None:
+        return value
+    return proxy(value)
+
+
+def _made(result: Any, f: Any, given: Any) -> Any:
+    """Note an iterator, a container or an array that a known function has made."""
+    if type(result) is np.ndarray:
+        made = _of_numpy(f) and result.base is None and not any(result is one for one in given)
+    else:
+        made = (is_a(f, type) or f in (sorted, iter)) and (
+            of_class(type(result), "__next__") or type(result) in CONTAINERS
+        )
+    return own(result) if made else result
+
+
+def _of_numpy(f: Any) -> bool:
+    return type(f) is np.ufunc or (getattr(f, "__module__", None) or "").partition(".")[0] == "numpy"
+
+
+def _computed(f: Any, given: Any, named: Any) -> Any:
+    if named.get("out") is not None:
+        raise Refusal(f"{name_of(f)} with out= would write to an array or a tensor")
+    given, named = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
+    if _of_numpy(f) or type(getattr(f, "__self__", None)) is np.ufunc:
+        given, named = [shielded(one) for one in given], {k: shielded(v) for k, v in named.items()}
+    return f(*given, **named)
+
+
+def _ufunc(f: Any, given: Any, named: Any) -> Any:
+    if len(given) > f.nin or named.get("out") is not None:
+        raise Refusal(f"{name_of(f)} with out= would write to an array")
+    return _computed(f, given, named)
+
+
+_TESTING = (filter, itertools.filterfalse, itertools.takewhile, itertools.dropwhile)
+_ONE = (id, callable)
+
+
+def _held(f: Any, given: Any, named: Any) -> Any:
+    if f is len:
+        return length(*given)
+    if f in (isinstance, issubclass):
+        return f(_without_class(given[0]), _classes(given[1]))
+    if f in _ONE or (f is type and len(given) == 1):
+        return f(*given)
+    if f in _TESTING and len(given) == 2:
+        test, items = given
+        return f(None, vouch(iterate(items))) if test is None else f(judged(test), iterate(items))
+    if f is map:
+        return map(proxy(given[0]), *map(iterate, given[1:]), **named)
+    if f is itertools.starmap:
+        return itertools.starmap(proxy(given[0]), each(given[1]))
+    if f in (itertools.groupby, itertools.accumulate):
+        key = [*given[1:2], *(named.pop(name) for name in ("key", "func") if name in named)][:1]
+        items = iterate(given[0]) if key and key[0] is not None else map(vouch, iterate(given[0]))
+        return f(
+            items, *(None if one is None else judged(one) for one in key), **{k: vouch(v) for k, v in named.items()}
+        )
+    if f is itertools.compress:
+        return itertools.compress(iterate(given[0]), map(vouch, iterate(given[1])))
+    if f is itertools.repeat:
+        return itertools.repeat(given[0], *map(vouch, given[1:]))
+    if f is itertools.count:
+        return itertools.count(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    if f in (operator.is_, operator.is_not, functools.partial):
+        return f(*given, **named)
+    if f in (operator.itemgetter, operator.attrgetter):
+        return f(*map(keyed, given))
+    if f is next:
+        return next(iterate(given[0]), *given[1:])
+    if f in (list, tuple, reversed, enumerate, collections.deque, itertools.islice, itertools.tee) or (
+        f is iter and len(given) == 1
+    ):
+        return f(*map(iterate, given[:1]), *map(_plain, given[1:]), **{k: _plain(v) for k, v in named.items()})
+    if f in (zip, *_OF_ITERABLES):
+        return f(*map(_iterated, given), **{k: _plain(v) if k != "fillvalue" else v for k, v in named.items()})
+    raise unknown(name_of(f))
+
+
+_OF_ITERABLES = tuple(getattr(itertools, name) for name in
+                      ("chain", "zip_longest", "product", "cycle", "pairwise", "permutations", "combinations",
+                       "combinations_with_replacement"))  # fmt: skip
+
+
+def _iterated(value: Any) -> Any:
+    return value if type(value) is int else iterate(value)
+
+
+def _plain(value: Any) -> Any:
+    if kind_of(type(value)) != ATOM:
+        raise unknown(f"counting with {type_name(value)}")
+    return value
+
+
+def _without_class(value: Any) -> Any:
+    """Return a value that does not compute its class."""
+    if type(of_class(type(value), "__getattribute__")) is types.FunctionType or (
+        of_class(type(value), "__class__") is not object.__dict__["__class__"]
+        and kind_of(type(value)) in (OTHER, MODULE)
+        and not is_a(value, type)
+    ):
+        raise unknown(f"the class of {type_name(value)}")
+    return value
+
+
+def _classes(value: Any) -> Any:
+    """Return classes that do not compute what belongs to them."""
+    for one in value if type(value) is tuple else (value,):
+        if type(one) is tuple:
+            _classes(one)
+        elif is_a(one, type):
+            hook = of_class(one, "__subclasshook__")
+            of_job = type(hook) is classmethod and hook.__func__.__module__ not in (
+                "collections.abc",
+                "_collections_abc",
+            )
+            if not is_ordinary(one) or of_job:
+                raise unknown(f"what belongs to {type_name(one)}")
+        elif type(one) is not types.UnionType:
+            raise unknown(f"what belongs to {type_name(one)}")
+    return value
+
+
+def _keys(f: Any, given: Any, named: Any) -> Any:
+    if f is collections.defaultdict:
+        factory, *rest = given or (None,)
+        made = factory if factory is None or factory in (list, dict, set, int, float) else proxy(factory)
+        return collections.defaultdict(made, *map(pairs, rest), **named)
+    if f in (dict, collections.OrderedDict):
+        return f(*map(pairs, given), **named)
+    if f is collections.Counter and given and kind_of(type(given[0])) == MAPPING:
+        return f(*given, **named)
+    first = [[keyed(one) for one in iterate(value)] for value in given[:1] if value is not None]
+    return f(*first, *given[1:], **named)
+
+
+def _helped(f: Any, given: Any, named: Any) -> Any:
+    return f(*map(_helped_with, given), **{k: _helped_with(v) for k, v in named.items()})
+
+
+def _helped_with(value: Any) -> Any:
+    """Return an argument of a helper, which may be a model or an optimizer."""
+    if id(value) in current().copies:
+        return value
+    if is_module(value):
+        if is_plain_model(value):
+            return value
+        raise unknown(f"reading {type_name(value)}, which lists its parameters in a way of its own,")
+    if kind_of(type(value)) == OTHER and is_plain_optimizer(value):
+        return value
+    return vouch(value)
+
+
+def _getattr(f: Any, given: Any, named: Any) -> Any:
+    value, name, *default = given
+    name = vouch(name)
+    try:
+        return read(value, name)
+    except AttributeError:
+        if default:
+            return default[0]
+        raise
+
+
+def _hasattr(f: Any, given: Any, named: Any) -> Any:
+    return _getattr(f, (*given, _MISSING), named) is not _MISSING
+
+
+def _vars(f: Any, given: Any, named: Any) -> Any:
+    return own(dict(attributes_of(_without_class(given[0]))))
+
+
+def _context(f: Any, given: Any, named: Any) -> Any:
+    torch: Any = sys.modules["torch"]
+    if f is torch.set_grad_enabled and any([*given, *named.values()]):
+        raise Refusal("a graph would be recorded over the parameters of the job; probe(…, gradient=True) has its own")
+    if len(given) == 1 and isinstance(given[0], types.FunctionType):  # as a decorator
+        return given[0]
+    return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+
+
+_RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "computes": _computed, "ufunc": _ufunc, "holds": _held, "keys": _keys, "helper": _helped, "getattr": _getattr,
+    "hasattr": _hasattr, "vars": _vars, "context": _context,
+}  # fmt: skip
+
+
+def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
+    if is_checked(f.__code__):
+        result = f(*given, **named)
+    elif (module := f.__module__ or "") in known.TORCH_PYTHON:
+        result = watched(f, *map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    elif module.startswith("looptap.") and not module.startswith("looptap.examples"):
+        raise unknown(name_of(f))
+    else:
+        entry = followed(f)
+        if entry.writes or entry.watched:
+            result = watched(entry.function, *given, **named)
+        else:
+            result = entry.function(*given, **named)
+    return own(result) if f.__code__.co_flags & inspect.CO_GENERATOR else result
+
+
+def _builtin(f: Any, given: Any, named: Any) -> Any:
+    bound = getattr(f, "__self__", None)
+    name = f.__name__
+    if isinstance(f, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return method(given[0], name, *given[1:], **named) if given else f()
+    if type(bound) is np.ufunc and name != "at":  # that writes, to what is read-only, too
+        return _made(_computed(f, given, named), bound, given)
+    if bound is not None and not is_a(bound, types.ModuleType | type):
+        if kind_of(type(bound)) in (OTHER, MODULE) and not is_operator_of_builtin(bound, name):
+            raise unknown(f".{name}() of {type_name(bound)}")
+        return method(bound, name, *given, **named)
+    if _of_torch(f, bound) and is_operator(name):
+        arguments, words = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
+        check_modes()
+        if pure(name) and words.get("out") is None:
+            return f(*arguments, **words)
+        return watched(f, *arguments, **words)
+    if is_a(bound, type) and bound in (dict, str, bytes, float, int):
+        return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    raise unknown(name_of(f))
+
+
+def _of_torch(f: Any, bound: Any) -> bool:
+    return getattr(f, "__module__", None) == "torch" or getattr(bound, "__name__", "").startswith("torch")
+
+
+_BY_JOB = ("__new__", "__init__", "__str__", "__repr__", "__del__", "__setattr__")
+
+
+def _class(f: type, given: Any, named: Any) -> Any:
+    if not is_ordinary(f) or of_class(f, "__del__"):
+        raise unknown(name_of(f))
+    if issubclass(f, BaseException) and not any(type(of_class(f, name)) is types.FunctionType for name in _BY_JOB):
+        return f(*map(deep, given))
+    if issubclass(f, tuple) and hasattr(f, "_fields") and kind_of(f) == SEQUENCE and _is_named_tuple(f):
+        return f(*given, **named)
+    if kind_of(f) == ATOM:
+        return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    plain = all(of_class(f, name) is object.__dict__[name] for name in ("__new__", "__setattr__"))
+    if type(f) is type and plain and not _is_torch(f):
+        made, init = own(object.__new__(f)), of_class(f, "__init__")
+        if type(init) is types.FunctionType:
+            call(init, made, *given, **named)
+        return made
+    raise unknown(name_of(f))
+
+
+def _is_named_tuple(f: type) -> bool:
+    """Return True if nothing of the job's runs as one is made."""
+    new, init = of_class(f, "__new__"), of_class(f, "__init__")
+    maker = new.__func__ if type(new) is staticmethod else new
+    return init is object.__dict__["__init__"] and (getattr(maker, "__module__", None) or "").startswith("namedtuple_")
+
+
+def _is_torch(f: type) -> bool:
+    return f.__module__.partition(".")[0] == "torch"
+
+
+def method_of(function: Any, value: Any, given: Any, named: Any) -> Any:
+    """Return what a bound method gives."""
+    if type(function) is types.FunctionType and is_module(value) and _walks(function) and is_plain_model(value):
+        found = function(value, *map(_bare, given), **{k: _bare(v) for k, v in named.items()})
+        return own(found) if of_class(type(found), "__next__") else found
+    return call(function, value, *given, **named)
+
+
+def _bare(value: Any) -> Any:
+    if kind_of(type(value)) != ATOM:
+        raise unknown(f"walking over a model with {type_name(value)}")
+    return value
+
+
+def _walks(function: types.FunctionType) -> bool:
+    return function.__name__ in known.MODULE_METHODS and (function.__module__ or "").startswith("torch.nn.")
+
+
+bind_call(call)

@@ -1,0 +1,257 @@
+"""Run a model of the job on a copy: shared parameters, everything else its own.
+
+The copy is in evaluation mode unless training mode is asked for. Its modules have no hooks of the job, buffers and
+plain attributes of their own, and call each other's `forward` checked: code of torch's own is watched, code of the job
+is followed by its source.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from looptap.streams.errors import QueryError
+from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_evaluation import current
+from looptap.streams.harmless.plain import OTHER, TENSOR, is_a, of_class
+from looptap.streams.harmless.plain import kind_of as plain_kind
+from looptap.streams.harmless.refusal import Refusal
+from looptap.streams.harmless.watch import own_storage, watched
+from looptap.streams.preserving.module_state import MOST_BYTES, MOST_ITEMS, kind_of, unwrapped
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+)
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+
+
+def run(model: Any, given: Any, named: Any) -> Any:
+    """Return what ``model(…)`` gives, on a copy unless it is one."""
+    if id(model) in current().copies:
+        return _forward(model, *given, **named)
+    return on_copy(model, given, named)
+
+
+def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train: bool = False) -> Any:
+    """Return the output of a copy of ``model`` for copies of the inputs."""
+
+    torch: Any = sys.modules["torch"]
+    if gradient and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+        raise Refusal("a hook of the job sees what is saved for the backward pass")
+
+    def ask() -> Any:
+        asked = copied(model, gradient=gradient, train=train)
+        inputs = [_input(one, gradient) for one in given]
+        words = {name: _input(one, gradient) for name, one in named.items()}
+        try:
+            with torch.inference_mode(False) if gradient else nullcontext(), torch.set_grad_enabled(gradient):
+                return _forward(asked, *inputs, **words)
+        except RuntimeError as error:
+            _explain_devices(asked, [*inputs, *words.values()], error)
+            raise
+
+    current().on_copies.append(type(model).__name__)
+    return watched(ask)
+
+
+def copied(model: Any, *, gradient: bool = False, train: bool = False) -> Any:
+    """Return a copy that shares the parameters, or has aliases for gradients."""
+    return _Copying(gradient, train).module(unwrapped(model), "")
+
+
+class _Copying:
+    """One pass over the modules of a model."""
+
+    def __init__(self, gradient: bool, train: bool) -> None:
+        self._torch: Any = sys.modules["torch"]
+        self._gradient, self._train, self._bytes = gradient, train, 0
+        self._made: dict[int, Any] = {}
+        self._kept: list[Any] = []  # the originals, so that no identity is taken twice
+
+    def module(self, original: Any, path: str) -> Any:
+        known = self._made.get(id(original))
+        if known is not None:
+            return known
+        kind = kind_of(original.__class__)
+        if kind.script:
+            raise Refusal(f"{path or 'the model'} is TorchScript, whose code cannot be checked")
+        self._admit(path, original, kind.sharded)
+        for name in ("__call__", "__del__", "__getattribute__"):
+            if of_class(type(original), name) is not of_class(self._torch.nn.Module, name):
+                raise Refusal(f"{type(original).__qualname__}.{name} is not known to be harmless")
+        made = object.__new__(type(original))
+        self._made[id(original)] = made
+        self._kept.append(original)
+        current().copies[id(made)] = (made, original)
+        attributes = dict(original.__dict__)
+        hooks = {name: OrderedDict((key, hook) for key, hook in attributes[name].items() if _of_torch(hook))
+                 for name in _HOOKS if name in attributes}  # fmt: skip
+        own = not kind.builtin or "forward" in attributes or any(hooks.values())
+        attributes.update(hooks)
+        attributes["training"] = self._train and original.training
+        attributes["_parameters"] = {name: self._parameter(one) for name, one in original._parameters.items()}
+        attributes["_buffers"] = {name: self._tensor(one) if own or self._train else one
+                                  for name, one in original._buffers.items()}  # fmt: skip
+        attributes["_modules"] = {
+            name: None if child is None else self.module(unwrapped(child), f"{path}.{name}".lstrip("."))
+            for name, child in original._modules.items()
+        }
+        structure = vars(self._torch.nn.Module())
+        for name, value in attributes.items():
+            if name not in structure:
+                attributes[name] = self.value(value)
+                if kind.builtin and not _of_torch_itself(value):
+                    attributes[name] = partial(call, attributes[name])  # torch's own code calls it
+        made.__dict__.update(attributes)
+        made.__dict__["_compiled_call_impl"] = partial(_forward, made)
+        return made
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        """Return a copy of what a module holds and may change."""
+        known = self._made.get(id(value))
+        if known is not None:
+            return known
+        kind = type(value)
+        if kind is self._torch.nn.Parameter:
+            return self._parameter(value)
+        if kind is self._torch.Tensor:
+            return self._tensor(value)
+        if issubclass(kind, self._torch.nn.Module) and not kind_of(value.__class__).script:
+            return self.module(unwrapped(value), kind.__name__)
+        if kind in _CONTAINERS and len(value) <= MOST_ITEMS and depth < 10:
+            return self._container(value, depth)
+        if kind is tuple and len(value) <= MOST_ITEMS and depth < 10:
+            return tuple(self.value(one, depth + 1) for one in value)
+        if kind is types.MethodType and id(value.__self__) in self._made:
+            return types.MethodType(value.__func__, self._made[id(value.__self__)])
+        if kind is self._torch.Generator:
+            made = self._torch.Generator(device=value.device)
+            made.set_state(value.get_state())
+            current().own[id(made)] = made
+            return made
+        return value
+
+    def _container(self, value: Any, depth: int) -> Any:
+        made = self._made[id(value)] = copy.copy(value)
+        self._kept.append(value)
+        current().own[id(made)] = made
+        if isinstance(value, dict):
+            for key, one in value.items():
+                made[key] = self.value(one, depth + 1)
+        elif not isinstance(value, set):
+            for place, one in enumerate(value):
+                made[place] = self.value(one, depth + 1)
+        return made
+
+    def _parameter(self, parameter: Any) -> Any:
+        if parameter is None or not self._gradient:
+            return parameter
+        alias = self._made.get(id(parameter))
+        if alias is None:
+            alias = self._made[id(parameter)] = parameter.detach().requires_grad_(parameter.requires_grad)
+            self._kept.append(parameter)
+        return alias
+
+    def _tensor(self, tensor: Any) -> Any:
+        if tensor is None or type(tensor) is not self._torch.Tensor:
+            return tensor
+        known = self._made.get(id(tensor))
+        if known is not None:
+            return known
+        if self._bytes + tensor.nbytes > MOST_BYTES:
+            return tensor  # shared: a write to it is refused
+        self._bytes += tensor.nbytes
+        made = self._made[id(tensor)] = tensor.detach().clone()
+        self._kept.append(tensor)
+        own_storage(made)
+        return made
+
+    def _admit(self, path: str, module: Any, sharded: bool) -> None:
+        """Refuse a module that cannot run by itself, or not yet."""
+        where = f"in {path!r} " if path else ""
+        for name, parameter in module._parameters.items():
+            if parameter is None or type(parameter) is self._torch.nn.Parameter:
+                continue
+            if self._torch.nn.parameter.is_lazy(parameter):
+                raise _refused(f"{where}{name!r} does not exist before the first forward pass: query it after that")
+            if hasattr(parameter, "to_local"):
+                raise _refused(f"{where}{name!r} is sharded, and to gather it all ranks would have to meet")
+        if sharded:
+            raise _refused(
+                f"{where}{type(module).__name__} holds a shard of its parameters, and to gather it all ranks would "
+                "have to meet"
+            )
+
+
+def _refused(reason: str) -> QueryError:
+    return QueryError(f"the model cannot be run by a query: {reason}.")
+
+
+def _forward(module: Any, *given: Any, **named: Any) -> Any:
+    """Return what ``forward`` of a copied module gives."""
+    for hook in module._forward_pre_hooks.values():  # of torch's own: they compute a weight
+        hook(module, given)
+    own = module.__dict__.get("forward")
+    forward = type(module).forward if own is None else own
+    function = getattr(forward, "__func__", forward)
+    if isinstance(function, types.FunctionType) and (function.__module__ or "").startswith("torch.nn."):
+        for one in (*given, *named.values()):
+            if plain_kind(type(one)) == OTHER:
+                raise Refusal(f"{type(module).__qualname__} of {type(one).__qualname__} is not known to be harmless")
+        return function(module, *given, **named)
+    if own is not None:
+        return call(own, *given, **named)
+    return call(function, module, *given, **named)
+
+
+def _of_torch_itself(value: Any) -> bool:
+    """Return True for what is no function of the job."""
+    if not is_a(value, (types.FunctionType, types.MethodType, partial)):
+        return True
+    return (getattr(value, "__module__", None) or "").startswith("torch.")
+
+
+def _of_torch(hook: Any) -> bool:
+    rooms = [getattr(hook, "__module__", None), *(cls.__module__ for cls in type(hook).__mro__)]
+    return any(isinstance(room, str) and room.startswith("torch.nn.utils") for room in rooms)
+
+
+def _input(value: Any, gradient: bool) -> Any:
+    """Return a copy of an input, which the model may change in place."""
+    if plain_kind(type(value)) == TENSOR:
+        if gradient and value.is_leaf and value.requires_grad:
+            return value
+        made = value.detach().clone()
+        own_storage(made)
+        return made
+    if type(value) in (list, dict, tuple) or (is_a(value, tuple) and hasattr(type(value), "_fields")):
+        items = [_input(one, gradient) for one in (value.values() if isinstance(value, dict) else value)]
+        if isinstance(value, dict):
+            made = dict(zip(value, items, strict=True))
+        else:
+            made = tuple.__new__(type(value), items) if is_a(value, tuple) else items
+        current().own[id(made)] = made
+        return made
+    return value
+
+
+def _explain_devices(model: Any, inputs: list[Any], error: RuntimeError) -> None:
+    torch = sys.modules["torch"]
+    devices = {one.device for one in inputs if isinstance(one, torch.Tensor)}
+    own = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if own and not devices <= own:
+        shown, wrong = (", ".join(sorted(map(str, found))) for found in (own, devices - own))
+        raise QueryError(
+            f"the model is on {shown} and its input on {wrong}.", hint=f"Ask with x.to({shown!r})."
+        ) from error

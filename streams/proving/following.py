@@ -1,0 +1,273 @@
+"""Follow a function of the job: check its source, with its own globals."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import inspect
+import itertools
+import linecache
+import os
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+
+from looptap.streams.expressions import SourceText
+from looptap.streams.harmless.checked_code import CHECKS, note_checked
+from looptap.streams.harmless.refusal import Refusal
+from looptap.streams.harmless.sources import source_of
+from looptap.streams.proving.rewriting import NAMES, Rewriting, Unprovable, without_type_parameters
+from looptap.streams.proving.vouching import name_of
+
+MAX_FUNCTIONS = 1000
+"""Functions whose checked form is kept."""
+_OF_COMPILER = os.path.join("torch", "_compile.py")
+_numbers = itertools.count(1)
+
+
+class CheckedFunction(NamedTuple):
+    """The checked form of a function."""
+
+    function: Callable[..., Any]
+    writes: bool
+    """Whether it changes something in place: its tensor operations are watched."""
+    watched: bool = False
+
+
+class _Factory(NamedTuple):
+    code: types.CodeType
+    writes: bool
+
+
+# By identity, with the code itself so that no identity is taken twice: the hash of code takes a millisecond.
+_factories: dict[int, tuple[types.CodeType, _Factory | str]] = {}
+
+
+def checked_expression(
+    parameter: str | None, body: ast.expr, text: SourceText, names: dict[str, Any]
+) -> Callable[..., Any]:
+    """Return a function that evaluates ``body``, with each operation checked."""
+    raw = frozenset(name for name in _names_of(body) if name.startswith("__part") or name == "__event")
+    try:
+        new = Rewriting(raw=raw).visit(_copied(body))
+    except Unprovable as found:
+        raise text.error(f"{found} is not known to be harmless.", body) from None
+    arguments = [ast.arg(parameter)] if parameter else []
+    signature = ast.arguments(posonlyargs=[], args=arguments, kwonlyargs=[], kw_defaults=[], defaults=[])
+    tree = ast.Expression(ast.copy_location(ast.Lambda(signature, new), body))
+    ast.fix_missing_locations(tree)
+    try:
+        code = compile(tree, f"<query {text.text[:200]}>", "eval")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise text.error(f"this cannot be compiled: {error}.", body) from None
+    note_checked(code, code.co_filename)
+    names.update(CHECKS)
+    # Each operation in it is checked before it runs.
+    return cast(Callable[..., Any], eval(code, names))
+
+
+def _names_of(body: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+
+
+def _copied(body: ast.expr) -> ast.expr:
+    import copy
+
+    return copy.deepcopy(body)
+
+
+def followed(f: types.FunctionType) -> CheckedFunction:
+    """Return the checked form of a function. Raises `Refusal` if it has none."""
+    inner = _undecorated(f)
+    known = _factories.get(id(inner.__code__))
+    if known is None:
+        try:
+            known = inner.__code__, _factory(inner)
+        except Unprovable as found:
+            known = inner.__code__, str(found)
+        if len(_factories) > MAX_FUNCTIONS:
+            _factories.clear()
+        _factories[id(inner.__code__)] = known
+    factory = known[1]
+    if isinstance(factory, str):
+        raise Refusal(f"{name_of(f)} is not known to be harmless: {factory}")
+    make = types.FunctionType(factory.code, inner.__globals__)
+    cells = [_content(cell) for cell in inner.__closure__ or ()]
+    made = make(*CHECKS.values(), *cells)
+    made.__defaults__, made.__kwdefaults__ = inner.__defaults__, inner.__kwdefaults__
+    return CheckedFunction(made, factory.writes)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _undecorated(f: types.FunctionType) -> types.FunctionType:
+    """Return the function inside ``torch.no_grad()``, which is in force anyway."""
+    while (f.__module__ or "", f.__code__.co_name) != ("", "") and hasattr(f, "__wrapped__"):
+        wrapper, inner = f.__code__, f.__wrapped__
+        context = wrapper.co_name == "decorate_context" and "torch" in wrapper.co_filename
+        compiler = wrapper.co_filename.endswith(_OF_COMPILER) or "_dynamo" in wrapper.co_filename
+        if not isinstance(inner, types.FunctionType) or not (compiler or (context and _turns_off(f))):
+            break
+        f = inner
+    return f
+
+
+def _turns_off(f: types.FunctionType) -> bool:
+    """Return True for the decorators ``torch.no_grad`` and ``torch.inference_mode``."""
+    for cell in f.__closure__ or ():
+        made = _content(cell)
+        bound = getattr(made, "__self__", made)
+        if type(bound).__name__ in ("no_grad", "inference_mode"):
+            return True
+    return False
+
+
+def _factory(f: types.FunctionType) -> _Factory:
+    code = f.__code__
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise Unprovable("it is asynchronous")
+    node, file = _definition(f)
+    owner = f.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    rewriting = Rewriting(owner="" if owner == "<locals>" else owner, statements=True)
+    if isinstance(node, ast.Lambda):
+        body: list[ast.stmt] = [ast.Return(rewriting.visit(node))]
+    else:
+        body = [rewriting.function(node), ast.Return(ast.Name(node.name, ast.Load()))]
+    names = [*NAMES, *code.co_freevars]
+    module = ast.fix_missing_locations(ast.Module([_function("__factory", names, body)], []))
+    try:
+        compiled = compile(module, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise Unprovable(f"it cannot be compiled: {error}") from None
+    made = next(one for one in compiled.co_consts if isinstance(one, types.CodeType))
+    note_checked(made, file)
+    return _Factory(made, rewriting.writes)
+
+
+def _definition(f: types.FunctionType) -> tuple[Any, str]:
+    """Return the tree of a function, and its file. Raises Unprovable."""
+    code = f.__code__
+    found = source_of(f)
+    if found is None:
+        raise Unprovable("its source is not at hand")
+    text, first, file = found
+    kind: type[ast.AST] = ast.Lambda if code.co_name == "<lambda>" else ast.FunctionDef
+    for node in itertools.chain.from_iterable(map(ast.walk, _parsed(text))):
+        if isinstance(node, kind) and _is_source_of(node, f):
+            if isinstance(node, ast.FunctionDef):
+                for decorator in node.decorator_list:
+                    if not isinstance(decorator, ast.Name | ast.Attribute | ast.Call):
+                        raise Unprovable("of a decorator")
+            ast.increment_lineno(node, first - 1)
+            return node, file
+    raise Unprovable("its source has changed since it was loaded")
+
+
+def _parsed(text: str) -> Iterator[ast.AST]:
+    """Yield the trees of lines that hold a function, which may stand inside a call."""
+    indented = text[:1].isspace()
+    try:  # the lines stay as they are: a docstring belongs to what is compared
+        yield ast.increment_lineno(ast.parse("if 1:\n" + text), -1) if indented else ast.parse(text)
+        return
+    except SyntaxError:
+        pass
+    start = text.find("lambda")
+    while start >= 0:
+        for end in range(len(text), start, -1):
+            try:
+                tree = ast.parse("\n" * text.count("\n", 0, start) + "(" + text[start:end] + ")", mode="eval")
+            except (SyntaxError, ValueError):
+                continue
+            yield tree
+            break
+        start = text.find("lambda", start + 1)
+
+
+def _is_source_of(node: Any, f: types.FunctionType) -> bool:
+    """Return True if ``node`` compiles to what ``f`` runs."""
+    code = f.__code__
+    if isinstance(node, ast.FunctionDef) and node.name != code.co_name:
+        return False
+    a = node.args
+    names = [one.arg for one in [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]]
+    if names != list(code.co_varnames[: len(names)]):
+        return False
+    bare = node if isinstance(node, ast.Lambda) else _without_decorators(node)
+    statement: ast.stmt = ast.Expr(bare) if isinstance(bare, ast.Lambda) else bare
+    owner = f.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    if owner and owner != "<locals>":  # it mangles private names, and holds __class__
+        statement = ast.ClassDef(name=owner, bases=[], keywords=[], body=[statement], decorator_list=[])
+        statement = without_type_parameters(statement)
+    free = [name for name in code.co_freevars if name != "__class__"]
+    if free:
+        outer = _function("__outer", free, [ast.Global([owner]), statement] if owner != "<locals>" else [statement])
+        statement = outer
+    module = ast.fix_missing_locations(ast.Module([statement], []))
+    flags = code.co_flags & 0x1000000  # from __future__ import annotations
+    try:
+        compiled = compile(module, "<same>", "exec", flags=flags, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    outermost = next((one for one in _codes(compiled) if one.co_name == code.co_name), None)
+    return outermost is not None and _essence(outermost) == _essence(code)
+
+
+def _function(name: str, parameters: list[str], body: list[ast.stmt]) -> ast.FunctionDef:
+    arguments = ast.arguments(
+        posonlyargs=[], args=[ast.arg(one) for one in parameters], kwonlyargs=[], kw_defaults=[], defaults=[]
+    )
+    return cast(ast.FunctionDef, without_type_parameters(ast.FunctionDef(name, arguments, body, [], None, None)))
+
+
+def _without_decorators(node: ast.FunctionDef) -> ast.FunctionDef:
+    import copy
+
+    bare = copy.copy(node)
+    bare.decorator_list = []
+    return bare
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    found = []
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found += [constant, *_codes(constant)]
+    return found
+
+
+_COMPUTING = ("BINARY", "COMPARE", "CONTAINS", "IS", "UNARY", "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL")
+
+
+def _computing(code: types.CodeType) -> list[tuple[str, Any]]:
+    """Return the operators, names and constants in their order; calls differ by where a name comes from."""
+    return [
+        (one.opname, one.argval) for one in dis.get_instructions(code)
+        if one.opname.startswith(_COMPUTING)
+        and type(one.argval) is not types.CodeType
+    ]  # fmt: skip
+
+
+def _essence(code: types.CodeType) -> tuple[Any, ...]:
+    constants = [_essence(c) if isinstance(c, types.CodeType) else (type(c), repr(c)) for c in code.co_consts]
+    return _computing(code), code.co_names, code.co_varnames, code.co_freevars, tuple(constants)
+
+
+def defined(text: str, names: dict[str, Any]) -> types.FunctionType | None:
+    """Return the one function that a text defines, and keep its source."""
+    file = f"<query def {next(_numbers)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    tree = ast.parse(text, file)
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
+        return None
+    before = set(names) | {"__builtins__"}
+    names.setdefault("__builtins__", vars(builtins))
+    # Only the definition runs here, whose defaults are constants; the body is checked at each event.
+    exec(compile(tree, file, "exec"), names)
+    made = [value for name, value in names.items() if name not in before]
+    return made[0] if len(made) == 1 and isinstance(made[0], types.FunctionType) else None

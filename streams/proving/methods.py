@@ -1,0 +1,133 @@
+"""Call methods of tensors, arrays and containers."""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import Any
+
+import numpy as np
+
+from looptap.streams.harmless import known
+from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_evaluation import current
+from looptap.streams.harmless.plain import ARRAY, MAPPING, MODULE, OTHER, SEQUENCE, TENSOR, is_a, kind_of, of_class
+from looptap.streams.harmless.refusal import Refusal
+from looptap.streams.harmless.watch import is_operator, pure, watched
+from looptap.streams.proving.reading import item, read
+from looptap.streams.proving.vouching import (
+    CONTAINERS,
+    deep,
+    iterate,
+    judged,
+    keyed,
+    operand,
+    own,
+    pairs,
+    type_name,
+    unknown,
+    vouch,
+)
+
+
+def method(value: Any, name: str, /, *given: Any, **named: Any) -> Any:
+    """Return ``value.name(…)``."""
+    kind = kind_of(type(value))
+    if kind == TENSOR:
+        return _tensor_method(value, name, given, named)
+    if kind in (OTHER, MODULE):
+        if is_operator_of_builtin(value, name):
+            return _container_method(value, name, given, named)
+        return call(read(value, name), *given, **named)
+    if name == "__getitem__":
+        return item(value, *given)
+    if kind == SEQUENCE and _is_of_job(type(value), name):
+        return call(read(value, name), *given, **named)
+    if (name[:2] == "__" and name not in _DUNDERS) or (kind == ARRAY and value.dtype.hasobject):
+        raise unknown(f".{name}() of {type_name(value)}")
+    return _container_method(value, name, given, named)
+
+
+_DUNDERS = frozenset({"__len__", "__contains__", "__iter__", "__reversed__"})
+_ITERATING = frozenset({"extend", "extendleft"})
+_HASHING = frozenset({
+    "union", "intersection", "difference", "symmetric_difference", "difference_update", "intersection_update",
+    "symmetric_difference_update", "issubset", "issuperset", "isdisjoint", "subtract",
+})  # fmt: skip
+
+
+def _is_of_job(kind: type, name: str) -> bool:
+    """Return True for a method of a named tuple that its class has of its own."""
+    held = of_class(kind, name)
+    held = held.__func__ if type(held) in (classmethod, staticmethod) else held
+    return type(held) is types.FunctionType and held.__module__ != "collections"
+
+
+def is_operator_of_builtin(value: Any, name: str) -> bool:
+    """Return True for a method of an iterator or container that the evaluation made."""
+    held = of_class(type(value), name)
+    return id(value) in current().own and type(held) in (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def shielded(value: Any) -> Any:
+    """Return an array of the job such that nothing can write to it."""
+    if type(value) is not np.ndarray or id(value) in current().own:
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def _argument(value: Any, name: str, given: Any) -> Any:
+    """Return an argument of a method of a container, which it may iterate, hash or compare."""
+    if name in _ITERATING:
+        return iterate(given)
+    if name == "update" and kind_of(type(value)) == MAPPING and type(value) is not collections.Counter:
+        return pairs(given)
+    if name in _HASHING or name == "update":
+        return given if kind_of(type(given)) == MAPPING else [keyed(one) for one in iterate(given)]
+    return deep(given) if name in known.COMPARES else keyed(given)
+
+
+def _container_method(value: Any, name: str, given: Any, named: Any) -> Any:
+    kind = kind_of(type(value))
+    if name in known.MUTATORS and id(value) not in current().own and not is_a(value, str | bytes | tuple):
+        raise Refusal(f".{name}() would change a {type_name(value)} of the job")
+    if name in known.COMPARES and kind in (SEQUENCE, MAPPING):
+        deep(value)
+    if name in known.NEVER or named.get("out") is not None:
+        raise unknown(f".{name}() of {type_name(value)}")
+    if kind in (SEQUENCE, MAPPING, OTHER):
+        given = tuple(_argument(value, name, one) for one in given)
+        named = {k: judged(v) if k == "key" and v is not None else v for k, v in named.items()}
+    else:
+        given = tuple(shielded(vouch(one)) for one in given)
+        named = {k: vouch(v) for k, v in named.items()}
+    result = getattr(shielded(value), name)(*given, **named)
+    fresh = name in ("copy", "split", "rsplit", "most_common", "union", "intersection", "difference", "tolist")
+    if (
+        (fresh and is_a(result, CONTAINERS))
+        or (name in ("__iter__", "__reversed__", "elements") and of_class(type(result), "__next__"))
+        or (kind == ARRAY and type(result) is np.ndarray and result.base is None and result is not value)
+    ):
+        own(result)
+    return result
+
+
+def _tensor_method(value: Any, name: str, given: Any, named: Any) -> Any:
+    if name in value.__dict__:
+        return call(value.__dict__[name], *given, **named)
+    operand(value)
+    arguments, words = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
+    if name[:1] == "_" and name not in known.TENSOR_READS and not pure(name):
+        raise unknown(f".{name}() of a tensor")
+    bound = getattr(value, name)
+    if name in known.TENSOR_NEVER or words.get("out") is not None:
+        raise Refusal(f".{name}() would change a tensor or its graph")
+    if name in known.TENSOR_READS or pure(name):
+        return bound(*arguments, **words)
+    if is_operator(name):
+        return watched(bound, *arguments, **words)
+    if isinstance(bound, types.MethodType) and (bound.__func__.__module__ or "") in known.TORCH_PYTHON:
+        return watched(bound, *arguments, **words)
+    raise unknown(f".{name}() of a tensor")

@@ -1,0 +1,31 @@
+"""The operations of checked code by the names that rewritten code has for them."""
+
+from __future__ import annotations
+
+from looptap.streams.harmless.checked_code import CHECKS
+from looptap.streams.harmless.refusal import Refusal
+from looptap.streams.proving.calls import call
+from looptap.streams.proving.methods import method
+from looptap.streams.proving.reading import item, read
+from looptap.streams.proving.vouching import (
+    deep,
+    each,
+    iterate,
+    keyed,
+    keys,
+    mapping,
+    operand,
+    own,
+    slice_of,
+    truth,
+    unpack,
+)
+from looptap.streams.proving.writing import delete_item, enter, in_place, module, of_super, write, write_item
+
+CHECKS.update({
+    "__read": read, "__item": item, "__call": call, "__method": method, "__iterate": iterate, "__each": each,
+    "__operand": operand, "__deep": deep, "__truth": truth, "__own": own, "__key": keyed, "__keys": keys,
+    "__unpack": unpack, "__mapping": mapping,
+    "__write": write, "__write_item": write_item, "__delete_item": delete_item, "__in_place": in_place,
+    "__enter": enter, "__super": of_super, "__module": module, "__slice": slice_of, "__Refusal": Refusal,
+})  # fmt: skip

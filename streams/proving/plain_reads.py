@@ -1,0 +1,49 @@
+"""Check the values of arithmetic: its code is not checked, so they must be plain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from looptap.streams.events import Event
+from looptap.streams.harmless.checked_code import file_of
+from looptap.streams.harmless.checked_evaluation import check_modes, evaluated
+from looptap.streams.harmless.plain import ATOM, is_plain, kind_of
+from looptap.streams.harmless.refusal import Refusal, as_error
+from looptap.streams.proving.reading import observable
+
+_NUMBERS = frozenset({float, int, bool, str, type(None)})
+
+
+def read_plainly(event: Any, names: Iterable[str], text: str) -> None:
+    """Check that these observables are plain. Raises RefusedQuery."""
+    if type(event) is Event:
+        own = event.__dict__
+        for name in names:
+            if name not in own or type(own[name]) not in _NUMBERS:
+                break
+        else:
+            return
+    if hasattr(event, "__looptap_lazy__"):
+        try:
+            evaluated(_check, event, names)
+        except Refusal as refusal:
+            raise as_error(refusal, text, file_of) from None
+
+
+def _check(event: Any, names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            value = observable(event, name)
+        except AttributeError:
+            continue  # the query raises the same
+        if type(value) in _NUMBERS:
+            continue
+        if kind_of(type(value)) != ATOM and "torch" in sys.modules:
+            check_modes()
+        if not is_plain(value):
+            kind = type(value)
+            raise Refusal(
+                f"{name} is a {kind.__module__}.{kind.__qualname__}, and arithmetic on it is not known to be harmless"
+            )

@@ -1,0 +1,66 @@
+"""Read attributes and items."""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import Any
+
+from looptap.streams.events import Event, LazyEvent
+from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_evaluation import current
+from looptap.streams.harmless.plain import ARRAY, ATOM, MAPPING, MODULE, SEQUENCE, TENSOR, is_a, kind_of, of_class
+from looptap.streams.proving.attributes import reader
+from looptap.streams.proving.vouching import keyed, operand, type_name, unknown, vouch
+
+
+def read(value: Any, name: str) -> Any:
+    """Return ``value.name``."""
+    kind = type(value)
+    if kind is Event or kind is LazyEvent:
+        own = value.__dict__
+        return own[name] if name in own else observable(value, name)
+    return reader(kind, name)(value)
+
+
+def observable(event: Any, name: str) -> Any:
+    """Return an observable of an event; a lazy one is computed, and checked."""
+    lazy = event.__looptap_lazy__(name)
+    if lazy is not None:
+        event.__dict__[name] = found = call(lazy.function)
+        current().own.pop(id(found), None)  # other queries see it, too
+        return found
+    return getattr(event, name)
+
+
+def item(value: Any, key: Any) -> Any:
+    """Return ``value[key]``."""
+    kind = kind_of(type(value))
+    if kind in (TENSOR, ARRAY):
+        return operand(value)[index_of(key)]
+    if kind in (ATOM, SEQUENCE):
+        return value[index_of(key)]
+    if kind == MAPPING:
+        if keyed(key) in value or (id(value) in current().own and type(value) is collections.defaultdict):
+            return value[key]
+        if type(value) is collections.Counter:
+            return 0
+        raise KeyError(key if kind_of(type(key)) == ATOM else type_name(key))
+    if of_class(type(value), "__looptap_names__"):
+        return read(value, key)
+    found = of_class(type(value), "__getitem__")
+    if type(found) is types.FunctionType:
+        if kind == MODULE and found.__module__.startswith("torch.nn."):
+            if type(key) is slice and not type(value).__module__.startswith("torch.nn."):
+                raise unknown(f"a slice of {type_name(value)}, which makes another")
+            return found(value, index_of(key))
+        return call(found, value, key)
+    if id(value) in current().own and found is not None and not is_a(value, type):
+        return value[index_of(key)]
+    raise unknown(f"an item of {type_name(value)}")
+
+
+def index_of(key: Any) -> Any:
+    """Return a key that may be looked up in a tensor, an array or a sequence."""
+    kind = kind_of(type(key))
+    return key if kind == ATOM else vouch(key)

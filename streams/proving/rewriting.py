@@ -1,0 +1,399 @@
+"""Rewrite Python so that each operation is checked before it runs.
+
+``x.y`` becomes ``__read(x, 'y')``, ``x[y]`` ``__item(x, y)``, ``f(x)`` ``__call(f, x)``, ``x.f(y)``
+``__method(x, 'f', y)``; what is iterated, tested, unpacked or an operand passes through a check of its own. Names in
+`NAMES` are those of `operations`. What cannot be rewritten raises `Unprovable`.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, cast
+
+from looptap.streams.expressions import COMPREHENSIONS
+
+NAMES = (
+    "__read", "__item", "__call", "__method", "__iterate", "__each", "__operand", "__deep", "__truth", "__own", "__key",
+    "__keys",
+    "__unpack", "__mapping", "__write", "__write_item", "__delete_item", "__in_place", "__enter", "__super",
+    "__module", "__slice", "__Refusal",
+)  # fmt: skip
+"""Names that rewritten code reads."""
+_ARITHMETIC = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr)
+_UNCHANGED = (
+    ast.Constant, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Nonlocal,
+    ast.NamedExpr, ast.Yield,
+)  # fmt: skip
+"""Parts of code that do nothing by themselves."""
+_IDENTITY = (ast.Is, ast.IsNot)
+
+
+class Unprovable(Exception):
+    """A construct that cannot be checked."""
+
+
+class Rewriting(ast.NodeTransformer):
+    """One pass over a function or an expression.
+
+    ``owner`` is the name of the class around a method, which mangles private names. ``writes`` is True after a pass
+    over code that changes tensors, arrays or containers in place, which then must be its own.
+    """
+
+    def __init__(self, owner: str = "", raw: frozenset[str] = frozenset(), statements: bool = False) -> None:
+        self.owner, self.raw, self.statements, self.writes = owner, raw, statements, False
+        self._first_argument: list[str] = []
+        self._locals = 0
+
+    # ------------------------------------------------------------ expressions
+
+    def visit(self, node: ast.AST) -> Any:
+        """Return the checked form of ``node``."""
+        method: Any = getattr(self, f"visit_{type(node).__name__}", None)
+        if isinstance(node, _UNCHANGED):
+            return self.generic_visit(node)
+        if isinstance(node, COMPREHENSIONS):
+            method = self._comprehension
+        elif isinstance(node, ast.List | ast.Tuple):
+            method = self._listed
+        if method is None:
+            if isinstance(node, ast.expr | ast.stmt | ast.pattern):
+                raise Unprovable(f"{type(node).__name__.lower()} in {ast.unparse(node):.60}")
+            return self.generic_visit(node)
+        new: Any = method(node)
+        if isinstance(new, ast.AST) and isinstance(node, ast.expr | ast.stmt):
+            for part in ast.walk(new):
+                if isinstance(part, ast.expr | ast.stmt | ast.keyword) and not hasattr(part, "lineno"):
+                    ast.copy_location(part, node)
+        return new
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Keep names, which are local, global or of the language."""
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Check a read."""
+        if isinstance(node.value, ast.Name) and node.value.id in self.raw:
+            return node
+        return _call("__read", self.visit(node.value), ast.Constant(self._mangled(node.attr)))
+
+    def _mangled(self, name: str) -> str:
+        private = name.startswith("__") and not name.endswith("__") and self.owner.strip("_")
+        return f"_{self.owner.lstrip('_')}{name}" if private else name
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """Check a read of an item."""
+        return _call("__item", self.visit(node.value), self._index(node.slice))
+
+    def _index(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Slice):
+            parts = [ast.Constant(None) if one is None else self.visit(one)
+                     for one in (node.lower, node.upper, node.step)]  # fmt: skip
+            return _call("__slice", *parts)
+        if isinstance(node, ast.Tuple):
+            return ast.Tuple([self._element(one) if isinstance(one, ast.Starred) else self._index(one)
+                              for one in node.elts], ast.Load())  # fmt: skip
+        return cast(ast.expr, self.visit(node))
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Check a call; one of the placed parts of a query is looptap's own."""
+        f = node.func
+        if isinstance(f, ast.Name) and f.id in self.raw:
+            return ast.Call(f, [self.visit(one) for one in node.args], [])
+        if isinstance(f, ast.Name) and f.id == "super" and not node.args and self._first_argument:
+            return _call("__super", ast.Name("__class__", ast.Load()), ast.Name(self._first_argument[-1], ast.Load()))
+        given = [ast.Starred(_call("__iterate", self.visit(one.value)), ast.Load()) if isinstance(one, ast.Starred)
+                 else self.visit(one) for one in node.args]  # fmt: skip
+        keywords = [ast.keyword(k.arg, self.visit(k.value) if k.arg else _call("__mapping", self.visit(k.value)))
+                    for k in node.keywords]  # fmt: skip
+        names = {k.arg for k in node.keywords}
+        self.writes |= "out" in names or "inplace" in names
+        if isinstance(f, ast.Attribute):
+            name = self._mangled(f.attr)
+            self.writes |= name.endswith("_") and not name.startswith("__")
+            return _call("__method", self.visit(f.value), ast.Constant(name), *given, keywords=keywords)
+        return _call("__call", self.visit(f), *given, keywords=keywords)
+
+    def visit_Set(self, node: ast.Set) -> ast.expr:
+        """Check what is hashed."""
+        elements = [ast.Starred(_call("__keys", self.visit(one.value)), ast.Load()) if isinstance(one, ast.Starred)
+                    else self._key(one) for one in node.elts]  # fmt: skip
+        new = ast.Set(elements)
+        return _call("__own", new) if self.statements else new
+
+    def _key(self, node: ast.expr) -> ast.expr:
+        new: ast.expr = self.visit(node)
+        return new if isinstance(node, ast.Constant) else _call("__key", new)
+
+    def _listed(self, node: ast.expr) -> ast.expr:
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            return cast(ast.expr, self.generic_visit(node))
+        elements = [self._element(part) for part in getattr(node, "elts", ())]
+        if isinstance(node, ast.Tuple):
+            return ast.Tuple(elements, ast.Load())
+        new = ast.List(elements, ast.Load())
+        return _call("__own", new) if self.statements else new
+
+    def _element(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Starred):
+            return ast.Starred(_call("__iterate", self.visit(node.value)), ast.Load())
+        new: ast.expr = self.visit(node)
+        return new
+
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:
+        """Check what is merged into a display."""
+        keys = [None if key is None else self._key(key) for key in node.keys]
+        values = [_call("__mapping", self.visit(v)) if k is None else self.visit(v)
+                  for k, v in zip(node.keys, node.values, strict=True)]  # fmt: skip
+        new = ast.Dict(keys, values)
+        return _call("__own", new) if self.statements else new
+
+    def _operand(self, node: ast.expr, deep: bool = False) -> ast.expr:
+        new: ast.expr = self.visit(node)
+        plain = isinstance(node, _ARITHMETIC)
+        return new if plain else _call("__deep" if deep else "__operand", new)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """Check both operands."""
+        return ast.BinOp(self._operand(node.left), node.op, self._operand(node.right))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        """Check the operand."""
+        if isinstance(node.op, ast.Not):
+            return ast.UnaryOp(node.op, self._test(node.operand))
+        return ast.UnaryOp(node.op, self._operand(node.operand))
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """Check all operands, unless they are compared by identity."""
+        parts = [node.left, *node.comparators]
+        if all(isinstance(op, _IDENTITY) for op in node.ops):
+            left, *rest = [self.visit(part) for part in parts]
+        else:
+            left, *rest = [self._operand(part, deep=True) for part in parts]
+        return ast.Compare(left, node.ops, rest)
+
+    def _test(self, node: ast.expr) -> ast.expr:
+        new: ast.expr = self.visit(node)
+        return new if isinstance(node, ast.Constant | ast.Compare | ast.BoolOp) else _call("__truth", new)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        """Check what is tested: all but the last value."""
+        *tested, last = node.values
+        return ast.BoolOp(node.op, [*(self._test(one) for one in tested), self.visit(last)])
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        """Check the condition."""
+        return ast.IfExp(self._test(node.test), self.visit(node.body), self.visit(node.orelse))
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        """Check what is formatted."""
+        return ast.JoinedStr([self.visit(one) for one in node.values])
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
+        """Check what is formatted."""
+        spec = None if node.format_spec is None else self.visit(node.format_spec)
+        return ast.FormattedValue(self._operand(node.value, deep=True), node.conversion, spec)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        """Check the body."""
+        return ast.Lambda(self._arguments(node.args), self.visit(node.body))
+
+    def _arguments(self, node: ast.arguments) -> ast.arguments:
+        new = ast.arguments(
+            posonlyargs=[_bare(one) for one in node.posonlyargs], args=[_bare(one) for one in node.args],
+            vararg=node.vararg and _bare(node.vararg), kwonlyargs=[_bare(one) for one in node.kwonlyargs],
+            kw_defaults=[None if one is None else self.visit(one) for one in node.kw_defaults],
+            kwarg=node.kwarg and _bare(node.kwarg), defaults=[self.visit(one) for one in node.defaults],
+        )  # fmt: skip
+        return new
+
+    def _comprehension(self, node: Any) -> ast.expr:
+        generators = []
+        for one in node.generators:
+            if one.is_async:
+                raise Unprovable("an asynchronous loop")
+            check = "__iterate" if isinstance(one.target, ast.Name) else "__each"
+            _only_names(one.target)
+            tests = [self._test(test) for test in one.ifs]
+            generators.append(ast.comprehension(one.target, _call(check, self.visit(one.iter)), tests, 0))
+        if isinstance(node, ast.DictComp):
+            new: ast.expr = ast.DictComp(self._key(node.key), self.visit(node.value), generators)
+        else:
+            element = self._key(node.elt) if isinstance(node, ast.SetComp) else self.visit(node.elt)
+            new = type(node)(element, generators)
+        return _call("__own", new) if self.statements or isinstance(node, ast.GeneratorExp) else new
+
+    # ------------------------------------------------------------ statements
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
+        """Check the body of a function inside the function."""
+        if node.decorator_list:
+            raise Unprovable(f"a decorator in {node.name}")
+        return self.function(node)
+
+    def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """Return ``node`` with a checked body, without decorators and annotations."""
+        names = [*node.args.posonlyargs, *node.args.args]
+        self._first_argument.append(names[0].arg if names else "")
+        arguments = self._arguments(node.args)
+        body = self._block(node.body)
+        self._first_argument.pop()
+        new = ast.FunctionDef(node.name, arguments, body, [], None, None)
+        return cast(ast.FunctionDef, ast.copy_location(without_type_parameters(new), node))
+
+    def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        new: list[ast.stmt] = []
+        for statement in body:
+            made = self.visit(statement)
+            new += made if isinstance(made, list) else [made]
+        return new
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        """Check each target."""
+        if len(node.targets) == 1:
+            return self._assigned(node.targets[0], self.visit(node.value))
+        name = self._temporary()
+        statements: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], self.visit(node.value))]
+        for target in node.targets:
+            statements.append(self._assigned(target, ast.Name(name, ast.Load())))
+        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
+
+    def _assigned(self, target: ast.expr, value: ast.expr) -> ast.stmt:
+        if isinstance(target, ast.Name):
+            return ast.Assign([target], value)
+        if isinstance(target, ast.Tuple | ast.List):
+            _only_names(target)
+            return ast.Assign([target], _call("__unpack", value))
+        self.writes = True
+        if isinstance(target, ast.Attribute):
+            name = ast.Constant(self._mangled(target.attr))
+            return ast.Expr(_call("__write", self.visit(target.value), name, value))
+        if isinstance(target, ast.Subscript):
+            return ast.Expr(_call("__write_item", self.visit(target.value), self._index(target.slice), value))
+        raise Unprovable(f"an assignment to {ast.unparse(target)}")
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        """Leave the annotation out."""
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return self._assigned(node.target, self.visit(node.value))
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        """Check a change in place."""
+        operator, value = ast.Constant(type(node.op).__name__), self._operand(node.value)
+        target = node.target
+        self.writes = True
+        if isinstance(target, ast.Name):
+            return ast.Assign([target], _call("__in_place", operator, ast.Name(target.id, ast.Load()), value))
+        name = self._temporary()
+        whole = ast.Name(name, ast.Load())
+        first = ast.Assign([ast.Name(name, ast.Store())], self.visit(target.value))
+        if isinstance(target, ast.Attribute):
+            key: ast.expr = ast.Constant(self._mangled(target.attr))
+            read, write, before = "__read", "__write", []
+        else:
+            place = self._temporary()
+            before = [ast.Assign([ast.Name(place, ast.Store())], self._index(target.slice))]
+            key, read, write = ast.Name(place, ast.Load()), "__item", "__write_item"
+        changed = _call("__in_place", operator, _call(read, whole, key), value)
+        statements = [first, *before, ast.Expr(_call(write, whole, key, changed))]
+        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
+
+    def visit_Delete(self, node: ast.Delete) -> Any:
+        """Check what is deleted from a container."""
+        statements: list[ast.stmt] = []
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                statements.append(ast.Delete([target]))
+            elif isinstance(target, ast.Subscript):
+                self.writes = True
+                statements.append(ast.Expr(_call("__delete_item", self.visit(target.value), self._index(target.slice))))
+            else:
+                raise Unprovable(f"del {ast.unparse(target)}")
+        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        """Check what is iterated."""
+        _only_names(node.target)
+        check = "__iterate" if isinstance(node.target, ast.Name) else "__each"
+        return ast.For(
+            node.target, _call(check, self.visit(node.iter)), self._block(node.body), self._block(node.orelse)
+        )
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        """Check the condition."""
+        return ast.While(self._test(node.test), self._block(node.body), self._block(node.orelse))
+
+    def visit_If(self, node: ast.If) -> ast.stmt:
+        """Check the condition."""
+        return ast.If(self._test(node.test), self._block(node.body), self._block(node.orelse))
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        """Check the condition."""
+        return ast.Assert(self._test(node.test), node.msg and self._operand(node.msg, deep=True))
+
+    def visit_Raise(self, node: ast.Raise) -> ast.stmt:
+        """Check how the error is made."""
+        return ast.Raise(node.exc and self.visit(node.exc), node.cause and self.visit(node.cause))
+
+    def visit_Try(self, node: ast.Try) -> ast.stmt:
+        """Let no handler catch a refusal."""
+        ours = ast.ExceptHandler(ast.Name("__Refusal", ast.Load()), None, [ast.Raise()])
+        handlers = [ast.ExceptHandler(one.type and self.visit(one.type), one.name, self._block(one.body))
+                    for one in node.handlers]  # fmt: skip
+        found = [ours, *handlers] if handlers else []
+        return ast.Try(self._block(node.body), found, self._block(node.orelse), self._block(node.finalbody))
+
+    def visit_With(self, node: ast.With) -> ast.stmt:
+        """Check the context."""
+        items = []
+        for item in node.items:
+            if item.optional_vars is not None:
+                _only_names(item.optional_vars)
+            items.append(ast.withitem(_call("__enter", self.visit(item.context_expr)), item.optional_vars))
+        return ast.With(items, self._block(node.body))
+
+    def visit_Import(self, node: ast.Import) -> Any:
+        """Read loaded modules; nothing is imported."""
+        if any("." in one.name and one.asname is None for one in node.names):
+            raise Unprovable(f"{ast.unparse(node)} inside a function")
+        return [
+            ast.fix_missing_locations(ast.copy_location(ast.Assign(
+                [ast.Name(one.asname or one.name, ast.Store())], _call("__module", ast.Constant(one.name))
+            ), node)) for one in node.names
+        ]  # fmt: skip
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        """Read names of loaded modules; nothing is imported."""
+        if node.level or any(one.name == "*" for one in node.names):
+            raise Unprovable(f"{ast.unparse(node)} inside a function")
+        return [
+            ast.fix_missing_locations(ast.copy_location(ast.Assign(
+                [ast.Name(one.asname or one.name, ast.Store())],
+                _call("__read", _call("__module", ast.Constant(node.module)), ast.Constant(one.name)),
+            ), node)) for one in node.names
+        ]  # fmt: skip
+
+    def _temporary(self) -> str:
+        self._locals += 1
+        return f"__local{self._locals}"
+
+
+def without_type_parameters(node: Any) -> Any:
+    """Return a definition with the field that Python 3.12 has added."""
+    if hasattr(ast, "TypeVar"):
+        node.type_params = []
+    return node
+
+
+def _call(name: str, *given: ast.expr, keywords: list[ast.keyword] | None = None) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(given), keywords or [])
+
+
+def _bare(argument: ast.arg) -> ast.arg:
+    return ast.copy_location(ast.arg(argument.arg), argument)
+
+
+def _only_names(target: ast.AST) -> None:
+    for part in ast.walk(target):
+        if not isinstance(part, ast.Name | ast.Tuple | ast.List | ast.Starred | ast.expr_context):
+            raise Unprovable(f"an assignment to {ast.unparse(part)} while a sequence is taken apart")

@@ -1,0 +1,268 @@
+"""Decide which values operators, known functions and loops may use."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from looptap.streams.events import EventSnapshot
+from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_evaluation import check_modes, current
+from looptap.streams.harmless.plain import (
+    ARRAY,
+    ATOM,
+    MAPPING,
+    MODULE,
+    OTHER,
+    SEQUENCE,
+    TENSOR,
+    is_a,
+    is_ordinary,
+    is_plain,
+    kind_of,
+    of_class,
+)  # fmt: skip
+from looptap.streams.harmless.refusal import Refusal
+
+FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+
+
+BUILTINS = (
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
+
+
+_VIEWS = tuple(type(getattr(kind(), name)()) for kind in (dict, collections.OrderedDict)
+               for name in ("keys", "values", "items"))  # fmt: skip
+
+CONTAINERS = (list, dict, set, collections.deque, collections.Counter, collections.OrderedDict,
+               collections.defaultdict, bytearray)  # fmt: skip
+"""Containers that code may change."""
+
+
+def name_of(thing: Any) -> str:
+    """Return how to call a function in a sentence."""
+    if not is_a(thing, (*FUNCTIONS, *BUILTINS, type, functools.partial)) or (
+        is_a(thing, type) and not is_ordinary(thing)
+    ):
+        return f"calling {type_name(thing)}"
+    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None) or type(thing).__qualname__
+    module = getattr(thing, "__module__", None)
+    return f"{module}.{name}" if type(module) is str and module not in ("builtins", "__main__") else str(name)
+
+
+def type_name(value: Any) -> str:
+    """Return how to call the type of a value in a sentence."""
+    kind = type(value)
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def unknown(what: str) -> Refusal:
+    """Return the refusal of something that is not known."""
+    return Refusal(f"{what} is not known to be harmless")
+
+
+def operand(value: Any) -> Any:
+    """Return an operand, if operators on its type run no code of the job."""
+    kind = kind_of(type(value))
+    if kind == TENSOR:
+        check_modes()
+        if value.__dict__ and not is_plain(value):
+            raise unknown("a tensor with methods of the job's own")
+    elif kind == ARRAY and value.dtype.hasobject:
+        raise unknown("an array of objects")
+    elif kind in (SEQUENCE, MAPPING):
+        return deep(value)
+    elif kind in (OTHER, MODULE) and not _is_class(value):
+        raise unknown(f"an operator on {type_name(value)}")
+    return value
+
+
+def _is_class(value: Any) -> bool:
+    return is_a(value, type) and is_ordinary(value)
+
+
+_SHOWN = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__", "__iter__", "__getitem__",
+          "__str__", "__repr__", "__format__")  # fmt: skip
+
+
+def deep(value: Any) -> Any:
+    """Return a value to compare or format, if all that it contains is plain."""
+    if value is None or type(value) in (float, int, str, bool) or _is_class(value):
+        return value
+    if kind_of(type(value)) == TENSOR:
+        return operand(value)
+    if not is_plain(value):
+        if all(of_class(type(value), name) is object.__dict__.get(name) for name in _SHOWN):
+            return value  # compared by identity
+        if type(value) in (list, tuple):
+            for one in value:
+                deep(one)
+            return value
+        raise unknown(f"comparing or printing {type_name(value)}")
+    return value
+
+
+def vouch(value: Any) -> Any:
+    """Return an argument of a known function: plain, or with each part checked."""
+    kind = kind_of(type(value))
+    if kind == ATOM:
+        return value
+    if kind in (TENSOR, ARRAY):
+        return operand(value)
+    if id(value) in current().own and of_class(type(value), "__next__"):
+        return map(vouch, value)
+    if is_a(value, _VIEWS):
+        return [vouch(one) for one in value]
+    if is_a(value, (*FUNCTIONS, *BUILTINS, operator.itemgetter, operator.attrgetter)):
+        return judged(value)
+    if _is_class(value) or type(value) in _harmless_types():
+        return value
+    if type(value).__module__ == "torch._C" and type(value).__name__ == "Generator":
+        if id(value) not in current().own:
+            raise Refusal("a generator of the job would be advanced")
+        return value
+    if kind in (SEQUENCE, MAPPING):
+        if is_plain(value):
+            if kind == SEQUENCE and any(kind_of(type(one)) == TENSOR for one in value):
+                check_modes()
+            return value
+        if type(value) in (list, tuple):
+            return type(value)(vouch(one) for one in value)
+        if type(value) is dict:
+            return {keyed(key): vouch(one) for key, one in value.items()}
+    if callable(value) and kind == MODULE:
+        return proxy(value)
+    raise unknown(f"computing with {type_name(value)}")
+
+
+@functools.cache
+def _harmless_types() -> frozenset[type]:
+    torch: Any = sys.modules.get("torch")
+    others = () if torch is None else (torch.layout, torch.memory_format)
+    return frozenset({EventSnapshot, *others})
+
+
+def keyed(value: Any) -> Any:
+    """Return a key whose hash runs no code of the job."""
+    if is_a(value, tuple):
+        for one in value:
+            keyed(one)
+    plain = kind_of(type(value)) not in (OTHER, MODULE) or _is_class(value) or type(value) is types.FunctionType
+    if not plain and not all(of_class(type(value), name) is object.__dict__[name] for name in ("__hash__", "__eq__")):
+        raise unknown(f"the hash of {type_name(value)}")
+    return value
+
+
+def own(value: Any) -> Any:
+    """Note what the evaluation made itself."""
+    current().own[id(value)] = value
+    return value
+
+
+def keys(value: Any) -> Any:
+    """Return what a set may be made of."""
+    return [keyed(one) for one in iterate(value)]
+
+
+def truth(value: Any) -> Any:
+    """Return a value whose truth runs no code of the job."""
+    kind = kind_of(type(value))
+    if kind == TENSOR:
+        return operand(value)
+    if kind in (OTHER, MODULE) and not _is_class(value):
+        for name in ("__bool__", "__len__"):
+            found = of_class(type(value), name)
+            if type(found) is types.FunctionType:
+                return deep(call(found, value))
+            if found is not None and type(value).__flags__ & (1 << 9):  # a class written in Python over one of C
+                raise unknown(f"the truth of {type_name(value)}")
+        if is_a(value, type):
+            raise unknown(f"the truth of {type_name(value)}")
+    return value
+
+
+def length(value: Any) -> Any:
+    """Return ``len(value)``."""
+    kind = kind_of(type(value))
+    if kind in (OTHER, MODULE):
+        found = of_class(type(value), "__len__")
+        if type(found) is types.FunctionType:
+            return call(found, value)
+        if is_a(value, type) or (found is None and kind == MODULE):
+            raise unknown(f"the length of {type_name(value)}")
+    return len(value)
+
+
+def iterate(value: Any) -> Any:
+    """Return what a loop may run over."""
+    kind = kind_of(type(value))
+    if kind == TENSOR:
+        return operand(value)
+    if kind in (ATOM, ARRAY, SEQUENCE, MAPPING) or id(value) in current().own or is_a(value, _VIEWS):
+        return value
+    found = of_class(type(value), "__iter__")
+    if type(found) is types.FunctionType:
+        if kind == MODULE and found.__module__.startswith("torch.nn."):
+            return found(value)
+        return iterate(call(found, value))
+    if type(found) is types.WrapperDescriptorType and is_a(value, (list, tuple, dict, set, collections.deque)):
+        return own(found(value))  # of a subclass, whose length is not asked
+    if of_class(type(value), "__next__"):
+        raise Refusal(f"{type_name(value)} is an iterator of the job, which the query would advance")
+    raise unknown(f"a loop over {type_name(value)}")
+
+
+def each(value: Any) -> Iterator[Any]:
+    """Return what a loop may run over whose items are taken apart."""
+    return map(unpack, iterate(value))
+
+
+def unpack(value: Any) -> Any:
+    """Return a value that may be taken apart."""
+    return iterate(value)
+
+
+def mapping(value: Any) -> Any:
+    """Return a value for ``**``."""
+    if kind_of(type(value)) == MAPPING:
+        return value
+    raise unknown(f"** of {type_name(value)}")
+
+
+def pairs(value: Any) -> Any:
+    """Return what a dict may be made of."""
+    if kind_of(type(value)) == MAPPING:
+        return value
+    return [(keyed(key), one) for key, one in each(value)]
+
+
+def proxy(f: Any) -> Any:
+    """Return a function that a known function may call."""
+    return functools.partial(call, f)
+
+
+def judged(f: Any) -> Any:
+    """Return a function that a known function may call, and whose results it may compare or test."""
+    return lambda *given, **named: deep(call(f, *given, **named))
+
+
+def is_module(value: Any) -> bool:
+    """Return True for a torch.nn.Module."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "nn") and is_a(value, torch.nn.Module)
+
+
+def slice_of(*parts: Any) -> slice:
+    """Return a slice between plain values."""
+    return slice(*map(vouch, parts))
