@@ -19,7 +19,7 @@ from looptap.streams.operators.reducing import needs_group
 from looptap.streams.operators.windows import Sliding
 from looptap.streams.preserving.interrupts import complete
 from looptap.streams.preserving.unsafe_evaluation import UnsafeEvaluation
-from looptap.streams.proving.plain_reads import read_plainly
+from looptap.streams.proving.plain_reads import read_plainly, refuse_in_modes
 from looptap.streams.values.snapshots import snapshot
 
 
@@ -118,7 +118,8 @@ class AttachedQuery(BatchEvaluation):
         return number > (began + 1 if self.grouped else self.every)
 
     def _check_numbers(self, event: Event) -> None:
-        """Refuse arithmetic on values that are not plain; other code checks itself."""
+        """Refuse what torch's modes would see, and arithmetic on values of the job's."""
+        refuse_in_modes(event, self.pipeline.numbers, self.pipeline.text)
         if self.pipeline.numbers is not None and self.pipeline.bare is None:
             read_plainly(event, self.pipeline.numbers, self.pipeline.text)
 

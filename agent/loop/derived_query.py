@@ -26,6 +26,7 @@ from looptap.streams.events import Event
 from looptap.streams.flags import ERROR
 from looptap.streams.operators.pipeline import Output, Pipeline
 from looptap.streams.operators.windows import Group
+from looptap.streams.proving.plain_reads import refuse_in_modes
 from looptap.streams.values.device_transfer import Pending
 from looptap.streams.values.rows import explain_missing_field, rows
 from looptap.streams.values.snapshots import snapshot
@@ -242,7 +243,8 @@ class DerivedQuery(AttachedQuery):
         return super()._lacks_events(number, began) if self.grouped else self.late or self._number > self._nth
 
     def _check_numbers(self, event: Any) -> None:
-        return  # what it reads is a copy, of plain values
+        """Refuse what torch's modes would see; the values are copies, and plain."""
+        refuse_in_modes(event, None if type(event) not in (int, float, str) else (), self.pipeline.text)
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
         if outputs:

@@ -18,12 +18,12 @@ from looptap.streams.preserving.torch_state import TorchStateGuard, modes_observ
 T = TypeVar("T")
 
 
-class Evaluation:
+class CheckedEvaluation:
     """The state of one evaluation on one thread."""
 
     __slots__ = ("_before", "_cache", "_gradients", "_modes", "_torch", "copies", "on_copies", "own", "watch")
 
-    def __init__(self, before: Evaluation | None) -> None:
+    def __init__(self, before: CheckedEvaluation | None) -> None:
         self._before = before
         self._torch: Any = None
         self._modes: TorchStateGuard | None = None
@@ -52,7 +52,7 @@ class Evaluation:
     def keep_modes(self) -> None:
         """Save torch's modes before more than the gradient mode changes."""
         if self._modes is None:
-            self._modes = TorchStateGuard(randomness=False)
+            self._modes = TorchStateGuard(randomness=False, process=False)
             self._modes.__enter__()
 
     def end(self) -> None:
@@ -69,13 +69,13 @@ class Evaluation:
 
 
 class _Running(threading.local):
-    evaluation: Evaluation | None = None
+    evaluation: CheckedEvaluation | None = None
 
 
 _running = _Running()
 
 
-def current() -> Evaluation:
+def current() -> CheckedEvaluation:
     """Return the evaluation of this thread."""
     found = _running.evaluation
     if found is None:
@@ -90,7 +90,7 @@ def evaluating() -> bool:
 
 def evaluated(do: Callable[..., T], *given: Any) -> T:
     """Return what checked code returns. Raises `Refusal`, and what the code raises."""
-    one = Evaluation(_running.evaluation)
+    one = CheckedEvaluation(_running.evaluation)
     try:
         try:
             one.begin()
@@ -106,7 +106,12 @@ def check_modes() -> None:
     """Refuse tensor operations that a mode of the job's would see."""
     evaluation = current()
     if evaluation.watch is None and modes_observe(sys.modules["torch"]):
-        raise Refusal(
-            "the job runs this event inside a dispatch mode, a function mode or a transform of torch, which would see "
-            "the query's tensor operations", passing=True,
-        )  # fmt: skip
+        raise in_modes()
+
+
+def in_modes() -> Refusal:
+    """Return the refusal of tensor operations that a mode of the job's would see."""
+    return Refusal(
+        "the job runs this event inside a dispatch mode, a function mode or a transform of torch, which would see "
+        "the query's tensor operations", passing=True,
+    )  # fmt: skip

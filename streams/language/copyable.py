@@ -46,6 +46,8 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
         if isinstance(node, ast.Call):
             if not _known(node.func):
                 return None
+            if any(isinstance(one, ast.Name) and one.id in observables for one in _measured(node)):
+                return None  # a container, which may be of the job's own kind
             events += _counted(node)
         elif isinstance(node, ast.Attribute) or (isinstance(node, ast.Subscript) and item_name(node) is not None):
             value, name = node.value, node.attr if isinstance(node, ast.Attribute) else item_name(node)
@@ -58,13 +60,23 @@ def numbers_of(body: ast.expr, observables: Set[str], language: Set[str]) -> fro
             else:
                 names.add(name)
                 events.append(value.id)
-        elif not isinstance(node, _NODES):
+        elif not isinstance(node, _NODES) or _is_item(node, observables):
             return None
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             loads.append(node.id)
     if not names or any(loads.count(name) != events.count(name) for name in set(events)):
         return None  # an event used as a value: let the error list its names
     return frozenset(names)
+
+
+def _measured(call: ast.Call) -> list[ast.expr]:
+    """Return what `len` counts and `isinstance` asks."""
+    return call.args[:1] if isinstance(call.func, ast.Name) and call.func.id in ("len", "isinstance") else []
+
+
+def _is_item(node: ast.AST, observables: Set[str]) -> bool:
+    """Return True for an item of an observable, which may be no plain container."""
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in observables
 
 
 def _counted(call: ast.Call) -> list[str]:

@@ -15,6 +15,7 @@ from looptap.streams.columns.evaluation import BareNames, ColumnForm, ColumnSour
 from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import evaluated
 from looptap.streams.harmless.refusal import Refusal, as_error
+from looptap.streams.harmless.results import result
 from looptap.streams.operators.slots import Feed, Items, SlidingSlot
 from looptap.streams.operators.windows import Count, Seconds, Window
 from looptap.streams.proving.reading import observable
@@ -229,7 +230,8 @@ class Mapped(Pipeline):
             slot.push(item)
         if self.throttle and not self._due(now):
             return ()
-        return [(0, value) for value in self.sequence.items(item)]
+        values = self.sequence.items(item)
+        return [(0, result(value)) for value in values] if self.checked else [(0, value) for value in values]
 
     def recover(self, now: float) -> Sequence[Output]:
         """Restore the state after Ctrl-C in `push` or `flush`; return their outputs."""

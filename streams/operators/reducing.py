@@ -9,6 +9,7 @@ from typing import Any
 from looptap.streams.columns.evaluation import ColumnSource
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, PARTIAL
+from looptap.streams.harmless.results import result
 from looptap.streams.operators.pipeline import Mapped, Output, Pipeline
 from looptap.streams.operators.slots import BatchItems, SlidingSlot, Slot, batch_items
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, Window
@@ -208,13 +209,16 @@ class Reducing(Pipeline):
         flags = PARTIAL if self.partial else 0
         if self.failure is None:
             try:
-                return flags, self.proven(self.finish)
+                return flags, self.proven(self._finished) if self.checked else self.finish()
             except Exception as error:
                 self.failure = format_error(error, self.text)
             except BaseException:
                 self.failure = INTERRUPTED
                 raise
         return flags | ERROR, self.failure
+
+    def _finished(self) -> Any:
+        return result(self.finish())
 
     def _sliding(self, now: float) -> Sequence[Output]:
         if self.partial and self.events - self._events_at_last_gap >= self._slides:

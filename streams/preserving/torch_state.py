@@ -23,17 +23,18 @@ from looptap.streams.preserving.random_state import RandomState
 class TorchStateGuard:
     """A context that restores modes and random number generators at its end.
 
-    ``randomness=False`` leaves random numbers alone, for commands that are meant to draw some.
+    ``randomness=False`` leaves random numbers alone, for commands that are meant to draw some. ``process=False`` leaves
+    the settings of the whole process alone, which another thread may change meanwhile.
 
     >>> import random
     >>> with TorchStateGuard():
     ...     _ = random.random()
     """
 
-    __slots__ = ("_errors", "_modes", "_random", "_torch", "randomness")
+    __slots__ = ("_errors", "_modes", "_random", "_torch", "process", "randomness")
 
-    def __init__(self, randomness: bool = True) -> None:
-        self.randomness = randomness
+    def __init__(self, randomness: bool = True, process: bool = True) -> None:
+        self.randomness, self.process = randomness, process
         self._torch: Any = None
         self._random: RandomState | None = None
         self._errors: Any = None
@@ -44,7 +45,7 @@ class TorchStateGuard:
         if self.randomness:
             self._random = RandomState()
         self._errors = np.geterr()
-        self._modes = None if self._torch is None else _save(self._torch)
+        self._modes = None if self._torch is None else _save(self._torch, self.process)
         if self._modes is not None and self._modes["nesting"]:  # else the loop would find casts without a graph there
             self._torch.set_autocast_cache_enabled(False)
         return self
@@ -57,15 +58,15 @@ class TorchStateGuard:
         if self._errors is not None and np.geterr() != self._errors:
             np.seterr(**self._errors)
         if self._modes is not None:
-            _restore(self._torch, self._modes)
+            _restore(self._torch, self._modes, self.process)
         if self._random is not None:
             self._random.put_back()
 
 
-def _save(torch: Any) -> dict[str, Any]:
+def _save(torch: Any, process: bool) -> dict[str, Any]:
     devices = ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",)
     return {
-        "settings": [read() for read, _ in _settings(torch)],
+        "settings": [read() for read, _ in _settings_of(torch, process)],
         "nesting": _autocast_nesting(torch),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": [(each, torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in devices],
@@ -76,7 +77,7 @@ def _save(torch: Any) -> dict[str, Any]:
     }
 
 
-def _restore(torch: Any, saved: dict[str, Any]) -> None:
+def _restore(torch: Any, saved: dict[str, Any], process: bool) -> None:
     if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not saved["device"]:
         torch.set_default_device(saved["device"] and saved["device"].device)
     while torch._C._len_torch_function_stack() > saved["function"]:
@@ -87,7 +88,7 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
     hooks = torch._C._autograd
     while (top := hooks._top_saved_tensors_default_hooks(False)) != saved["hooks"] and top is not None:
         hooks._pop_saved_tensors_default_hooks()
-    for (read, write), before in zip(_settings(torch), saved["settings"], strict=True):
+    for (read, write), before in zip(_settings_of(torch, process), saved["settings"], strict=True):
         if read() != before:
             write(before)
     for _ in range(_autocast_nesting(torch) - saved["nesting"]):
@@ -117,6 +118,16 @@ _ATTENTION = ("flash", "math", "mem_efficient", "cudnn")
 _MODES = ("fwd_grad", "multithreading", "view_replay")
 _SMALLEST_MAGNITUDE = 5e-324
 """A denormal number, which a processor that flushes them takes for zero."""
+
+
+def _settings_of(torch: Any, process: bool) -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """Return the settings of this thread, or of the process, too."""
+    if process:
+        return _settings(torch)
+    return [
+        (torch.is_grad_enabled, torch._C._set_grad_enabled),
+        (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    ]
 
 
 @cache

@@ -31,7 +31,7 @@ class UnsafeEvaluation:
     def begin(self) -> None:
         """Note the state; `end` must follow, even if this raises."""
         self._before = list(_versions(self._shown))
-        self._state = TorchStateGuard(randomness=_alone())
+        self._state = TorchStateGuard(randomness=_alone(), process=False)
         self._state.__enter__()
 
     def end(self) -> None:

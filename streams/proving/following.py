@@ -245,7 +245,7 @@ _COMPUTING = ("BINARY", "COMPARE", "CONTAINS", "IS", "UNARY", "LOAD_FAST", "LOAD
 
 
 def _computing(code: types.CodeType) -> list[tuple[str, Any]]:
-    """Return the operators, names and constants in their order; calls differ by where a name comes from."""
+    """Return the operators, names and constants of a function in their order."""
     return [
         (one.opname, one.argval) for one in dis.get_instructions(code)
         if one.opname.startswith(_COMPUTING)

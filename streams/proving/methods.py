@@ -79,7 +79,7 @@ def shielded(value: Any) -> Any:
 
 
 def _argument(value: Any, name: str, given: Any) -> Any:
-    """Return an argument of a method of a container, which it may iterate, hash or compare."""
+    """Return an argument that a container may iterate, hash or compare."""
     if name in _ITERATING:
         return iterate(given)
     if name == "update" and kind_of(type(value)) == MAPPING and type(value) is not collections.Counter:

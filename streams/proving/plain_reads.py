@@ -8,12 +8,23 @@ from typing import Any
 
 from looptap.streams.events import Event
 from looptap.streams.harmless.checked_code import file_of
-from looptap.streams.harmless.checked_evaluation import check_modes, evaluated
+from looptap.streams.harmless.checked_evaluation import check_modes, evaluated, in_modes
 from looptap.streams.harmless.plain import ATOM, is_plain, kind_of
 from looptap.streams.harmless.refusal import Refusal, as_error
+from looptap.streams.preserving.torch_state import modes_observe
 from looptap.streams.proving.reading import observable
 
 _NUMBERS = frozenset({float, int, bool, str, type(None)})
+
+
+def refuse_in_modes(event: Any, names: Iterable[str] | None, text: str) -> None:
+    """Refuse a query inside a mode of the job's, unless it reads numbers alone."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "_C") or not modes_observe(torch):
+        return
+    own = getattr(event, "__dict__", {})
+    if names is None or any(name not in own or type(own[name]) not in _NUMBERS for name in names):
+        raise as_error(in_modes(), text, file_of)
 
 
 def read_plainly(event: Any, names: Iterable[str], text: str) -> None:

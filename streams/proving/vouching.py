@@ -253,7 +253,7 @@ def proxy(f: Any) -> Any:
 
 
 def judged(f: Any) -> Any:
-    """Return a function that a known function may call, and whose results it may compare or test."""
+    """Return a function whose results a known function may compare or test."""
     return lambda *given, **named: deep(call(f, *given, **named))
 
 

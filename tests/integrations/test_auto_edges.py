@@ -36,6 +36,7 @@ def test_a_script_prints_the_same_numbers_while_it_is_asked(script):
 # ---------------------------------------------------------------- passes
 
 
+@pytest.mark.promise("auto")
 def test_a_validation_that_breaks_off_between_steps_is_no_epoch():
     found = seen("breaking_off")
     losses = [float(words[0]) for words in found.printed()]

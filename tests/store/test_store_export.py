@@ -195,6 +195,7 @@ def of_time(wall, step):
     return tensorboard_events.framed(tensorboard_events.double_field(1, wall) + bytes((0x10, step)) + summary)
 
 
+@pytest.mark.promise("files")
 def test_of_a_damaged_event_file_is_read_what_tensorboard_shows(events, tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     data, _ = events

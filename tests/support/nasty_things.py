@@ -1,4 +1,4 @@
-"""Objects of a job that run code in every way in which they can be used; each run is counted."""
+"""Objects of a job that run code however they are used, and count each run."""
 
 from __future__ import annotations
 

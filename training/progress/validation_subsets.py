@@ -1,6 +1,6 @@
 """Insert validations on small subsets, so that forecasts begin early. Opt-in.
 
-A run with them ends bit-identical to one without (looptap.streams.proving.probing). Effects that cannot be undone
+A run with them ends bit-identical to one without (looptap.streams.preserving.untouched). Effects that cannot be undone
 switch them off. Source: Dong & Luo 2024.
 """
 

@@ -1,4 +1,4 @@
-"""Random questions to jobs of all kinds: without `unsafe` each ends as without any, and a refusal says why."""
+"""Random questions leave jobs of all kinds as they were, or are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEATURES: dict[str, torch.Tensor] = {}
 
 
 class Job:
-    """A deterministic job with hooks, a cache, a buffer that a thread fills, AMP and a loader."""
+    """A deterministic job with hooks, a cache, a filling thread, AMP and a loader."""
 
     def __init__(self):
         torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""Models run on a copy: what `forward` does stays in the copy, or is refused before it happens."""
+"""Models run on a copy: `forward` changes the copy alone, or is refused."""
 
 from __future__ import annotations
 

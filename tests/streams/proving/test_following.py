@@ -1,4 +1,4 @@
-"""Functions, objects of libraries and the process itself: what a question would change is refused first."""
+"""Functions, libraries and the process: a question that changes them is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about objects that run code however they are used: answered without it, or refused."""
+"""Questions about objects that run code when used: answered without, or refused."""
 
 from __future__ import annotations
 

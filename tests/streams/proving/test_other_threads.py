@@ -1,4 +1,4 @@
-"""Other threads of a job work while queries run: nothing of theirs is lost, rewound or seen twice."""
+"""Queries lose, rewind and repeat nothing of the job's other threads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Buffer:
 
 
 class Data:
-    """Batches that another thread prepares from generators of its own, and from the global ones."""
+    """Batches that another thread prepares from its own and the global generators."""
 
     def __init__(self):
         self.rng, self.dice, self.made = np.random.default_rng(1), random.Random(2), []
