@@ -238,7 +238,7 @@ class RunCode(LoopCommand):
     def check(self) -> tuple[str, ...]:
         """Compile the code. Raises QueryError."""
         assert self._code is not None
-        pipeline = self._queries.compiled(code_of(self._code))
+        pipeline = self._queries.compiled(code_of(self._code), unsafe=True)
         if not isinstance(pipeline, Mapped):
             raise QueryError("a command runs at one event; this reduces many.", pipeline.text)
         self._pipeline, self.source = pipeline, pipeline.text
