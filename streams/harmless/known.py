@@ -87,7 +87,8 @@ _TORCH = _words(
 _TORCH_ELSEWHERE = _words(
     "cuda.is_available cuda.device_count cuda.current_device cuda.memory_allocated cuda.max_memory_allocated "
     "cuda.memory_reserved cuda.max_memory_reserved cuda.is_initialized cuda.get_device_name "
-    "cuda.memory_stats distributed.is_initialized distributed.is_available distributed.get_rank "
+    "cuda.memory_stats _C._get_privateuse1_backend_name "
+    "distributed.is_initialized distributed.is_available distributed.get_rank "
     "distributed.get_world_size backends.mps.is_available Generator.initial_seed"
 )
 
@@ -132,6 +133,9 @@ TORCH_PYTHON = ("torch.nn.functional", "torch.functional", "torch._tensor", "tor
                 "torch._linalg_utils", "torch._lowrank")  # fmt: skip
 """Modules of torch in Python that do nothing but call operators: these are watched."""
 
+FORWARD = ("torch.nn.", "transformers.", "torchvision.", "timm.")
+"""Packages whose modules, on a copy, compute with nothing but operators: these are watched."""
+
 
 _language: list[Callable[..., Any]] = []
 
@@ -174,6 +178,6 @@ def of_torch() -> dict[int, tuple[Callable[..., Any], str]]:
             thing = getattr(thing, step, None)
         every.append(thing)
     found = {id(f): (f, "computes") for f in every if f is not None}
-    contexts = (torch.no_grad, torch.inference_mode, torch.set_grad_enabled, torch.autocast)
+    contexts = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled, torch.autocast)
     found.update((id(f), (f, "context")) for f in contexts)
     return found

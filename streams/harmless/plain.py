@@ -77,8 +77,18 @@ def of_class(kind: type, name: str, otherwise: Any = None) -> Any:
 
 
 def is_ordinary(kind: Any) -> bool:
-    """Return True for a class whose metaclass is none of the job's own."""
-    return (type(kind).__module__ or "").partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")
+    """Return True for a class whose metaclass only makes classes and instances."""
+    return all(
+        (meta.__module__ or "").partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")
+        or meta.__dict__.keys() <= _OF_METACLASSES
+        for meta in type.__getattribute__(type(kind), "__mro__")
+    )
+
+
+_OF_METACLASSES = frozenset({
+    "__new__", "__init__", "__call__", "__setattr__", "__prepare__", "__module__", "__qualname__", "__doc__",
+    "__annotations__", "__firstlineno__", "__static_attributes__", "__annotations_cache__", "__annotate_func__",
+})  # fmt: skip
 
 
 def _own_operators(kind: type) -> bool:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
-from weakref import ReferenceType
 
 from looptap.streams.harmless.checked_evaluation import check_modes, current
 from looptap.streams.harmless.refusal import Refusal
@@ -75,6 +74,7 @@ def _overloads(torch: Any, name: str) -> list[Any]:
 
 @cache
 def _watch_class(torch: Any) -> Any:
+    reference = torch.multiprocessing.reductions.StorageWeakRef
     seeded = torch.Tag.nondeterministic_seeded
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not imported here
@@ -82,9 +82,8 @@ def _watch_class(torch: Any) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            # The tensors that share a storage, weakly: once they are gone, its address may be another storage's. No
-            # callback clears them, since a Ctrl-C in a finalizer is lost.
-            self.made: dict[int, list[ReferenceType[Any]]] = {}
+            # References that keep the address of a storage from being another's, but not its memory.
+            self.made: dict[int, Any] = {}
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -92,11 +91,11 @@ def _watch_class(torch: Any) -> Any:
 
         def note(self, tensor: Any) -> None:
             if tensor.layout == torch.strided:
-                self.made[tensor.untyped_storage()._cdata] = [ReferenceType(tensor)]
+                storage = tensor.untyped_storage()
+                self.made[storage._cdata] = reference(storage)
 
         def owns(self, tensor: Any) -> bool:
-            references = self.made.get(tensor.untyped_storage()._cdata, ()) if tensor.layout == torch.strided else ()
-            return any(reference() is not None for reference in references)
+            return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self.made
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
@@ -113,12 +112,8 @@ def _watch_class(torch: Any) -> Any:
                 result = func(*args, **kwargs)
             given = {t.untyped_storage()._cdata for t in _tensors(torch, (args, kwargs)) if t.layout == torch.strided}
             for tensor in _tensors(torch, result):
-                if tensor.layout == torch.strided:
-                    storage = tensor.untyped_storage()._cdata
-                    if storage not in given:
-                        self.note(tensor)
-                    elif storage in self.made:  # a view of what the evaluation made
-                        self.made[storage].append(ReferenceType(tensor))
+                if tensor.layout == torch.strided and tensor.untyped_storage()._cdata not in given:
+                    self.note(tensor)
             return result
 
         def _may_write(self, func: Any, args: Any, kwargs: Any) -> None:

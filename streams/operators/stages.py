@@ -10,7 +10,9 @@ from typing import Any
 
 from looptap.streams.aggregations.registry import REDUCERS, Bounds
 from looptap.streams.events import EventSnapshot
+from looptap.streams.harmless.checked_evaluation import evaluating
 from looptap.streams.operators.slots import Items, SlidingSlot, Slot
+from looptap.streams.proving.vouching import own
 from looptap.streams.values.snapshots import take_item
 
 
@@ -41,7 +43,14 @@ def as_made_by(node: ast.expr, read: Callable[[], Any]) -> Callable[[], Any]:
         return lambda: set(read())
     if isinstance(node, ast.DictComp):
         return lambda: dict(read())
-    return read if isinstance(node, ast.ListComp | ast.Name) else lambda: iter(read())
+    if isinstance(node, ast.ListComp | ast.Name):
+        return read
+
+    def one_pass() -> Any:
+        made = iter(read())
+        return own(made) if evaluating() else made
+
+    return one_pass
 
 
 def chained(inner: Items, outer: Items) -> Items:

@@ -41,7 +41,8 @@ _readers: dict[tuple[type, str], Reader] = {}
 def reader(kind: type, name: str) -> Reader:
     """Return the function that reads ``name`` of values of this type."""
     if not is_ordinary(kind):
-        raise Refusal(f"an attribute of {kind.__qualname__}, of a metaclass of the job, is not known to be harmless")
+        name_of_class = type.__getattribute__(kind, "__qualname__")
+        raise Refusal(f"an attribute of {name_of_class}, of a metaclass of the job, is not known to be harmless")
     key = kind, name
     found = _readers.get(key)
     if found is None:
@@ -59,7 +60,11 @@ def _reader(kind: type, name: str) -> Reader:
         return lambda value: _of_super(value, name)
     if name == "__class__":
         return type
-    if name.startswith("__") and name.endswith("__") and name not in _NAMES_OF_CLASSES and not issubclass(kind, type):
+    if name == "__dict__" and not issubclass(kind, type):
+        return attributes_of
+    held = of_class(kind, name)
+    data = held is not None and of_class(type(held), "__get__") is None  # such as the fields of a dataclass
+    if _is_special(name) and name not in _NAMES_OF_CLASSES and not data and not issubclass(kind, type):
         return _refusing(f"{name} of {kind.__qualname__}")
     if issubclass(kind, types.ModuleType):
         return lambda value: _of_module(value, name)
@@ -72,14 +77,42 @@ def _reader(kind: type, name: str) -> Reader:
         return direct
     if kind.__module__.startswith("looptap.") and not kind.__module__.startswith("looptap.examples"):
         return direct  # what a training system of ours exposes is made to be read
-    if type(of_class(kind, "__getattribute__")) is types.FunctionType or (
-        type(of_class(kind, "__torch_function__")) is classmethod and kind.__module__.partition(".")[0] != "torch"
-    ):
+    computed = of_class(kind, "__getattribute__")
+    if type(computed) is types.FunctionType:
+        return lambda value: _computed(value, name, computed)
+    if type(of_class(kind, "__torch_function__")) is classmethod and kind.__module__.partition(".")[0] != "torch":
         return _refusing(f"an attribute of {kind.__qualname__}, which computes all of them,")
     return _of_object(kind, name, direct)
 
 
+def _computed(value: Any, name: str, computed: Any) -> Any:
+    """Return what a ``__getattribute__`` of the job gives."""
+    try:
+        return call(computed, value, name)
+    except AttributeError:
+        fallback = of_class(type(value), "__getattr__")
+        if type(fallback) is not types.FunctionType:
+            raise
+        return call(fallback, value, name)
+
+
+def as_object(value: Any, name: str) -> Any:
+    """Return what ``object.__getattribute__`` gives."""
+    kind = type(value)
+    if name == "__class__":
+        return kind
+    if name == "__dict__":
+        return attributes_of(value)
+    if type(name) is not str or _is_special(name):
+        raise Refusal(f"{name!r:.40} of {kind.__qualname__} is not known to be harmless")
+    return _of_object(kind, name, lambda own: object.__getattribute__(own, name))(value)
+
+
 _CALLABLES = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _refusing(what: str) -> Reader:
@@ -128,13 +161,15 @@ def _of_tensor(name: str) -> Reader:
 
 
 def _of_object(kind: type, name: str, direct: Reader) -> Reader:
-    held = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NOWHERE)
+    held: Any = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NOWHERE)
     if isinstance(held, types.MemberDescriptorType):
         return direct
     if isinstance(held, property):
         return _of_property(held, f"{kind.__qualname__}.{name}")
     if isinstance(held, functools.cached_property):
-        return lambda value: _cached(value, name, held)
+        return lambda value: _cached(value, name, held.func)
+    if type(held).__module__ == "torch.distributions.utils":  # torch's own of the same kind
+        return lambda value: _cached(value, name, held.wrapped)
     if isinstance(held, types.GetSetDescriptorType) and _is_c(held.__objclass__):
         return direct
     if held is _NOWHERE:
@@ -173,10 +208,10 @@ def _of_property(held: property, shown: str) -> Reader:
     return lambda value: call(get, value)
 
 
-def _cached(value: Any, name: str, held: Any) -> Any:
+def _cached(value: Any, name: str, compute: Callable[..., Any]) -> Any:
     """Return a cached value, or what it would be: nothing is written to the object."""
     own = attributes_of(value)
-    return own[name] if name in own else call(held.func, value)
+    return own[name] if name in own else call(compute, value)
 
 
 def _in_instance(value: Any, name: str, held: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import inspect
 import itertools
@@ -23,7 +24,6 @@ from looptap.streams.harmless.plain import (
     MAPPING,
     MODULE,
     OTHER,
-    SEQUENCE,
     attributes_of,
     is_a,
     is_ordinary,
@@ -34,14 +34,14 @@ from looptap.streams.harmless.plain import (
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import is_operator, pure, watched
+from looptap.streams.proving.attributes import as_object
 from looptap.streams.proving.copies import run
 from looptap.streams.proving.following import followed
-from looptap.streams.proving.methods import is_operator_of_builtin, method, shielded
+from looptap.streams.proving.methods import method, method_of_base, shielded
 from looptap.streams.proving.reading import item, read
 from looptap.streams.proving.vouching import (
     BUILTINS,
     CONTAINERS,
-    deep,
     each,
     is_module,
     iterate,
@@ -56,6 +56,7 @@ from looptap.streams.proving.vouching import (
     unknown,
     vouch,
 )
+from looptap.streams.proving.writing import make
 
 _MISSING = object()
 
@@ -79,7 +80,7 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     if is_a(f, BUILTINS):
         return _builtin(f, given, named)
     if is_a(f, type):
-        return _class(f, given, named)
+        return make(f, given, named)
     if kind_of(kind) == MODULE or is_module(f):
         return run(f, given, named)
     if kind is _CACHED:
@@ -290,8 +291,8 @@ def _vars(f: Any, given: Any, named: Any) -> Any:
 
 def _context(f: Any, given: Any, named: Any) -> Any:
     torch: Any = sys.modules["torch"]
-    if f is torch.set_grad_enabled and any([*given, *named.values()]):
-        raise Refusal("a graph would be recorded over the parameters of the job; probe(…, gradient=True) has its own")
+    if f is torch.enable_grad or (f is torch.set_grad_enabled and any([*given, *named.values()])):
+        return contextlib.nullcontext()  # no graph is recorded, and the values are the same
     if len(given) == 1 and isinstance(given[0], types.FunctionType):  # as a decorator
         return given[0]
     return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
@@ -327,8 +328,10 @@ def _builtin(f: Any, given: Any, named: Any) -> Any:
     if type(bound) is np.ufunc and name != "at":  # that writes, to what is read-only, too
         return _made(_computed(f, given, named), bound, given)
     if bound is not None and not is_a(bound, types.ModuleType | type):
-        if kind_of(type(bound)) in (OTHER, MODULE) and not is_operator_of_builtin(bound, name):
-            raise unknown(f".{name}() of {type_name(bound)}")
+        if kind_of(type(bound)) in (OTHER, MODULE):
+            if name == "__getattribute__" and len(given) == 1 and not named:
+                return as_object(bound, *given)
+            return method_of_base(f, bound, name, given, named)
         return method(bound, name, *given, **named)
     if _of_torch(f, bound) and is_operator(name):
         arguments, words = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
@@ -343,38 +346,6 @@ def _builtin(f: Any, given: Any, named: Any) -> Any:
 
 def _of_torch(f: Any, bound: Any) -> bool:
     return getattr(f, "__module__", None) == "torch" or getattr(bound, "__name__", "").startswith("torch")
-
-
-_BY_JOB = ("__new__", "__init__", "__str__", "__repr__", "__del__", "__setattr__")
-
-
-def _class(f: type, given: Any, named: Any) -> Any:
-    if not is_ordinary(f) or of_class(f, "__del__"):
-        raise unknown(name_of(f))
-    if issubclass(f, BaseException) and not any(type(of_class(f, name)) is types.FunctionType for name in _BY_JOB):
-        return f(*map(deep, given))
-    if issubclass(f, tuple) and hasattr(f, "_fields") and kind_of(f) == SEQUENCE and _is_named_tuple(f):
-        return f(*given, **named)
-    if kind_of(f) == ATOM:
-        return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
-    plain = all(of_class(f, name) is object.__dict__[name] for name in ("__new__", "__setattr__"))
-    if type(f) is type and plain and not _is_torch(f):
-        made, init = own(object.__new__(f)), of_class(f, "__init__")
-        if type(init) is types.FunctionType:
-            call(init, made, *given, **named)
-        return made
-    raise unknown(name_of(f))
-
-
-def _is_named_tuple(f: type) -> bool:
-    """Return True if nothing of the job's runs as one is made."""
-    new, init = of_class(f, "__new__"), of_class(f, "__init__")
-    maker = new.__func__ if type(new) is staticmethod else new
-    return init is object.__dict__["__init__"] and (getattr(maker, "__module__", None) or "").startswith("namedtuple_")
-
-
-def _is_torch(f: type) -> bool:
-    return f.__module__.partition(".")[0] == "torch"
 
 
 def method_of(function: Any, value: Any, given: Any, named: Any) -> Any:

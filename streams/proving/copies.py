@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from looptap.streams.errors import QueryError
+from looptap.streams.harmless import known
 from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import OTHER, TENSOR, is_a, of_class
@@ -38,8 +39,9 @@ _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 
 def run(model: Any, given: Any, named: Any) -> Any:
     """Return what ``model(…)`` gives, on a copy unless it is one."""
+    _check_objects(given, named)
     if id(model) in current().copies:
-        return _forward(model, *given, **named)
+        return watched(forward, model, *given, **named)
     return on_copy(model, given, named)
 
 
@@ -50,13 +52,15 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
     if gradient and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         raise Refusal("a hook of the job sees what is saved for the backward pass")
 
+    _check_objects(given, named)
+
     def ask() -> Any:
         asked = copied(model, gradient=gradient, train=train)
         inputs = [_input(one, gradient) for one in given]
         words = {name: _input(one, gradient) for name, one in named.items()}
         try:
             with torch.inference_mode(False) if gradient else nullcontext(), torch.set_grad_enabled(gradient):
-                return _forward(asked, *inputs, **words)
+                return forward(asked, *inputs, **words)
         except RuntimeError as error:
             _explain_devices(asked, [*inputs, *words.values()], error)
             raise
@@ -114,7 +118,7 @@ class _Copying:
                 if kind.builtin and not _of_torch_itself(value):
                     attributes[name] = partial(call, attributes[name])  # torch's own code calls it
         made.__dict__.update(attributes)
-        made.__dict__["_compiled_call_impl"] = partial(_forward, made)
+        made.__dict__["_compiled_call_impl"] = partial(forward, made)
         return made
 
     def value(self, value: Any, depth: int = 0) -> Any:
@@ -198,21 +202,32 @@ def _refused(reason: str) -> QueryError:
     return QueryError(f"the model cannot be run by a query: {reason}.")
 
 
-def _forward(module: Any, *given: Any, **named: Any) -> Any:
+def forward(module: Any, *given: Any, **named: Any) -> Any:
     """Return what ``forward`` of a copied module gives."""
     for hook in module._forward_pre_hooks.values():  # of torch's own: they compute a weight
         hook(module, given)
     own = module.__dict__.get("forward")
     forward = type(module).forward if own is None else own
     function = getattr(forward, "__func__", forward)
-    if isinstance(function, types.FunctionType) and (function.__module__ or "").startswith("torch.nn."):
+    if isinstance(function, types.FunctionType) and (function.__module__ or "").startswith(known.FORWARD):
         for one in (*given, *named.values()):
-            if plain_kind(type(one)) == OTHER:
+            if plain_kind(type(one)) == OTHER and not _of_library(one):
                 raise Refusal(f"{type(module).__qualname__} of {type(one).__qualname__} is not known to be harmless")
         return function(module, *given, **named)
     if own is not None:
         return call(own, *given, **named)
     return call(function, module, *given, **named)
+
+
+def _check_objects(given: Any, named: Any) -> None:
+    for one in (*given, *named.values()):
+        if plain_kind(type(one)) == OTHER and _of_library(one) and id(one) not in current().own:
+            raise Refusal(f"the model might change a {type(one).__qualname__} of the job")
+
+
+def _of_library(value: Any) -> bool:
+    """Return True for an object of a known package, such as a cache."""
+    return (type(value).__module__ or "").startswith(known.FORWARD)
 
 
 def _of_torch_itself(value: Any) -> bool:

@@ -69,6 +69,30 @@ def is_operator_of_builtin(value: Any, name: str) -> bool:
     return id(value) in current().own and type(held) in (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
+_READS = frozenset({"keys", "values", "items", "get", "index", "count", "__len__", "__iter__", "__contains__"})
+"""Methods of containers that do the same for each subclass, and call nothing of it."""
+
+
+def method_of_base(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
+    """Return what a builtin container's method gives for a subclass."""
+    of_container = getattr(f, "__objclass__", None) or _owner(value, name, f)
+    if of_container not in _BASES or not (name in _READS or id(value) in current().own):
+        raise unknown(f".{name}() of {type_name(value)}")
+    return _container_method(value, name, given, named, f)
+
+
+_BASES = (dict, collections.OrderedDict, list, set, object)
+
+
+def _owner(value: Any, name: str, f: Any) -> Any:
+    """Return the class whose method is bound, also where `super()` has found it."""
+    for base in type(value).__mro__:
+        held = base.__dict__.get(name)
+        if type(held) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+            return base
+    return None
+
+
 def shielded(value: Any) -> Any:
     """Return an array of the job such that nothing can write to it."""
     if type(value) is not np.ndarray or id(value) in current().own:
@@ -89,7 +113,7 @@ def _argument(value: Any, name: str, given: Any) -> Any:
     return deep(given) if name in known.COMPARES else keyed(given)
 
 
-def _container_method(value: Any, name: str, given: Any, named: Any) -> Any:
+def _container_method(value: Any, name: str, given: Any, named: Any, bound: Any = None) -> Any:
     kind = kind_of(type(value))
     if name in known.MUTATORS and id(value) not in current().own and not is_a(value, str | bytes | tuple):
         raise Refusal(f".{name}() would change a {type_name(value)} of the job")
@@ -103,7 +127,7 @@ def _container_method(value: Any, name: str, given: Any, named: Any) -> Any:
     else:
         given = tuple(shielded(vouch(one)) for one in given)
         named = {k: vouch(v) for k, v in named.items()}
-    result = getattr(shielded(value), name)(*given, **named)
+    result = (bound or getattr(shielded(value), name))(*given, **named)
     fresh = name in ("copy", "split", "rsplit", "most_common", "union", "intersection", "difference", "tolist")
     if (
         (fresh and is_a(result, CONTAINERS))

@@ -120,7 +120,7 @@ def vouch(value: Any) -> Any:
         return value
     if kind in (TENSOR, ARRAY):
         return operand(value)
-    if id(value) in current().own and of_class(type(value), "__next__"):
+    if is_own(value) and of_class(type(value), "__next__"):
         return map(vouch, value)
     if is_a(value, _VIEWS):
         return [vouch(one) for one in value]
@@ -170,6 +170,18 @@ def own(value: Any) -> Any:
     return value
 
 
+_OPERATORS = ("__iter__", "__next__", "__setitem__", "__delitem__", "__iadd__")
+
+
+def is_own(value: Any) -> bool:
+    """Return True for what the evaluation made, if its operators are Python's own."""
+    if id(value) not in current().own:
+        return False
+    kind = type(value)
+    written = kind_of(kind) in (OTHER, MODULE) and kind.__flags__ & (1 << 9)  # by a class statement
+    return not written or all(type(of_class(kind, name)) is not types.FunctionType for name in _OPERATORS)
+
+
 def keys(value: Any) -> Any:
     """Return what a set may be made of."""
     return [keyed(one) for one in iterate(value)]
@@ -209,13 +221,16 @@ def iterate(value: Any) -> Any:
     kind = kind_of(type(value))
     if kind == TENSOR:
         return operand(value)
-    if kind in (ATOM, ARRAY, SEQUENCE, MAPPING) or id(value) in current().own or is_a(value, _VIEWS):
+    if kind in (ATOM, ARRAY, SEQUENCE, MAPPING) or is_own(value) or is_a(value, _VIEWS):
         return value
     found = of_class(type(value), "__iter__")
     if type(found) is types.FunctionType:
         if kind == MODULE and found.__module__.startswith("torch.nn."):
             return found(value)
-        return iterate(call(found, value))
+        made = call(found, value)
+        if made is value:
+            raise unknown(f"a loop over {type_name(value)}")
+        return iterate(made)
     if type(found) is types.WrapperDescriptorType and is_a(value, (list, tuple, dict, set, collections.deque)):
         return own(found(value))  # of a subclass, whose length is not asked
     if of_class(type(value), "__next__"):
