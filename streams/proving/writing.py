@@ -149,7 +149,7 @@ def _is_module_of_torch(f: type) -> bool:
 
 
 def _module(f: type, given: Any, named: Any) -> Any:
-    """Return a module of torch's own, such as a loss; it may run at once, like a copy."""
+    """Return a module of torch's own, such as a loss, which may run like a copy."""
     of_all = vars(sys.modules["torch.nn.modules.module"])
     if any(of_all.get(f"_global_{part}_registration_hooks") for part in ("parameter", "buffer", "module")):
         raise unknown("making a module under a hook of the job")

@@ -1,4 +1,4 @@
-"""Small jobs, written as people write them: what their loops have at hand at an event."""
+"""Small jobs, written as people write them, and what their loops have at hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people ask about a job: a grammar of questions, and the questions that stand in files.
+"""What people ask about a job: drawn from a grammar, and found in files.
 
 ``python tests/support/ordinary_questions.py`` prints the table of docs/queries.md: the refused ones.
 """
@@ -59,7 +59,7 @@ def drawn(seed: int = 0) -> list[tuple[str, str]]:
 
 
 def written() -> dict[str, list[str]]:
-    """Return the questions of the README and docs, of the notebooks, and of the tests."""
+    """Return the questions of README and docs, of the notebooks, of the tests."""
     docs = [question for page in PAGES for block in blocks(page)
             for question in _questions_in(block.text, block.language)]  # fmt: skip
     notebooks = [question for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -144,7 +144,7 @@ def ask(question: str, job: str, things: dict[str, Any]) -> Answer:
 
 
 def answers() -> dict[str, list[Answer]]:
-    """Ask all questions, each drawn one about its job, each written one about the first that can answer."""
+    """Ask each drawn question about its job, and each written one about all jobs."""
     torch.manual_seed(0)
     jobs = {name: make() for name, make in JOBS.items()}
     found = {"grammar": [ask(question, job, jobs[job]) for job, question in drawn()]}
@@ -158,7 +158,7 @@ def _best(tried: list[Answer]) -> Answer:
 
 
 def share(found: list[Answer]) -> float:
-    """Return the share of answered questions among those that were answered or refused."""
+    """Return the share of answered questions among those answered or refused."""
     return sum(one.outcome == "answered" for one in found) / len(found)
 
 

@@ -1,4 +1,4 @@
-"""The words of the grammar of ordinary questions: what is asked about each job, and in which form.
+"""The words of the grammar: what is asked about each job, and in which form.
 
 ``{e}`` stands before an observable; True marks a term that gives one number.
 """

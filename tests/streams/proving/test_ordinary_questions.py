@@ -1,4 +1,4 @@
-"""Nearly all ordinary questions run without ``unsafe``; docs/queries.md lists the refused ones."""
+"""Nearly all ordinary questions run; docs/queries.md lists the refused ones."""
 
 from __future__ import annotations
 
