@@ -79,7 +79,7 @@ def of_class(kind: type, name: str, otherwise: Any = None) -> Any:
 def is_ordinary(kind: Any) -> bool:
     """Return True for a class whose metaclass only makes classes and instances."""
     return all(
-        (meta.__module__ or "").partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")
+        str(meta.__module__).partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")  # C may hold no text
         or meta.__dict__.keys() <= _OF_METACLASSES
         for meta in type.__getattribute__(type(kind), "__mro__")
     )

@@ -163,7 +163,7 @@ def _drawn(torch: Any, func: Any, schema: Any, args: Any, kwargs: Any) -> Any:
     generator = _generator(torch, torch.device(device))
     if any(argument.name == "generator" for argument in schema.arguments):
         given = kwargs.get("generator")
-        if given is not None and id(given) not in current().own:
+        if given is not None and given._cdata not in current().own:
             raise Refusal("a generator of the job would be advanced")
         return func(*args, **{**kwargs, "generator": given or generator})
     if name == "native_dropout":

@@ -14,15 +14,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from looptap.streams.errors import QueryError
-
 MOST_BYTES = 64 * 1024 * 1024
 """Bytes of a model's buffers that are copied; those beyond are only watched."""
 MOST_ITEMS = 1000
 """Maximum items of a container that is copied with its module."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _STRUCTURE = ("_parameters", "_buffers", "_modules")
 _IMMUTABLE = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
@@ -68,23 +65,18 @@ class ModuleState:
     """The state of a model's modules: `swap_in` runs them on copies until `put_back`.
 
     Buffers are copied, and in modules of the user's own classes also tensors, plain containers and random generators
-    that they hold; other attributes, hooks and training flags are restored by reference. With ``asking`` the modules
-    are in evaluation mode, without the user's hooks (unless ``hooks``) and without wrappers; otherwise they run as
-    they are. With ``gradient`` parameters are aliases with their own gradients.
-
-    The constructor changes nothing. Raises QueryError for a model that cannot be asked.
+    that they hold; other attributes, hooks and training flags are restored by reference. The constructor changes
+    nothing.
     """
 
-    def __init__(self, model: Any, *, asking: bool = False, gradient: bool = False, hooks: bool = False) -> None:
+    def __init__(self, model: Any) -> None:
         self._torch: Any = sys.modules["torch"]
-        self.model = unwrapped(model) if asking else model
-        self._asking, self._gradient, self._hooks = asking, gradient, hooks or not asking
+        self.model = model
         self._copies: dict[int, Any] = {}  # by the id of the original, which lives as long as `_saved`
         self._bytes = 0
         self._dicts: list[dict[str, Any]] = []
         self._replacements: list[dict[str, Any]] = []
         self._saved: list[dict[str, Any]] = []
-        self._whole: list[tuple[dict[str, Any], dict[str, Any]]] = []  # modules of which all attributes are saved
         self._scripts: list[tuple[Any, bool]] = []
         self._path = ""
         self._watched: list[Any] = []
@@ -92,22 +84,16 @@ class ModuleState:
         self._named: list[tuple[str, dict[str, Any]]] = []
         for path, module, kind in self._modules():
             self._prepare(path, module, kind)
-        if not self._hooks:
-            everywhere = vars(self._torch.nn.modules.module)
-            self._change(everywhere, _hookless(everywhere, _GLOBAL_HOOKS), whole=False)
         self._before, self._gradients = self._versions(), self._gradient_versions()
 
     def swap_in(self) -> None:
         """Replace the modules' state with copies."""
         deque(map(dict.update, self._dicts, self._replacements), 0)
-        if self._asking:
-            for module, _ in self._scripts:
-                module.training = False
 
     def put_back(self) -> None:
         """Restore the originals; may be called again after an interrupt."""
         deque(map(dict.update, self._dicts, self._saved), 0)
-        for attributes, saved in self._whole:
+        for attributes, saved in zip(self._dicts, self._saved, strict=True):
             if len(attributes) > len(saved):
                 for name in [name for name in attributes if name not in saved]:
                     attributes.pop(name, None)
@@ -126,10 +112,6 @@ class ModuleState:
                 return f"{self._name(tensor)}.grad"
         return ""
 
-    def devices(self) -> set[Any]:
-        """Return the devices on which the model has parameters or buffers."""
-        return {tensor.device for tensor in (*self.model.parameters(), *self.model.buffers())}
-
     # ------------------------------------------------------------ copies
 
     def _modules(self) -> Iterator[tuple[str, Any, Kind]]:
@@ -145,8 +127,7 @@ class ModuleState:
                 if not kind.script:
                     for name, child in reversed(module._modules.items()):
                         if child is not None:
-                            inside = unwrapped(child) if self._asking else child
-                            waiting.append((f"{path}.{name}" if path else name, inside))
+                            waiting.append((f"{path}.{name}" if path else name, child))
 
     def _prepare(self, path: str, module: Any, kind: Kind) -> None:
         if kind.script:
@@ -154,35 +135,19 @@ class ModuleState:
             self._watch(path, dict(module.named_parameters()), dict(module.named_buffers()))
             return
         attributes = module.__dict__
-        parameters, buffers = attributes["_parameters"], attributes["_buffers"]
-        work = {} if self._hooks else _hookless(attributes, _HOOKS)
-        if self._asking:
-            self._admit(path, module, kind)
-            if attributes["training"]:
-                work["training"] = False
-            if attributes.get("_compiled_call_impl") is not None:
-                work["_compiled_call_impl"] = None
-            for name, child in attributes["_modules"].items():
-                if kind_of(child.__class__).wraps:
-                    work.setdefault("_modules", attributes["_modules"].copy())[name] = unwrapped(child)
-        whole = not kind.builtin or "forward" in attributes
-        for name in _HOOKS:
-            if attributes[name] and (name not in work or work[name]):
-                whole = True  # such a hook of torch's computes a weight and sets it
-        if self._gradient:
-            work["_parameters"] = {name: self._alias(one) for name, one in parameters.items()}
-        if buffers and (whole or not self._asking):
-            self._path = f"{path}." if path else ""
-            work["_buffers"] = {name: self._copy(one, name) for name, one in buffers.items()}
-            buffers = {}
-        if parameters or buffers:
-            self._watch(path, parameters, buffers)
-        if whole or self._gradient:
+        work: dict[str, Any] = {}
+        self._path = f"{path}." if path else ""
+        if attributes["_buffers"]:
+            work["_buffers"] = {name: self._copy(one, name) for name, one in attributes["_buffers"].items()}
+        self._watch(path, attributes["_parameters"], {})
+        # A hook of torch's computes a weight and sets it.
+        if not kind.builtin or "forward" in attributes or any(attributes[name] for name in _HOOKS):
             self._hold(attributes, work)
-        if whole:
             for name in _STRUCTURE:
                 work.setdefault(name, attributes[name].copy())
-        self._change(attributes, work, whole or not self._asking)
+        self._dicts.append(attributes)
+        self._replacements.append(work)
+        self._saved.append(attributes.copy())
 
     def _hold(self, attributes: dict[str, Any], work: dict[str, Any]) -> None:
         """Replace the state that the module itself holds with copies."""
@@ -192,41 +157,6 @@ class ModuleState:
                 copied = self._copy(value, name)
                 if copied is not value:
                     work[name] = copied
-
-    def _change(self, attributes: dict[str, Any], work: dict[str, Any], whole: bool) -> None:
-        if work or whole:
-            saved = attributes.copy() if whole else {name: attributes[name] for name in work}
-            self._dicts.append(attributes)
-            self._replacements.append(work)
-            self._saved.append(saved)
-            if whole:
-                self._whole.append((attributes, saved))
-
-    def _admit(self, path: str, module: Any, kind: Kind) -> None:
-        """Raise QueryError if the module cannot run by itself, or not yet."""
-        plain, reason = self._torch.nn.Parameter, ""
-        if kind.sharded:
-            reason = f"{type(module).__name__} holds a shard of its parameters"
-        for name, parameter in module._parameters.items():
-            if type(parameter) is plain or parameter is None:
-                continue
-            if self._torch.nn.parameter.is_lazy(parameter):
-                raise _refused(path, f"{name!r} does not exist before the first forward pass: query it after that")
-            if hasattr(parameter, "to_local"):
-                reason = f"{name!r} is sharded"
-        if reason:
-            raise _refused(path, f"{reason}, and to gather it all ranks would have to meet")
-
-    # ------------------------------------------------------------ copies
-
-    def _alias(self, parameter: Any) -> Any:
-        """Return an alias of the numbers with its own gradient."""
-        if parameter is None:
-            return None
-        alias = self._copies.get(id(parameter))
-        if alias is None:
-            alias = self._copies[id(parameter)] = parameter.detach().requires_grad_(parameter.requires_grad)
-        return alias
 
     def _copy(self, value: Any, name: str) -> Any:
         """Return a copy if a module may change it in place; anything else as it is."""
@@ -242,7 +172,7 @@ class ModuleState:
             items = tuple(self._copy(item, name) for item in value)
             return items if any(map(operator.is_not, items, value)) else value
         if isinstance(value, self._torch.nn.Parameter):
-            return self._alias(value) if self._gradient else value
+            return value
         if isinstance(value, self._torch.Tensor):
             return self._tensor(value, name)
         if f"{kind.__module__}.{kind.__qualname__}" in _GENERATORS:
@@ -302,24 +232,3 @@ class ModuleState:
 def module_attributes() -> frozenset[str]:
     """Return the attributes that every module has."""
     return frozenset(vars(sys.modules["torch"].nn.Module()))
-
-
-def _hookless(attributes: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the hooks ``names`` without the user's; torch's own compute weights."""
-    work = {}
-    for name in names:
-        hooks = attributes[name]
-        if hooks:
-            kept = OrderedDict((key, hook) for key, hook in hooks.items() if _of_torch(hook))
-            if len(kept) < len(hooks):
-                work[name] = kept
-    return work
-
-
-def _of_torch(hook: Any) -> bool:
-    rooms = [getattr(hook, "__module__", None), *(cls.__module__ for cls in type(hook).__mro__)]
-    return any(isinstance(room, str) and room.startswith("torch.nn.") for room in rooms)
-
-
-def _refused(path: str, reason: str) -> QueryError:
-    return QueryError(f"the model cannot be run by a query: {f'in {path!r} ' if path else ''}{reason}.")

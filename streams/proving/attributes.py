@@ -130,6 +130,8 @@ def _of_module(value: Any, name: str) -> Any:
     own = types.ModuleType.__getattribute__(value, "__dict__")
     if name in own:
         return own[name]
+    if own.get("__name__") == "looptap":
+        return getattr(value, name)  # loaded when it is first used
     raise AttributeError(f"module {own.get('__name__')!r} has no attribute {name!r}", name=name, obj=value)
 
 

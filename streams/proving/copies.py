@@ -55,15 +55,16 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
     _check_objects(given, named)
 
     def ask() -> Any:
-        asked = copied(model, gradient=gradient, train=train)
-        inputs = [_input(one, gradient) for one in given]
-        words = {name: _input(one, gradient) for name, one in named.items()}
-        try:
-            with torch.inference_mode(False) if gradient else nullcontext(), torch.set_grad_enabled(gradient):
-                return forward(asked, *inputs, **words)
-        except RuntimeError as error:
-            _explain_devices(asked, [*inputs, *words.values()], error)
-            raise
+        with torch.inference_mode(False) if gradient else nullcontext():  # what is copied in it has no gradients
+            asked = copied(model, gradient=gradient, train=train)
+            inputs = [_input(one, gradient) for one in given]
+            words = {name: _input(one, gradient) for name, one in named.items()}
+            try:
+                with torch.set_grad_enabled(gradient):
+                    return forward(asked, *inputs, **words)
+            except RuntimeError as error:
+                _explain_devices(asked, [*inputs, *words.values()], error)
+                raise
 
     current().on_copies.append(type(model).__name__)
     return watched(ask)
@@ -142,7 +143,7 @@ class _Copying:
         if kind is self._torch.Generator:
             made = self._torch.Generator(device=value.device)
             made.set_state(value.get_state())
-            current().own[id(made)] = made
+            current().own[id(made)] = current().own[made._cdata] = made  # operators get it as another object of Python
             return made
         return value
 
