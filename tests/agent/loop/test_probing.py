@@ -140,8 +140,8 @@ def bare():
 QUERIES = {
     "answers": "probe(model, x).argmax(1)",
     "accuracy of a window": "mean((probe(e.model, e.x).argmax(1) == e.y).float().mean() for e in events)",
-    "a gradient": "(lambda a: torch.autograd.grad(probe(model, a, gradient=True).amax(1).sum(), a)[0])"
-    "(x.detach().requires_grad_())",
+    "a graph": "probe(model, x, gradient=True).sum()",
+    "a gradient": "saliency(model, x, y)",
     "the model itself": "model(x).argmax(1)",
     "training mode": "probe(model[:8], x, train=True).argmax(1)",
     "a function": lambda e: looptap.probe(e.model, e.x).softmax(1),
@@ -204,6 +204,10 @@ class Doing(nn.Module):
     def forward(self, x):
         self.what(self, x)
         return self.linear(x)
+
+
+DRAWS = torch.Generator().manual_seed(3)
+"""A generator of the job."""
 
 
 class Parts(nn.Module):
@@ -361,21 +365,23 @@ def test_inputs_in_containers_are_copies_and_so_is_what_a_model_does_to_them():
         (Doing(lambda m, x: m.linear.register_buffer("more", x)), torch.ones(2, 4), "not known to be harmless"),
         (Doing(lambda m, x: random.random()), torch.ones(2, 4), "not known to be harmless"),
         (Doing(lambda m, x: np.random.rand()), torch.ones(2, 4), "not known to be harmless"),
+        (Doing(lambda m, x: torch.rand(1, generator=DRAWS)), torch.ones(2, 4), "a generator of the job would be advanced"),
+        (Doing(lambda m, x: x.normal_(generator=DRAWS)), torch.ones(2, 4), "a generator of the job would be advanced"),
         (Drawing(), torch.ones(2, 4), "not known to be harmless"),
     ],
 )
 @pytest.mark.parametrize("gradient", [False, True])
 def test_an_invalid_probe_is_refused(model, x, said, gradient):
     before = everything(model) if isinstance(model, nn.Module) else None
-    of_all = globals_of_the_process()
+    of_all, draws = globals_of_the_process(), DRAWS.get_state().tolist()
     with pytest.raises(looptap.QueryError, match=said):
         looptap.probe(model, x, gradient=gradient)
     if before is not None:
         assert everything(model) == before
-    assert globals_of_the_process() == of_all
+    assert (globals_of_the_process(), DRAWS.get_state().tolist()) == (of_all, draws)
 
 
-@pytest.mark.parametrize("error", [ValueError, StopIteration])
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, StopIteration])
 def test_a_model_that_raises_is_unchanged_and_the_query_gets_the_error(error):
     def fail(model, x):
         model.calls = 1
