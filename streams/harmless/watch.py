@@ -7,12 +7,14 @@ let through to storage that the evaluation made, a draw comes from a generator o
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 from looptap.streams.harmless.checked_evaluation import check_modes, current
 from looptap.streams.harmless.refusal import Refusal
+from looptap.streams.preserving.interrupts import complete
 
 _NAMESPACES = frozenset({"aten", "prim", "prims", "torchvision", "mkldnn", "quantized"})
 _NORMALIZATIONS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index"})
@@ -36,6 +38,7 @@ def watched(do: Callable[..., Any], *given: Any, **named: Any) -> Any:
             return do(*given, **named)
         finally:
             evaluation.watch = None
+            complete(watch.forget)
 
 
 def own_storage(tensor: Any) -> None:
@@ -74,7 +77,6 @@ def _overloads(torch: Any, name: str) -> list[Any]:
 
 @cache
 def _watch_class(torch: Any) -> Any:
-    reference = torch.multiprocessing.reductions.StorageWeakRef
     seeded = torch.Tag.nondeterministic_seeded
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not imported here
@@ -82,8 +84,9 @@ def _watch_class(torch: Any) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            # References that keep the address of a storage from being another's, but not its memory.
-            self.made: dict[int, Any] = {}
+            # References that keep the address of a storage from being another's, but not its memory. They are numbers,
+            # which no finalizer frees: a Ctrl-C in one is lost.
+            self.made: dict[int, int] = {}
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -92,7 +95,12 @@ def _watch_class(torch: Any) -> Any:
         def note(self, tensor: Any) -> None:
             if tensor.layout == torch.strided:
                 storage = tensor.untyped_storage()
-                self.made[storage._cdata] = reference(storage)
+                if storage._cdata not in self.made:
+                    self.made[storage._cdata] = storage._weak_ref()
+
+        def forget(self) -> None:
+            made, self.made = self.made, {}
+            deque(map(torch.UntypedStorage._free_weak_ref, made.values()), 0)
 
         def owns(self, tensor: Any) -> bool:
             return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self.made
