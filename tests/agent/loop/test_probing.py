@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 
 
 class Odd(nn.Module):
-    """A module that changes all it may of itself in a forward pass, in evaluation mode too."""
+    """A module that changes all it may of itself in each forward pass."""
 
     def __init__(self):
         super().__init__()
