@@ -246,6 +246,10 @@ class Event:
         value = None if name in own else self._source.exposed.get(name)
         return value if type(value) is Lazy else None
 
+    def __looptap_with__(self, other: Mapping[str, Any]) -> Event:
+        """Return an event with other values of some observables, for one query."""
+        return Event({**self.__dict__, **other}, self._source, self._number, self._time, self._dt)
+
     def __looptap_coming__(self) -> set[str]:
         """Return the names that are not there yet, and are expected."""
         own = self.__dict__

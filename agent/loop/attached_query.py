@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from looptap.agent.handoff.value_batch import MIN_VALUE_BYTES, FlaggedValue, Item
 from looptap.agent.handoff.value_queue import ValueSink
@@ -68,7 +68,7 @@ class AttachedQuery(BatchEvaluation):
                 feed = self._feed
                 if feed is not None:
                     if not self.deferred:
-                        self._check_numbers(event)
+                        event = self._checked(event)
                     self.events += 1
                     value, size = snapshot(feed(event), self.max_bytes)
                     sink.put(number, now, value, size)
@@ -95,9 +95,7 @@ class AttachedQuery(BatchEvaluation):
                 if self.pipeline.unsafe:
                     self._unsafely(number, lambda: self._evaluate(event, number, now), event)
                 else:
-                    if not self.deferred:
-                        self._check_numbers(event)
-                    self._evaluate(event, number, now)
+                    self._evaluate(event if self.deferred else self._checked(event), number, now)
                 self._outputs = None
                 if self._flush_requested:
                     self.flush_partial(number, now)
@@ -117,11 +115,12 @@ class AttachedQuery(BatchEvaluation):
         """Return True if its first window lacks events before this one, its first."""
         return number > (began + 1 if self.grouped else self.every)
 
-    def _check_numbers(self, event: Event) -> None:
-        """Refuse what torch's modes would see, and arithmetic on values of the job's."""
+    def _checked(self, event: Event) -> Event:
+        """Refuse what torch's modes would see; make the values of arithmetic plain."""
         refuse_in_modes(event, self.pipeline.numbers, self.pipeline.text)
-        if self.pipeline.numbers is not None and self.pipeline.bare is None:
-            read_plainly(event, self.pipeline.numbers, self.pipeline.text)
+        if self.pipeline.numbers is None or self.pipeline.bare is not None:
+            return event  # other code checks itself
+        return cast(Event, read_plainly(event, self.pipeline.numbers, self.pipeline.text))
 
     def _evaluate(self, event: Event, number: int, now: float) -> None:
         self._outputs = outputs = self.pipeline.push(event, number, now)

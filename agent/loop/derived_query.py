@@ -242,9 +242,10 @@ class DerivedQuery(AttachedQuery):
     def _lacks_events(self, number: int, began: int) -> bool:
         return super()._lacks_events(number, began) if self.grouped else self.late or self._number > self._nth
 
-    def _check_numbers(self, event: Any) -> None:
+    def _checked(self, event: Any) -> Any:
         """Refuse what torch's modes would see; the values are copies, and plain."""
         refuse_in_modes(event, None if type(event) not in (int, float, str) else (), self.pipeline.text)
+        return event
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:
         if outputs:

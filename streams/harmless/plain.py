@@ -103,6 +103,8 @@ def _own_operators(kind: type) -> bool:
 def _classified(kind: type) -> int:
     if issubclass(kind, tuple) and all(_same(kind, tuple, name) for name in _OF_TUPLES):
         return OTHER if _own_operators(kind) else SEQUENCE  # named tuples, and what torch returns for max(dim)
+    if kind.__module__.startswith("numpy.ma"):
+        return {"MaskedArray": ARRAY, "MaskedConstant": ATOM}.get(kind.__name__, OTHER)
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):  # absent while another thread imports torch
         return OTHER

@@ -9,7 +9,7 @@ from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.plain import ARRAY, ATOM, MAPPING, MODULE, SEQUENCE, TENSOR, is_plain, kind_of, of_class
 from looptap.streams.harmless.refusal import Refusal
 
-_CONVERSIONS = ("__array__", "__dlpack__", "__index__", "__float__", "__fspath__")
+_CONVERSIONS = ("__array__", "__index__", "__float__", "__fspath__")
 """Methods by which a copy of an object is made."""
 _READING = ("__getattribute__", "__getattr__", "__iter__", "items", "keys", "to_local", "savefig", "__str__")
 """Methods that a copy would call, and that are not followed."""

@@ -9,8 +9,9 @@ from typing import Any
 from looptap.streams.events import Event
 from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import check_modes, evaluated, in_modes
-from looptap.streams.harmless.plain import ATOM, is_plain, kind_of
+from looptap.streams.harmless.plain import TENSOR, is_plain, kind_of, of_class
 from looptap.streams.harmless.refusal import Refusal, as_error
+from looptap.streams.harmless.results import result
 from looptap.streams.preserving.torch_state import modes_observe
 from looptap.streams.proving.reading import observable
 
@@ -27,23 +28,27 @@ def refuse_in_modes(event: Any, names: Iterable[str] | None, text: str) -> None:
         raise as_error(in_modes(), text, file_of)
 
 
-def read_plainly(event: Any, names: Iterable[str], text: str) -> None:
-    """Check that these observables are plain. Raises RefusedQuery."""
+def read_plainly(event: Any, names: Iterable[str], text: str) -> Any:
+    """Return the event with these observables plain, or converted. Raises RefusedQuery."""
     if type(event) is Event:
         own = event.__dict__
         for name in names:
             if name not in own or type(own[name]) not in _NUMBERS:
                 break
         else:
-            return
-    if hasattr(event, "__looptap_lazy__"):
-        try:
-            evaluated(_check, event, names)
-        except Refusal as refusal:
-            raise as_error(refusal, text, file_of) from None
+            return event
+    if of_class(type(event), "__looptap_lazy__") is None:
+        return event
+    try:
+        converted = evaluated(_converted, event, names)
+    except Refusal as refusal:
+        raise as_error(refusal, text, file_of) from None
+    return event.__looptap_with__(converted) if converted else event
 
 
-def _check(event: Any, names: Iterable[str]) -> None:
+def _converted(event: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the observables that are numbers or arrays of other libraries, as plain ones."""
+    found: dict[str, Any] = {}
     for name in names:
         try:
             value = observable(event, name)
@@ -51,10 +56,11 @@ def _check(event: Any, names: Iterable[str]) -> None:
             continue  # the query raises the same
         if type(value) in _NUMBERS:
             continue
-        if kind_of(type(value)) != ATOM and "torch" in sys.modules:
+        if kind_of(type(value)) == TENSOR:
             check_modes()
         if not is_plain(value):
-            kind = type(value)
-            raise Refusal(
-                f"{name} is a {kind.__module__}.{kind.__qualname__}, and arithmetic on it is not known to be harmless"
-            )
+            found[name] = plain = result(value)
+            if not is_plain(plain):
+                kind = f"{type(value).__module__}.{type(value).__qualname__}"
+                raise Refusal(f"{name} is a {kind}, and arithmetic on it is not known to be harmless")
+    return found
