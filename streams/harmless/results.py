@@ -5,6 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import numpy as np
+
 from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.plain import ARRAY, ATOM, MAPPING, MODULE, SEQUENCE, TENSOR, is_plain, kind_of, of_class
 from looptap.streams.harmless.refusal import Refusal
@@ -40,6 +42,9 @@ def result(value: Any) -> Any:
         found = of_class(type(value), name)
         if type(found) is types.FunctionType and _package(found) not in _KNOWN:
             return result(call(found, value))
+    exported = of_class(type(value), "__dlpack__")
+    if type(exported) is types.FunctionType and _package(exported) not in _KNOWN:
+        return np.from_dlpack(value)  # the protocol hands out a view of memory, and does nothing else
     for name in _READING:
         found = of_class(type(value), name)
         if type(found) is types.FunctionType and _package(found) not in _KNOWN:

@@ -28,6 +28,7 @@ from looptap.streams.harmless.plain import (
     of_class,
 )  # fmt: skip
 from looptap.streams.harmless.refusal import Refusal
+from looptap.streams.harmless.results import result
 
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
@@ -143,6 +144,9 @@ def vouch(value: Any) -> Any:
             return {keyed(key): vouch(one) for key, one in value.items()}
     if callable(value) and kind == MODULE:
         return proxy(value)
+    converted = result(value) if kind == OTHER else value
+    if converted is not value:
+        return vouch(converted)
     raise unknown(f"computing with {type_name(value)}")
 
 
