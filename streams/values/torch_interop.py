@@ -6,8 +6,6 @@ import contextlib
 import sys
 from typing import Any
 
-import numpy as np
-
 
 def is_tensor(item: Any) -> bool:
     """Return True if the item is a torch tensor."""
@@ -17,6 +15,8 @@ def is_tensor(item: Any) -> bool:
 
 def array_of(item: Any) -> Any:
     """Return an array of another library, such as jax, as numpy's; None for others."""
+    import numpy as np  # commands that print no values load none
+
     if hasattr(type(item), "__array__"):
         return np.asarray(item)
     return np.from_dlpack(item) if hasattr(type(item), "__dlpack__") else None
@@ -24,6 +24,8 @@ def array_of(item: Any) -> Any:
 
 def filled(masked: Any) -> Any:
     """Return a masked array with NaN or NaT, or None, for what is missing."""
+    import numpy as np
+
     kind = masked.dtype.kind
     if not np.ma.getmaskarray(masked).any():
         return masked.data
