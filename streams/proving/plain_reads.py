@@ -29,7 +29,7 @@ def refuse_in_modes(event: Any, names: Iterable[str] | None, text: str) -> None:
 
 
 def read_plainly(event: Any, names: Iterable[str], text: str) -> Any:
-    """Return the event with these observables plain, or converted. Raises RefusedQuery."""
+    """Return the event with these observables plain. Raises RefusedQuery."""
     if type(event) is Event:
         own = event.__dict__
         for name in names:
@@ -47,7 +47,7 @@ def read_plainly(event: Any, names: Iterable[str], text: str) -> Any:
 
 
 def _converted(event: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the observables that are numbers or arrays of other libraries, as plain ones."""
+    """Return the numbers and arrays of other libraries as plain ones."""
     found: dict[str, Any] = {}
     for name in names:
         try:
