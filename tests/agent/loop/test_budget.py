@@ -41,7 +41,7 @@ def limited():
 @pytest.mark.parametrize("queries", [1, 10])
 def test_hostile_queries_together_keep_to_the_budget(limited, queries):
     agent, run = limited
-    streams = [run.stream("slow() or step", on="batch") for _ in range(queries)]
+    streams = [run.stream("slow() or step", on="batch", unsafe=True) for _ in range(queries)]
     loop(agent, 0.1)  # the grace
     before = sum(s.arrived for s in streams)
     loop(agent, 1.0)
@@ -56,7 +56,7 @@ def test_hostile_queries_together_keep_to_the_budget(limited, queries):
 
 def test_a_chart_marks_where_the_budget_kept_events_from_its_query(limited):
     agent, run = limited
-    stream = run.stream("slow() or step", on="batch")
+    stream = run.stream("slow() or step", on="batch", unsafe=True)
     loop(agent, 0.1)  # the grace
     soon(lambda: loop(agent, 0.05) or (run.stats() and stream.limited), detail="the budget limits the query")
     stream.grant(math.inf)
@@ -79,7 +79,7 @@ def test_a_chart_marks_where_the_budget_kept_events_from_its_query(limited):
 
 def test_a_heavy_reducing_query_closes_a_partial_window_and_waits_for_a_grant(limited):
     agent, run = limited
-    total = run.stream("sum(slow() or 1 for e in events)", on="batch")
+    total = run.stream("sum(slow() or 1 for e in events)", on="batch", unsafe=True)
     loop(agent, 0.05)
     agent.emit("epoch")
     (record,) = total.records
@@ -96,7 +96,7 @@ def test_a_heavy_reducing_query_closes_a_partial_window_and_waits_for_a_grant(li
 
 def test_a_granted_query_runs_at_every_event(limited):
     agent, run = limited
-    stream = run.stream("slow() or step", on="batch", budget=math.inf)
+    stream = run.stream("slow() or step", on="batch", budget=math.inf, unsafe=True)
     for step in range(30):
         agent.emit("batch", step=step)
     assert stream.values == list(range(30))
@@ -238,7 +238,7 @@ def test_each_event_that_a_query_asks_for_is_a_value_or_counted_as_something_els
         "slow() or step": {}, "slow() or 1 / (step % 5)": {}, "(slow() or e.step for e in events if e.step % 3)": {},
         "step": {}, "step + 0": {"throttle": 0.01}, "slow() or step + 1": {"every": 4},
     }  # fmt: skip
-    streams = {run.stream(query, on="batch", **how): how for query, how in streams.items()}
+    streams = {run.stream(query, on="batch", unsafe="slow" in query, **how): how for query, how in streams.items()}
     loop(agent, 0.4)
     parts_of(agent).dispatcher.on_heartbeat_timer()
     run.stats()
@@ -256,7 +256,7 @@ def test_each_event_that_a_query_asks_for_is_a_value_or_counted_as_something_els
 
 def test_the_events_of_a_suspended_query_are_withheld_and_its_windows_have_the_others(limited):
     agent, run = limited
-    total = run.stream("sum(slow() or 1 for e in events)", on="batch", window=10)
+    total = run.stream("sum(slow() or 1 for e in events)", on="batch", window=10, unsafe=True)
     loop(agent, 0.2)
     parts_of(agent).dispatcher.on_heartbeat_timer()
     run.stats()
@@ -274,7 +274,7 @@ def test_a_suspended_query_is_retried_later_and_resumes_if_it_is_cheap(limited, 
     agent, run = limited
     costs = [10 * SLOW]
     agent.expose(work=lambda: time.sleep(costs[0]) if costs[0] else None)
-    total = run.stream("sum(work() or 1 for e in events)", on="batch", window=100, budget=2.0)
+    total = run.stream("sum(work() or 1 for e in events)", on="batch", window=100, budget=2.0, unsafe=True)
     loop(agent, 0.1)
     (served,) = parts_of(agent).dispatcher.exporter.streams
     query = served.query
@@ -297,7 +297,7 @@ def test_a_suspended_query_is_retried_later_and_resumes_if_it_is_cheap(limited, 
 def test_the_file_of_a_kept_stream_counts_events_withheld_by_the_budget(tmp_path, directory):
     agent, run = pair("kept", budget=0.03, store=tmp_path)
     agent.expose(slow=lambda: time.sleep(SLOW))
-    stream = run.stream("slow() or step", on="batch", name="slow")
+    stream = run.stream("slow() or step", on="batch", name="slow", unsafe=True)
     run.keep(stream)
     loop(agent, 0.2)
     agent.close()
@@ -313,7 +313,7 @@ def test_the_file_of_a_kept_stream_counts_events_withheld_by_the_budget(tmp_path
 
 def test_no_wakeup_is_sent_while_a_query_is_measured(limited, monkeypatch):
     agent, run = limited
-    first, second = run.stream("slow(0) or step", on="batch"), run.stream("slow(0) or step + 1", on="batch")
+    first, second = (run.stream(query, on="batch", unsafe=True) for query in ("slow(0) or step", "slow(0) or step + 1"))
     agent.emit("batch", step=0)
     post, sent = parts_of(agent).dispatcher.queues, []
     queries = [served.query for served in parts_of(agent).dispatcher.exporter.streams]

@@ -226,7 +226,7 @@ def test_while_the_loop_is_long_inside_an_event_a_client_gets_an_explanation(dir
         stream = run.stream("step", on="batch")
         inside, go = threading.Event(), threading.Event()
         agent.expose(wait=lambda: inside.set() or go.wait(300))
-        blocker = run.stream("wait() or step", on="batch", budget=float("inf"))
+        blocker = run.stream("wait() or step", on="batch", budget=float("inf"), unsafe=True)
         loop = threading.Thread(target=agent.emit, args=("batch",), kwargs={"step": 1})
         loop.start()
         assert inside.wait(300)

@@ -50,8 +50,8 @@ FORMS = {
     "an error in a reduction": ("sum(1 / (e.loss.item() - e.loss.item()) for e in events)", {}),
     "too large": ("x", {"max_bytes": 8}),
     "what cannot leave": ("model, x", {}),
-    "hoarded events": ("hoard.append(e) or step", {}),
-    "a generator that is kept": (lambda e: e.hoard.append(y for y in [e]), {}),
+    "hoarded events": ("hoard.append(e) or step", {"unsafe": True}),
+    "a generator that is kept": (lambda e: e.hoard.append(y for y in [e]), {"unsafe": True}),
     "helpers": ("layer_norms(model), activation_stats(out), batch_topk(2, by=x.sum(1), x=x)", {}),
     "lazy": ("late", {}),
 }

@@ -25,7 +25,7 @@ def test_an_event_that_a_query_emits_counts_and_starts_no_evaluation(window):
         depth -= 1
         return 1
 
-    agent.stream("emits", emits, on="batch", window=window)
+    agent.stream("emits", emits, on="batch", window=window, unsafe=True)
     seen = run.stream("step", on="batch")
     for step in range(12):
         agent.emit("batch", step=step + 1)

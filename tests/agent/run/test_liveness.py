@@ -190,7 +190,7 @@ def test_a_query_that_does_not_come_back_is_named_to_its_client_to_ls_and_in_the
     query = QUERIES[kind]
     name = "_sleeps" if callable(query) else query
     with job(LOOP) as child, looptap.attach("stuck", timeout=PATIENCE) as run:
-        stream = run.stream(query, timeout=PATIENCE)
+        stream = run.stream(query, timeout=PATIENCE, unsafe=callable(query))
         soon(lambda: name in run.inside, PATIENCE, detail=lambda: repr(run))
         soon(lambda: any("one evaluation has taken" in note for note in stream.notes), PATIENCE)
         assert name in stream.outlook()
@@ -227,7 +227,7 @@ def test_a_query_that_returns_is_no_longer_named():
 
     code = LOOP.replace("step=step,", "step=step, go=os.environ['LOOPTAP_DIR'] + '/go',")
     with job(code), looptap.attach("stuck", timeout=PATIENCE) as run:
-        stream = run.stream(slow, timeout=PATIENCE, budget=float("inf"))
+        stream = run.stream(slow, timeout=PATIENCE, budget=float("inf"), unsafe=True)
         soon(lambda: run.inside, PATIENCE)
         Path(os.environ["LOOPTAP_DIR"], "go").touch()
         soon(lambda: not run.inside, PATIENCE)

@@ -527,7 +527,7 @@ def test_the_query_runs_once_for_all_readers():
     calls = []
     agent, run = pair()
     agent.expose(count=calls.append)
-    agent.stream("counted", "count(step) or step")
+    agent.stream("counted", "count(step) or step", unsafe=True)
     readers = [run.stream("counted") for _ in range(5)]
     for step in range(10):
         agent.emit("batch", step=step)

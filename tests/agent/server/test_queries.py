@@ -127,7 +127,7 @@ def test_a_reducing_query_yields_an_error_item_and_starts_clean(job):
 def test_a_hundred_errors_in_a_row_or_a_system_exit_detach_the_query(job):
     agent, run = job
     wrong = run.stream("nothing_of_that_name", on="batch")
-    exits = run.stream("lambda e: exit(3)", on="batch")
+    exits = run.stream("lambda e: exit(3)", on="batch", unsafe=True)
     batches(agent, 99)
     assert wrong.state == "live"
     batches(agent, 1)
@@ -317,7 +317,7 @@ def test_an_event_that_a_query_emits_counts_and_no_query_sees_it(job):
     agent, run = job
     agent.expose(agent=agent)
     inner = run.stream("x", on="inner")
-    outer = run.stream(lambda e: e.agent.emit("inner", x=e.step), on="batch")
+    outer = run.stream(lambda e: e.agent.emit("inner", x=e.step), on="batch", unsafe=True)
     batches(agent, 2)
     assert outer.values == [None, None]
     assert agent.stats()["events"]["inner"] == 2
