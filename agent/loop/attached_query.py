@@ -157,7 +157,7 @@ class AttachedQuery(BatchEvaluation):
 
     def _unsafely(self, number: int, do: Callable[[], None], event: Event | None = None) -> None:
         """Run the query as it is, put torch's modes back, and report changes once."""
-        running = UnsafeEvaluation(() if event is None else event.__looptap_shown__())
+        running = UnsafeEvaluation(event.__looptap_shown__() if isinstance(event, Event) else ())
         try:
             running.begin()
             do()

@@ -344,7 +344,7 @@ def test_what_it_does_to_a_value_changes_no_other_stream_and_not_the_loop():
     agent, run = pair()
     agent.stream("pairs", "[step, loss]")
     before = torch.get_rng_state()
-    longer = run.stream(lambda v: v.append(torch.rand(1).item()) or len(v), of="pairs")
+    longer = run.stream(lambda v: v.append(torch.rand(1).item()) or len(v), of="pairs", unsafe=True)
     emit(agent, [1.0, 2.0])
     assert longer.values == [3, 3]
     assert run.stream("pairs").values == [[1, 1.0], [2, 2.0]]
