@@ -144,9 +144,9 @@ def test_a_copied_file_of_an_ended_run_is_known_to_have_ended(place, listen):
 
 
 @pytest.mark.promise("S2", "S35")
-def test_the_keys_of_an_ended_run_open_no_later_run_at_its_port(place):
+def test_the_keys_of_an_ended_run_open_no_later_run_at_its_port(place, tmp_path):
     with looptap.Agent("digits", listen="tcp"):
-        copy = file_of(place).rename(place / "copy.json")
+        copy = Path(shutil.copy2(file_of(place), tmp_path / "copy.json"))
     (endpoint,) = read(copy).endpoints
     with looptap.Agent("digits", listen=endpoint), pytest.raises(WrongServer, match="another run took its place"):
         attach(copy, timeout=600)
