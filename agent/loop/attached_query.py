@@ -62,7 +62,7 @@ class AttachedQuery(BatchEvaluation):
         """
         self.seen = number
         sink = self.sink
-        before = sink.number
+        before, events = sink.number, self.events
         try:
             try:
                 feed = self._feed
@@ -108,6 +108,8 @@ class AttachedQuery(BatchEvaluation):
                 self._outputs = None
                 self._failed(error)
         except KeyboardInterrupt:
+            if self.events == events and self.state == "live" and not self.suspended:
+                self.events += 1  # it came before that
             self._interrupted(sink.number - before, event, number, now)
             raise
 

@@ -24,8 +24,6 @@ from looptap.cli.top.model import measured
 from looptap.cli.top.views import vitals
 from looptap.client.machine import described
 from looptap.protocol.statistics import DeviceReading, HostReading, MachineReport
-from looptap.streams.events import Event, EventOrigin
-from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.testing import pair, parts_of
 
 
@@ -142,16 +140,18 @@ def test_without_a_driver_the_stream_says_so_and_the_way_out(directory):
         assert "NVIDIA_DRIVER_CAPABILITIES" in stream.traceback
 
 
-def test_a_reading_is_evaluated_without_the_guard():
+def test_a_reading_is_proven_harmless():
     agent, run = pair()
-    stream = run.stream("host.cpu")
+    texts = "host.cpu", "loss, host.memory / 1e9", "mean(e.host.cpu for e in events)"
+    reading, both, mean = (run.stream(text, on="batch") for text in texts)
     sources = parts_of(agent).sources
     soon(lambda: parts_of(agent).dispatcher.machine.update() or "host" in sources.machine)
-    event = Event({}, EventOrigin("batch", {}, 0, sources.machine))
-    for text in ("host.cpu", "loss, host.memory / 1e9", "mean(e.host.cpu for e in events)"):
-        assert compile_query(QuerySpec(text)).sight.plain(event), text
-    agent.emit("batch")
-    assert 0 <= stream.latest <= 100
+    agent.emit("batch", loss=0.5)
+    agent.emit("epoch")
+    assert 0 <= reading.latest <= 100
+    assert 0 <= mean.latest <= 100
+    assert both.latest[0] == 0.5
+    assert both.latest[1] > 0
     agent.close()
 
 
