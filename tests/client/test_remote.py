@@ -328,7 +328,7 @@ def test_an_ssh_name_is_short_for_a_command(name, rank, command):
     "name", ["ssh://", "ssh:///run", "ssh://-oProxyCommand=x/run", "ssh://a b/run", "ssh://a//run"]
 )
 def test_a_malformed_ssh_name_is_refused(name):
-    with pytest.raises(NoSuchRun, match="is no way to a run"):
+    with pytest.raises(NoSuchRun, match="is no host"):
         command_of(name)
 
 
