@@ -64,7 +64,7 @@ def name_of(code: str | Callable[..., Any]) -> str:
 def _pickled(code: Callable[..., Any]) -> bytes:
     import cloudpickle
 
-    function = _completed(code) if isinstance(code, types.FunctionType) else code
+    function = _completed(code) if isinstance(code, types.FunctionType) and not _of_looptap(code) else code
     followed = {id(one): one for one in [function, *_functions_of(code)] if isinstance(one, types.FunctionType)}
     with _registering:
         modules = [module for module in _own_modules(code) if module.__name__ not in _carried(cloudpickle)]
@@ -86,6 +86,11 @@ def _pickled(code: Callable[..., Any]) -> bytes:
                 cloudpickle.unregister_pickle_by_value(module)
             for one in followed.values():
                 one.__dict__.pop(SOURCE, None)
+
+
+def _of_looptap(function: types.FunctionType) -> bool:
+    """Return True for a function that the job has, too; an older agent may lack it."""
+    return (function.__module__ or "").partition(".")[0] == "looptap"
 
 
 def _lines_of(function: types.FunctionType) -> tuple[str, int, str] | None:

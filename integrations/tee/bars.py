@@ -10,10 +10,13 @@ import sys
 import time
 from typing import Any
 
+from looptap.streams.harmless.known import for_queries
+
 _MAX_BARS_COUNT = 8
 """Open bars, one in another, that are read."""
 
 
+@for_queries
 def outer_bar(event: Any = None) -> dict[str, Any] | None:
     """Return where the outermost open bar of tqdm stands, or None.
 

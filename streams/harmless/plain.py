@@ -85,6 +85,11 @@ def is_ordinary(kind: Any) -> bool:
     )
 
 
+def is_of_looptap(kind: type) -> bool:
+    """Return True for exactly a class of looptap's own."""
+    return kind.__module__.startswith("looptap.") and not kind.__module__.startswith("looptap.examples")
+
+
 _OF_METACLASSES = frozenset({
     "__new__", "__init__", "__call__", "__setattr__", "__prepare__", "__module__", "__qualname__", "__doc__",
     "__annotations__", "__firstlineno__", "__static_attributes__", "__annotations_cache__", "__annotate_func__",
@@ -199,9 +204,11 @@ def _plain_modules(model: Any) -> bool:
             return False
         for held in (module._parameters, module._buffers):
             for tensor in held.values():
-                if tensor is not None and not (kind_of(type(tensor)) == TENSOR and is_plain(tensor)):
+                if tensor is None:
+                    continue
+                if not (is_sharded(tensor) or (kind_of(type(tensor)) == TENSOR and is_plain(tensor))):
                     return False
-                if tensor is not None and tensor.is_leaf and kind_of(type(tensor.grad)) not in (ATOM, TENSOR):
+                if tensor.is_leaf and kind_of(type(tensor.grad)) not in (ATOM, TENSOR) and not is_sharded(tensor.grad):
                     return False
         children = [m for m in module._modules.values() if m is not None and id(m) not in seen]
         seen.update(map(id, children))
@@ -209,6 +216,16 @@ def _plain_modules(model: Any) -> bool:
         if len(seen) > MAX_MODULES:
             return False
     return True
+
+
+def sharded_type() -> Any:
+    """Return the class of sharded tensors, `DTensor`; None before it is loaded."""
+    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+
+
+def is_sharded(value: Any) -> bool:
+    """Return True for exactly a `DTensor` whose local shard is a plain tensor."""
+    return type(value) is sharded_type() and kind_of(type(value._local_tensor)) == TENSOR
 
 
 _METHODS = frozenset(_OF_MODULES) - {"_parameters", "_buffers", "_modules"}

@@ -19,6 +19,7 @@ from looptap.streams.harmless.plain import (
     TENSOR,
     attributes_of,
     is_a,
+    is_of_looptap,
     is_ordinary,
     kind_of,
     of_class,
@@ -75,7 +76,7 @@ def _reader(kind: type, name: str) -> Reader:
         return _of_tensor(name)
     if found in (ATOM, ARRAY, MAPPING) or kind in (tuple, list, set, frozenset, collections.deque, *_CALLABLES):
         return direct
-    if kind.__module__.startswith("looptap.") and not kind.__module__.startswith("looptap.examples"):
+    if is_of_looptap(kind):
         return direct  # what a training system of ours exposes is made to be read
     computed = of_class(kind, "__getattribute__")
     if type(computed) is types.FunctionType:

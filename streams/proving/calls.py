@@ -26,11 +26,14 @@ from looptap.streams.harmless.plain import (
     OTHER,
     attributes_of,
     is_a,
+    is_of_looptap,
     is_ordinary,
     is_plain_model,
     is_plain_optimizer,
+    is_sharded,
     kind_of,
     of_class,
+    sharded_type,
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import is_operator, pure, watched
@@ -258,7 +261,11 @@ def _helped(f: Any, given: Any, named: Any) -> Any:
 
 
 def _helped_with(value: Any) -> Any:
-    """Return an argument of a helper, which may be a model or an optimizer."""
+    """Return an argument of a helper: also a model, an optimizer, or a local shard."""
+    if is_sharded(value):
+        return value._local_tensor
+    if type(value) in (list, tuple) and sharded_type() in set(map(type, value)):
+        return type(value)(map(_helped_with, value))
     if id(value) in current().copies:
         return value
     if is_module(value):
@@ -268,6 +275,13 @@ def _helped_with(value: Any) -> Any:
     if kind_of(type(value)) == OTHER and is_plain_optimizer(value):
         return value
     return vouch(value)
+
+
+def _declared(f: Any, given: Any, named: Any) -> Any:
+    """Run a function that looptap declares for queries, or a method of its own."""
+    own_object = given and is_of_looptap(type(given[0]))
+    arguments = [*given[:1], *map(vouch, given[1:])] if own_object else map(vouch, given)
+    return f(*arguments, **{k: vouch(v) for k, v in named.items()})
 
 
 def _getattr(f: Any, given: Any, named: Any) -> Any:
@@ -300,17 +314,15 @@ def _context(f: Any, given: Any, named: Any) -> Any:
 
 _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "computes": _computed, "ufunc": _ufunc, "holds": _held, "keys": _keys, "helper": _helped, "getattr": _getattr,
-    "hasattr": _hasattr, "vars": _vars, "context": _context,
+    "hasattr": _hasattr, "vars": _vars, "context": _context, "declared": _declared,
 }  # fmt: skip
 
 
 def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
     if is_checked(f.__code__):
         result = f(*given, **named)
-    elif (module := f.__module__ or "") in known.TORCH_PYTHON:
+    elif (f.__module__ or "") in known.TORCH_PYTHON:
         result = watched(f, *map(vouch, given), **{k: vouch(v) for k, v in named.items()})
-    elif module.startswith("looptap.") and not module.startswith("looptap.examples"):
-        raise unknown(name_of(f))
     else:
         entry = followed(f)
         if entry.writes or entry.watched:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from looptap.client.streams.code import code_of, name_of, source_of
+from looptap.integrations.tee.bars import outer_bar
 from looptap.streams.errors import QueryError
 from looptap.streams.language.compiler import QuerySpec, compile_query
 
@@ -178,3 +179,7 @@ def test_the_source_of_a_function_changed_in_the_file_is_not_used(own_module, tm
 )
 def test_a_query_is_named_after_its_text_or_function(code, name):
     assert name_of(code) == name
+
+
+def test_a_function_of_looptap_itself_is_the_one_that_the_job_has():
+    assert unpickled(code_of(outer_bar)) is outer_bar

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from looptap.streams.harmless.known import for_queries
 from looptap.training.prioritized.average_gradient import AverageGradient
 from looptap.training.prioritized.methods.priority_trends import PriorityTrends
 from looptap.training.prioritized.methods.published import Published
@@ -96,6 +97,7 @@ class PrioritizedObservables(Selection):
         ages = self.ages
         return float(np.median(ages)) if len(ages) else math.nan
 
+    @for_queries
     def important_samples(self, count: int = 9) -> list[dict[str, Any]]:
         """Return the examples with the highest priority, at most 64, as rows.
 
@@ -103,6 +105,7 @@ class PrioritizedObservables(Selection):
         """
         return self._ranked_samples(count, -1)
 
+    @for_queries
     def unimportant_samples(self, count: int = 9) -> list[dict[str, Any]]:
         """Return the examples with the lowest priority, like `important_samples`."""
         return self._ranked_samples(count, 1)

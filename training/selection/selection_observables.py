@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from looptap.streams.harmless.known import for_queries
 from looptap.training.noted import Noted
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Floats, Ints, PermutationWalk
@@ -241,15 +242,18 @@ class SelectionObservables(Noted):
         """The mean probability with which instances of each class would be drawn now."""
         return self._once("by class", self._acceptance_by_class)
 
+    @for_queries
     def easiest(self, count: int = 16) -> Ints:
         """Return the ``count`` instances that would be drawn least often now."""
         return self.shard[np.argsort(self._acceptance(), kind="stable")[:count]]
 
+    @for_queries
     def hardest(self, count: int = 16) -> Ints:
         """Return the ``count`` instances with the highest scores or losses."""
         known = np.nan_to_num(self._method.predicted(self.shard), nan=-np.inf)
         return self.shard[np.argsort(-known, kind="stable")[:count]]
 
+    @for_queries
     def skipped_samples(self, count: int = 9) -> list[dict[str, Any]]:
         """Return the instances drawn least often, at most 64, as rows.
 
@@ -260,6 +264,7 @@ class SelectionObservables(Noted):
         """
         return self._samples(count, 1)
 
+    @for_queries
     def kept_samples(self, count: int = 9) -> list[dict[str, Any]]:
         """Return the instances drawn most often, in the form of `skipped_samples`."""
         return self._samples(count, -1)

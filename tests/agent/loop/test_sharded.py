@@ -103,10 +103,12 @@ RANK = """
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch is built without torch.distributed")
 def test_a_query_on_one_rank_sees_its_shard_and_starts_no_collective(tmp_path):
     reported = [tmp_path / f"{rank}.json" for rank in range(2)]
+    program = tmp_path / "rank.py"
+    program.write_text(textwrap.dedent(RANK))  # in a file, where a function has its source
     with contextlib.ExitStack() as processes:
         started = []
         for rank, path in enumerate(reported):
-            command = [sys.executable, "-c", textwrap.dedent(RANK), str(rank), str(tmp_path / "store"), str(path)]
+            command = [sys.executable, str(program), str(rank), str(tmp_path / "store"), str(path)]
             started.append(processes.enter_context(warm.Popen(command, stderr=subprocess.PIPE, text=True)))
             processes.callback(started[-1].kill)
         for process in started:

@@ -98,6 +98,37 @@ def test_reading_samples_leaves_all_random_numbers_and_the_data_set_as_they_are(
     assert found[0] == found[1]
 
 
+class Overriding(Selection):
+    """A selection of the job, whose own method counts its calls."""
+
+    calls = 0
+
+    def skipped_samples(self, count=9):
+        self.calls += 1
+        return super().skipped_samples(count)
+
+
+@pytest.mark.parametrize(
+    ("query", "make"),
+    [
+        ("assistant.skipped_samples(2)", Overriding),  # code of the job
+        ("assistant.kept_samples(2)", Overriding),  # it might call code of the job
+        ("assistant.observe([0], losses=np.ones(1))", Selection),  # not declared for queries
+        ("assistant.load_state_dict(assistant.state_dict())", Selection),
+    ],
+)
+def test_a_method_that_is_not_declared_for_queries_is_not_run_as_it_is(query, make):
+    selection = make(Pictures("tensor"), 20, switch="on", epochs=10)
+    agent, run = pair()
+    agent.expose(assistant=selection)
+    stream = run.stream(query)
+    agent.emit("batch", step=1)
+    assert stream.traceback.startswith("Refused: "), stream.traceback
+    assert (selection.steps, selection.data.reads) == (0, 0)
+    assert getattr(selection, "calls", 0) == 0
+    agent.close()
+
+
 def test_instances_without_images_are_rows_of_a_table():
     data = TensorDataset(torch.arange(COUNT * 16.0).reshape(COUNT, 16), torch.arange(COUNT) % 3)
     agent, stream = asked(trained(data), "assistant.skipped_samples(3)")
