@@ -6,12 +6,23 @@ It has no dependencies: a class that declares one is useful without looptap, too
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 from looptap.streams.errors import ControlError
 from looptap.streams.text import did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+FOR_QUERIES: dict[int, Callable[..., Any]] = {}
+"""The functions that `for_queries` has declared, by identity."""
+
+
+def for_queries(function: F) -> F:
+    """Declare a function of looptap's own that queries may call, and run as it is."""
+    FOR_QUERIES[id(function)] = function
+    return function
+
 
 KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 """The types of controls, and their names in messages."""

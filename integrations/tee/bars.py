@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from looptap.streams.harmless.known import for_queries
+from looptap.streams.control import for_queries
 
 _MAX_BARS_COUNT = 8
 """Open bars, one in another, that are read."""

@@ -138,7 +138,6 @@ FORWARD = ("torch.nn.", "transformers.", "torchvision.", "timm.")
 
 
 _language: list[Callable[..., Any]] = []
-_declared: list[Callable[..., Any]] = []
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -146,13 +145,6 @@ def register(functions: Iterable[Callable[..., Any]]) -> None:
     """Add functions of the query language, which may read models and optimizers."""
     _language.extend(functions)
     of_identity.cache_clear()
-
-
-def for_queries(function: F) -> F:
-    """Declare a function of looptap's own that queries may call, and run as it is."""
-    _declared.append(function)
-    of_identity.cache_clear()
-    return function
 
 
 @functools.cache
@@ -165,7 +157,6 @@ def of_identity() -> dict[int, tuple[Callable[..., Any], str]]:
 
     found.update((id(f), (f, rule)) for f, rule in ((getattr, "getattr"), (hasattr, "hasattr"), (vars, "vars")))
     add(_language, "helper")
-    add(_declared, "declared")
     add(COMPUTES, "computes")
     add(HOLDS, "holds")
     add(KEYS, "keys")

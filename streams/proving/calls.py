@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from looptap.streams.control import FOR_QUERIES
 from looptap.streams.harmless import known
 from looptap.streams.harmless.checked_code import bind_call, is_checked
 from looptap.streams.harmless.checked_evaluation import check_modes, current
@@ -106,6 +107,8 @@ _CACHED = type(functools.cache(lambda: None))
 
 
 def _rule(f: Any) -> str | None:
+    if FOR_QUERIES.get(id(f)) is f:
+        return "declared"
     found = known.of_identity().get(id(f))
     if found is None and "torch" in sys.modules:
         found = known.of_torch().get(id(f))

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from looptap.streams.harmless.known import for_queries
+from looptap.streams.control import for_queries
 from looptap.training.prioritized.average_gradient import AverageGradient
 from looptap.training.prioritized.methods.priority_trends import PriorityTrends
 from looptap.training.prioritized.methods.published import Published

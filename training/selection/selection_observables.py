@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from looptap.streams.harmless.known import for_queries
+from looptap.streams.control import for_queries
 from looptap.training.noted import Noted
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Floats, Ints, PermutationWalk
