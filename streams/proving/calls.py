@@ -275,9 +275,14 @@ def _helped_with(value: Any) -> Any:
         if is_plain_model(value):
             return value
         raise unknown(f"reading {type_name(value)}, which lists its parameters in a way of its own,")
-    if kind_of(type(value)) == OTHER and is_plain_optimizer(value):
+    if kind_of(type(value)) == OTHER and (is_plain_optimizer(value) or _of_keras(value)):
         return value
     return vouch(value)
+
+
+def _of_keras(value: Any) -> bool:
+    """Return True for an optimizer of Keras itself, whose rate `lr` reads."""
+    return (type(value).__module__ or "").partition(".")[0] == "keras"
 
 
 def _declared(f: Any, given: Any, named: Any) -> Any:

@@ -470,7 +470,7 @@ def test_waiting_for_a_run_ends_at_ctrl_c_or_after_its_time(start, command, run)
     code, out, err = run("watch", "never", "step", "--follow", "--timeout", "0.3")
     assert (code, out) == (1, "")
     assert re.search(r"Waiting for it to start, for 0\.3 s; Ctrl-C.*\.\nlooptap: No run matches 'never'", err), err
-    code, _, err = run("watch", "never.json", "step", "--follow")  # a file is there or not
+    code, _, err = run("watch", "./never.json", "step", "--follow")  # a file is there or not
     assert (code, "Waiting" in err) == (1, False)
 
 

@@ -263,7 +263,7 @@ def test_events_controls_and_streams():
 change, stop = asked(lambda run: run.set("optimizer.lr", 0.5, timeout=0)), asked(lambda run: run.stop(timeout=0))
 _, history, _, (epochs, evaluations, rates, logs), agent = watched(
     ("epoch, val_loss, step", "epoch"), ("loss, mae, step", "evaluation"),
-    ("float(optimizer.learning_rate.value)", "step"), ("loss, source", "log"), before=[(3, change), (8, stop)])
+    ("lr(optimizer)", "step"), ("loss, source", "log"), before=[(3, change), (8, stop)])
 assert [tuple(row) for row in epochs] == [(n, history["val_loss"][n], step) for n, step in enumerate((6, 9))]
 assert [row[0] for row in evaluations] == history["val_loss"]
 assert agent.outcome(change.id).new == 0.5 and abs(rates[0] - 0.01) < 1e-6 and rates[3:] == [0.5] * 6

@@ -201,6 +201,7 @@ np.savez(sys.stdout.buffer, *back)
 
 
 @pytest.mark.usefixtures("processes")
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")  # of torch, once in a process
 def test_without_torch_a_tensor_arrives_as_an_array_of_the_same_numbers(tmp_path):
     tensors = []
     for dtype in DTYPES:

@@ -17,6 +17,7 @@ from typing import Any
 from looptap.agent.agent import Agent
 from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import Marks, has_gradients, key_of, marks_of
+from looptap.integrations.auto.hooks.own_frames import hide_own_frames
 from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
 from looptap.integrations.auto.hooks.passes import EVALUATION
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
@@ -216,7 +217,11 @@ class RunEvents:
         """Return a function that runs a backward pass, and then raises its event."""
 
         def run_backward(*arguments: Any, **keywords: Any) -> Any:
-            result = run(*arguments, **keywords)
+            try:
+                result = run(*arguments, **keywords)
+            except BaseException:
+                hide_own_frames()
+                raise
             harmlessly(self._script.raise_event, STEP, update)
             return result
 
@@ -230,7 +235,11 @@ class RunEvents:
 
         def run_backward(*arguments: Any, **keywords: Any) -> Any:
             before = harmlessly(self.own_updates.look, update.backwards)
-            result = run(*arguments, **keywords)
+            try:
+                result = run(*arguments, **keywords)
+            except BaseException:
+                hide_own_frames()
+                raise
             if before is not None:
                 harmlessly(decide, before)
             return result
@@ -252,7 +261,11 @@ def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], unsure: li
 
     def run_backward(*arguments: Any, **keywords: Any) -> Any:
         before = harmlessly(marks)
-        result = run(*arguments, **keywords)
+        try:
+            result = run(*arguments, **keywords)
+        except BaseException:
+            hide_own_frames()
+            raise
         if before is not None:
             harmlessly(note, before)
         return result
