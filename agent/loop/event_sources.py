@@ -112,7 +112,8 @@ class EventSource(SourceState):
             lock.acquire()
             number, self._delivered = self.number + 1, 0
             try:
-                if self.capturing is not None and self.capturing():  # inside a CUDA graph capture it only counts
+                reads = self.looks or self.queries or self.latest_slots or self.commands
+                if reads and self.capturing is not None and self.capturing():  # in a CUDA graph it only counts
                     self.number = self._delivered = self.number + 1
                     return
                 now = self.clock()
