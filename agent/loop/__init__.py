@@ -16,7 +16,7 @@ The path of an event, from `Agent.emit` to a value in a queue
    its numbers is all that an event entails, and be it only between those at which a query with `every=` is due,
    `EventSource.shortcut` is set, and steps 2 and 4 are left out.
 4. For the immediate ones it makes the `Event`, runs the pending commands, then each query: charged to its
-   `CostMeter`, inside a `StateGuard` unless its code is known to be harmless. Their values go to `ValueQueue`s.
+   `CostMeter`, checked operation by operation unless it is arithmetic. Their values go to `ValueQueue`s.
 5. What a command leaves for afterwards (a pause, an exception for the host) is raised as `DeferredActions` out of the
    lock, since other threads may emit meanwhile; `Agent.emit` runs it.
 
