@@ -1,15 +1,26 @@
 """Each promise of docs/safety.md is shown by `make test`."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 
 from places import ROOT, SUPPORT, TESTS
 
 FILES = [path for path in sorted(TESTS.rglob("test_*.py")) if "soak" not in path.parts]
-TREES = {str(path.relative_to(TESTS)): ast.parse(path.read_text()) for path in FILES}
-SHARED = [ast.parse(path.read_text()) for path in (*TESTS.rglob("conftest.py"), *SUPPORT.glob("*.py"))]
 ROW = re.compile(r"\| ([^|`]+) \| .* \| ([^|]*`[^|]+) \| [^|]* \|")
+
+
+@functools.cache
+def trees():
+    """Return the syntax tree of each file of tests."""
+    return {str(path.relative_to(TESTS)): ast.parse(path.read_text()) for path in FILES}
+
+
+@functools.cache
+def shared():
+    """Return the syntax trees of what tests share."""
+    return [ast.parse(path.read_text()) for path in (*TESTS.rglob("conftest.py"), *SUPPORT.glob("*.py"))]
 
 
 def rows():
@@ -42,9 +53,9 @@ def named(function):
 
 def in_first_tier(file):
     """Yield the names of a file's tests that start no process, or show a promise."""
-    tree = TREES[file]
+    tree = trees()[file]
     fixtures = defaultdict(set)
-    for one in (*SHARED, tree):
+    for one in (*shared(), tree):
         for function, is_fixture in functions(one):
             if is_fixture:
                 fixtures[function.name] |= named(function)
@@ -62,14 +73,14 @@ def in_first_tier(file):
 
 def test_each_id_has_a_marked_test_and_each_mark_an_id():
     ids = {one for names, _ in rows() for one in names} - {"–"}
-    marked = {one for tree in TREES.values() for names in calls(tree, "promise") for one in names}
+    marked = {one for tree in trees().values() for names in calls(tree, "promise") for one in names}
     assert len(ids) > 50
     assert marked == ids
 
 
 def test_each_promise_has_a_test_in_the_first_tier():
-    first = {file: list(in_first_tier(file)) for file in TREES}
-    found = [(names, files) for names, listed in rows() if (files := [file for file in listed if file in TREES])]
+    first = {file: list(in_first_tier(file)) for file in trees()}
+    found = [(names, files) for names, listed in rows() if (files := [file for file in listed if file in trees()])]
     assert len(found) > 190
     assert [(names, files) for names, files in found if not any(first[file] for file in files)] == []
 
@@ -81,6 +92,9 @@ def test_a_mark_stands_in_a_file_that_its_promise_names():
             of_id[name] |= set(files)
     misplaced = [
         (file, name)
-        for file, tree in TREES.items() for names in calls(tree, "promise") for name in names if file not in of_id[name]
-    ]  # fmt: skip
+        for file, tree in trees().items()
+        for names in calls(tree, "promise")
+        for name in names
+        if file not in of_id[name]
+    ]
     assert misplaced == []

@@ -62,7 +62,10 @@ def run_by_gdb(process: Target, line: bytes, folder: Path) -> None:
     if "noted 0" in done.stdout:
         return
     said = [one for one in f"{done.stdout}\n{done.stderr}".splitlines() if one.strip()]
-    reason = next((one for one in said if "ptrace" in one or "not permitted" in one or "No symbol" in one), "")
+    known = "ptrace", "not permitted", "No symbol", "extended state"
+    reason = next((one for one in said if any(word in one for word in known)), "")
+    if "extended state" in reason:
+        reason += " This gdb does not know the registers of this processor; a newer one does."
     raise InjectError(
         f"gdb could not reach the Python of process {process.pid}: {reason or ' '.join(said[-2:])[:300]} "
         f"{why_not_traced()}".strip()
