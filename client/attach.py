@@ -184,13 +184,13 @@ def _listed(found: Found) -> RunListing:
 
 
 def _attach(listed: RunListing, timeout: float, follow: bool, ranks: Ranks[Run] | None = None) -> Run:
-    """Attach; runs that this process let go of without closing them make room."""
+    """Attach; sessions that this process let go of without closing them make room."""
     deadline, leaving = time.monotonic() + timeout, False
     while True:
         try:
             return _attached(listed, timeout, follow, ranks)
         except LimitReached:
-            leaving = leaving or disconnect_abandoned()
+            leaving = leaving or disconnect_abandoned(listed.id)
             if not leaving or time.monotonic() > deadline:
                 raise
             time.sleep(POLL_INTERVAL_SECONDS)

@@ -58,14 +58,14 @@ OPEN = (LIVE, LOST, SILENT)
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-def disconnect_abandoned() -> bool:
-    """Disconnect the sessions that nothing refers to; True if there were some.
+def disconnect_abandoned(run: str) -> bool:
+    """Disconnect the sessions that nothing refers to; True if one was with this run.
 
     A session refers to itself, so that it stays connected until Python next looks for cycles.
     """
-    before = len(_open_sessions)
+    before = sum(one.run_id == run for one in _open_sessions)
     gc.collect()
-    return len(_open_sessions) < before
+    return sum(one.run_id == run for one in _open_sessions) < before
 
 
 class Session:
@@ -129,9 +129,13 @@ class Session:
             raise self._refusal
 
     def _say_hello(self) -> None:
-        run = self._expected
         streams = tuple(n for n, s in self.streams.living() if s.declared is None and not s.opening)
-        self.transport.send(encode(m.Hello(m.VERSION, self.client, run.id if run else "", self._token, streams)))
+        self.transport.send(encode(m.Hello(m.VERSION, self.client, self.run_id, self._token, streams)))
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run, empty until it is known."""
+        return self._expected.id if self._expected else ""
 
     @property
     def refused_messages(self) -> int:

@@ -273,7 +273,7 @@ def test_an_undo_is_done_on_all_ranks_or_on_none(directory, monkeypatch):
         assert alone.id != change.id
         run.undo()
         freeze(children[1].pid)
-        monkeypatch.setattr("looptap.client.control.undoing.REPLY_SECONDS", 10.0)
+        monkeypatch.setattr("looptap.client.control.undoing.REPLY_SECONDS", 1.0)
         with pytest.raises(NoSuchRun, match="nothing is undone"):
             run.undo()
         os.kill(children[1].pid, signal.SIGCONT)
