@@ -7,13 +7,10 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
-from pictures import pictures
 
 from looptap.visualizers.data.colors import DARK, LIGHT
 from looptap.visualizers.data.sample_buffer import thinned
@@ -35,8 +32,6 @@ from looptap.visualizers.drawing.picture import (
     VerticalLine,
 )
 
-PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]  # drawing is slow
-hostile = settings(max_examples=15, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 X = np.arange(100.0)
 RED, LIME = (255, 0, 0), (0, 255, 0)
 
@@ -60,17 +55,6 @@ def whether_drawn_at(figure, axes, x, y, color, reach=3):
 
 def line(y, **more):
     return Picture((Line(X[: len(y)], np.array(y, float), name="loss", color="#ff0000", **more),))
-
-
-@hostile
-@given(st.lists(pictures, min_size=1, max_size=3))
-def test_any_picture_is_drawn_and_followed_by_any_other(several):
-    figure = new_figure(4, 3, dpi=50)
-    drawing = draw(several[0], figure)
-    pixels(figure)
-    for picture in several:
-        assert drawing.update(picture) in ("data", "limits", "structure")
-    pixels(figure)
 
 
 def test_a_letter_missing_in_the_bold_font_causes_no_warning():

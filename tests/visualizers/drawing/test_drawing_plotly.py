@@ -7,9 +7,7 @@ import json
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from pictures import HOSTILE, pictures
+from pictures import HOSTILE
 
 from looptap.visualizers.drawing.backends.with_plotly import figure_of, update
 from looptap.visualizers.drawing.picture import (
@@ -27,23 +25,11 @@ from looptap.visualizers.drawing.picture import (
     VerticalLine,
 )
 
-PHASES = [p for p in Phase if p not in (Phase.shrink, Phase.explain)]
-hostile = settings(max_examples=25, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 X = np.arange(100.0)
 
 
 def line(y, **more):
     return Picture((Line(X[: len(y)], np.array(y, float), name="loss", **more),))
-
-
-@hostile
-@given(st.lists(pictures, min_size=1, max_size=3))
-def test_any_picture_is_drawn_and_followed_by_any_other(several):
-    figure = figure_of(several[0])
-    for picture in several:
-        assert update(figure, picture) in ("data", "layout", "structure")
-    assert update(figure, several[-1]) == "data"
-    assert "<script" not in figure.to_json()
 
 
 def test_the_traces_hold_the_data_of_the_marks():
