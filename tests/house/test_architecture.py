@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
+from trees import tree_of
 
 FACADE = ROOT / "src" / "looptap"
 ROOMS = sorted(path.name for path in FACADE.iterdir() if path.is_symlink())
@@ -104,11 +105,6 @@ def modules() -> dict[str, Path]:
             parts = ["looptap", *path.relative_to(ROOT).with_suffix("").parts]
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def is_package(module: str) -> bool:

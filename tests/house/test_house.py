@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
 from places import ROOT
+from trees import tree_of
 
 import looptap
 
@@ -86,12 +86,6 @@ class Import:
     at_import: bool
     """False inside a function or below `if TYPE_CHECKING:`."""
     typing_only: bool
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    """Return a parsed file, which several rules look at."""
-    return ast.parse(path.read_text())
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:

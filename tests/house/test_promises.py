@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 
 from places import ROOT, SUPPORT, TESTS
+from trees import tree_of
 
 FILES = [path for path in sorted(TESTS.rglob("test_*.py")) if "soak" not in path.parts]
 ROW = re.compile(r"\| ([^|`]+) \| .* \| ([^|]*`[^|]+) \| [^|]* \|")
@@ -14,13 +15,13 @@ ROW = re.compile(r"\| ([^|`]+) \| .* \| ([^|]*`[^|]+) \| [^|]* \|")
 @functools.cache
 def trees():
     """Return the syntax tree of each file of tests."""
-    return {str(path.relative_to(TESTS)): ast.parse(path.read_text()) for path in FILES}
+    return {str(path.relative_to(TESTS)): tree_of(path) for path in FILES}
 
 
 @functools.cache
 def shared():
     """Return the syntax trees of what tests share."""
-    return [ast.parse(path.read_text()) for path in (*TESTS.rglob("conftest.py"), *SUPPORT.glob("*.py"))]
+    return [tree_of(path) for path in (*TESTS.rglob("conftest.py"), *SUPPORT.glob("*.py"))]
 
 
 def rows():
