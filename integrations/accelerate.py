@@ -13,9 +13,10 @@ mean over the batches that were accumulated. Epochs and evaluations are the scri
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import accelerate
@@ -23,7 +24,11 @@ from accelerate.tracking import GeneralTracker
 
 from looptap.agent.agent import Agent
 from looptap.integrations.callers import argument_of, caller_of
+from looptap.integrations.noted_method import NotedMethod
 from looptap.integrations.training_run import TrainingRun, harmless, turned_loader, unwrapped
+
+STATE_FILE = "looptap-{rank}.json"
+"""The agent's state, in the folder of a checkpoint of each rank."""
 
 
 class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not seen by the type checker
@@ -45,10 +50,7 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
         if agent is None:
             options.setdefault("on_stop", KeyboardInterrupt)
         self.run = TrainingRun("accelerate", name, agent, options)
-        self._accelerator: Any = lambda: None
-        self._handles: list[Any] = []
         self._hooked: list[weakref.ref[Any]] = []
-        self._losses: list[Any] = []
         self._step = 0
         super().__init__()
 
@@ -66,14 +68,14 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
     def start(self) -> None:
         """Open the agent, and begin to note losses and steps."""
         frame = sys._getframe(1)
-        self.run.begin(argument_of(frame, "init_trackers", "project_name"))
         accelerator = caller_of(frame, accelerate.Accelerator)
+        self.run.begin(argument_of(frame, "init_trackers", "project_name"), trainer=accelerator)
+        self._hooked, self._step = [], 0
         if accelerator is None:
             raise RuntimeError("no Accelerator starts this tracker: it sees what is logged, and no steps.")
-        self._accelerator = weakref.ref(accelerator)
-        if not isinstance(vars(accelerator).get("backward"), _NotedBackward):
-            accelerator.backward = _NotedBackward(accelerator.backward, self)
-        self._handles.append(accelerator.register_save_state_pre_hook(self._saves))
+        self.run.at_end(NotedMethod(accelerator, "backward", self._note).stop)
+        self.run.at_end(accelerator.register_save_state_pre_hook(self._saves).remove)
+        self.run.at_end(accelerator.register_load_state_pre_hook(self._loads).remove)
         self._look()
 
     @harmless
@@ -89,26 +91,25 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
     @harmless
     def finish(self) -> None:
         """Close the agent, and leave accelerator and optimizers as they were."""
-        accelerator = self._accelerator()
-        if accelerator is not None and isinstance(vars(accelerator).get("backward"), _NotedBackward):
-            del accelerator.backward
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._hooked, self._losses = [], [], []
         self.run.end()
 
     # ------------------------------------------------------------ inside
 
     @harmless
-    def note(self, loss: Any) -> None:
-        """Note what ``accelerator.backward`` is called on; look for what was prepared."""
-        if self.run.agent is not None:
-            self._look()
-            self._losses.append(loss.detach())
+    def _note(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Note what ``accelerator.backward`` was called on; look for what was prepared."""
+        self._look()
+        loss = arguments[0] if arguments else keywords["loss"]
+        self.run.losses.append(loss.detach())
+
+    def _dropped(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Forget losses whose gradients the loop has zeroed without a step."""
+        if len(self._hooked) == 1:
+            self.run.losses.clear()
 
     def _look(self) -> None:
         """Follow the optimizers that the accelerator has prepared, and expose all of it."""
-        accelerator = self._accelerator()
+        accelerator = self.run.trainer
         if accelerator is None:
             return
         prepared = vars(accelerator)  # it keeps what it has prepared under names of its own
@@ -118,7 +119,8 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
         known = {id(one()) for one in self._hooked}
         for one in optimizers:
             if id(one) not in known:
-                self._handles.append(one.register_step_post_hook(self._stepped))
+                self.run.at_end(one.register_step_post_hook(self._stepped).remove)
+                self.run.at_end(NotedMethod(one, "zero_grad", self._dropped).stop)
         self._hooked = [weakref.ref(one) for one in optimizers]
         parts = {
             "model": [accelerator.unwrap_model(one) for one in prepared["_models"]],
@@ -134,9 +136,9 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
     def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         """Raise ``step``, where the gradients still stand."""
         self._step += 1
-        losses, self._losses = self._losses, []
+        losses, _ = self.run.updated()
         event: dict[str, Any] = {"step": self._step}
-        accelerator = self._accelerator()
+        accelerator = self.run.trainer
         if losses and accelerator is not None:
             parts = accelerator.gradient_accumulation_steps
             loss = losses[0] / parts if parts > 1 else losses[0]
@@ -147,17 +149,21 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is 
 
     @harmless
     def _saves(self, models: Any, weights: Any, folder: str) -> None:
+        """Raise ``checkpoint``, and save the agent's state beside that of the loop."""
         self.run.emit("checkpoint", {"step": self._step, "path": str(folder)})
+        with open(self._state_file(folder), "w", encoding="utf-8") as file:
+            json.dump({"step": self._step, "agent": self.run.state_dict()}, file)
 
+    @harmless
+    def _loads(self, models: Any, folder: str) -> None:
+        """Continue from the agent's state of a checkpoint, if it has one."""
+        if os.path.exists(path := self._state_file(folder)):
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+            self._step = found["step"]
+            self.run.losses.clear()
+            self.run.resume(found["agent"], 0)
 
-class _NotedBackward:
-    """``backward`` of one accelerator, of which a tracker notes what it is called on."""
-
-    def __init__(self, backward: Callable[..., Any], tracker: AccelerateTracker) -> None:
-        self._backward, self._tracker = backward, weakref.ref(tracker)
-
-    def __call__(self, loss: Any, **how: Any) -> Any:
-        tracker = self._tracker()
-        if tracker is not None:
-            tracker.note(loss)
-        return self._backward(loss, **how)
+    def _state_file(self, folder: str) -> str:
+        accelerator = self.run.trainer
+        return os.path.join(folder, STATE_FILE.format(rank=0 if accelerator is None else accelerator.process_index))

@@ -14,8 +14,6 @@ from __future__ import annotations
 import functools
 import math
 import sys
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import transformers
@@ -24,8 +22,9 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from looptap.agent.agent import Agent
 from looptap.integrations.callers import caller_of
 from looptap.integrations.harmless import harmlessly
+from looptap.integrations.noted_method import NotedMethod
 from looptap.integrations.training_estimate import EarlyStop
-from looptap.integrations.training_run import TrainingRun, harmless, optimizer_and_schedule, turned_loader
+from looptap.integrations.training_run import TrainingRun, ends_with, harmless, optimizer_and_schedule, turned_loader
 from looptap.streams.errors import ControlError
 
 STATE = "looptap"
@@ -46,11 +45,9 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
     def __init__(self, name: str | None = None, *, agent: Agent | None = None, **options: Any) -> None:
         self._name = name
         self.run = TrainingRun("transformers", name, agent, options)
-        self._trainer: weakref.ref[Any] = lambda: None  # type: ignore[assignment]  # none so far
-        self._losses: list[Any] = []
-        self._batches: list[Any] = []
         self._logs: dict[str, Any] = {}
         self._finished = False
+        ends_with(transformers.Trainer, "train")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -60,28 +57,22 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
     @harmless
     def on_train_begin(self, args: Any, state: Any, control: Any, **what: Any) -> None:
         """Open the agent, and begin to note losses."""
-        agent = self.run.begin(args.run_name or args.output_dir, args.to_dict)
+        trainer = caller_of(sys._getframe(1), transformers.Trainer)
+        self.run.begin(args.run_name or args.output_dir, args.to_dict, trainer)
+        self._logs, self._finished = {}, False
         optimizer, schedule = optimizer_and_schedule(what.get("optimizer"), what.get("lr_scheduler"))
         self.run.expose(model=what.get("model"), optimizer=optimizer, scheduler=schedule)
         self.run.expose(state=state, echo=turned_loader(what.get("train_dataloader")))
-        trainer = caller_of(sys._getframe(1), transformers.Trainer)
         if trainer is None:
             raise RuntimeError("no transformers.Trainer calls this callback: its events have no loss, and no batch.")
-        self._trainer = weakref.ref(trainer)
-        self._note_steps(trainer)
-        agent.checkpoint(self._save, at="step_end", together=True)
+        self.run.at_end(NotedMethod(trainer, "training_step", self._note).stop)
+        self.run.checkpoint(self._save, at="step_end", together=True)
         harmlessly(self._expect, args, state, what.get("train_dataloader"))
-        stored = (state.stateful_callbacks or {}).get(STATE)
-        if stored is not None:
-            agent.load_state_dict({**stored, **({} if args.process_index == 0 else {"file": ""})})
+        self.run.resume((state.stateful_callbacks or {}).get(STATE), args.process_index)
 
     @harmless
     def on_train_end(self, args: Any, state: Any, control: Any, **what: Any) -> None:
         """Close the agent, and leave the trainer as it was."""
-        trainer = self._trainer()
-        if trainer is not None and isinstance(vars(trainer).get("training_step"), _NotedStep):
-            del trainer.training_step
-        self._forget()
         self.run.end()
 
     # ------------------------------------------------------------ events
@@ -93,18 +84,17 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
             return None
         if self.run.estimate is not None:
             self.run.estimate.trained()
-        losses, batches = self._losses, self._batches
+        losses, batches = self.run.updated()
         event: dict[str, Any] = {"step": state.global_step + 1, "epoch": state.epoch}
         if losses:
             loss = losses[0]
             for other in losses[1:]:
                 loss = loss + other
             event |= {"loss": loss, "losses": tuple(losses), "batch": batches[-1], "batches": tuple(batches)}
-        trainer = self._trainer()
+        trainer = self.run.trainer
         if trainer is not None and trainer.accelerator.optimizer_step_was_skipped:
             event["skipped"] = True
         event["logs"] = self._logs
-        self._forget()
         del losses, batches
         self.run.emit("step", event)
         return self._stopped(control)
@@ -134,6 +124,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         if self.run.estimate is not None:
             self.run.estimate.validated(metrics)
         self.run.emit("evaluation", {"step": state.global_step, "epoch": state.epoch, **metrics, "metrics": metrics})
+        self._store(state, control)
 
     @harmless
     def on_prediction_step(self, args: Any, state: Any, control: Any, **what: Any) -> None:
@@ -146,6 +137,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         """Raise ``log`` with what the trainer logs."""
         self._logs = {**(logs or {})}
         self.run.log({"epoch": state.epoch, **self._logs}, state.global_step)
+        self._store(state, control)
 
     @harmless
     def on_save(self, args: Any, state: Any, control: Any, **what: Any) -> None:
@@ -155,17 +147,12 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
 
     # ------------------------------------------------------------ inside
 
-    def _note_steps(self, trainer: Any) -> None:
-        """Have ``training_step`` of the trainer note its batch and its loss."""
-        if not isinstance(vars(trainer).get("training_step"), _NotedStep):
-            trainer.training_step = _NotedStep(trainer.training_step, self)
-
     def _expect(self, args: Any, state: Any, loader: Any) -> None:
         """Expose the estimate of the remaining time."""
         every = state.eval_steps if args.eval_strategy == "steps" else None
         if args.eval_strategy == "epoch" and hasattr(loader, "__len__"):
             every = math.ceil(len(loader) / args.gradient_accumulation_steps)
-        callbacks = getattr(self._trainer(), "callback_handler", None)
+        callbacks = getattr(self.run.trainer, "callback_handler", None)
         found = (one for one in getattr(callbacks, "callbacks", ()) if isinstance(one, EarlyStoppingCallback))
         early, stop = next(found, None), None
         if early is not None:
@@ -177,14 +164,11 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
             )  # fmt: skip
         self.run.expect(state.max_steps - state.global_step, every, stop)
 
-    def note(self, inputs: Any, loss: Any) -> None:
+    @harmless
+    def _note(self, loss: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Note the batch and the loss of one call of ``training_step``."""
-        if self.run.agent is not None:
-            self._batches.append(inputs)
-            self._losses.append(loss)
-
-    def _forget(self) -> None:
-        self._losses, self._batches = [], []
+        self.run.batches.append(arguments[1] if len(arguments) > 1 else keywords.get("inputs"))
+        self.run.losses.append(loss)
 
     def _stopped(self, control: Any) -> Any:
         if not self.run.stops:
@@ -193,30 +177,19 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         return control
 
     def _store(self, state: Any, control: Any) -> None:
-        """Add the agent's state to that of the trainer if it is about to save."""
+        """Add the agent's state to that of the trainer if it is about to save.
+
+        The trainer logs and evaluates first, so this is called again after each of these events.
+        """
         if control.should_save and self.run.agent is not None:
-            state.stateful_callbacks[STATE] = self.run.agent.state_dict()
+            state.stateful_callbacks[STATE] = self.run.state_dict("checkpoint")
 
     def _save(self) -> str:
         """Save a checkpoint, resumable like the trainer's own."""
-        trainer = self._trainer()
+        trainer = self.run.trainer
         if trainer is None or self.run.agent is None or not self._finished:
             raise ControlError("a checkpoint is saved where a step has ended: ask for it with on='step_end'.")
-        trainer.state.stateful_callbacks[STATE] = self.run.agent.state_dict()
+        trainer.state.stateful_callbacks[STATE] = self.run.state_dict("checkpoint")
         trainer._save_checkpoint(trainer.model_wrapped, trial=None)
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
         return f"{trainer.args.output_dir}/checkpoint-{trainer.state.global_step}"
-
-
-class _NotedStep:
-    """``training_step`` of one trainer, whose batch and loss a callback notes."""
-
-    def __init__(self, step: Callable[..., Any], callback: HuggingFaceCallback) -> None:
-        self._step, self._callback = step, weakref.ref(callback)
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        loss = self._step(*arguments, **keywords)
-        callback = self._callback()
-        if callback is not None:
-            callback.note(arguments[1] if len(arguments) > 1 else keywords.get("inputs"), loss)
-        return loss

@@ -14,8 +14,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import weakref
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -23,8 +21,9 @@ import keras
 
 from looptap.agent.agent import Agent
 from looptap.integrations.callers import argument_of, caller_of
+from looptap.integrations.noted_method import NotedMethod
 from looptap.integrations.training_estimate import EarlyStop
-from looptap.integrations.training_run import TrainingRun, harmless
+from looptap.integrations.training_run import TrainingRun, ends_with, harmless
 from looptap.streams.errors import ControlError
 
 
@@ -52,11 +51,11 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
             )
         self._name, self._checkpoints = name, checkpoints
         self.run = TrainingRun("keras", name, agent, options)
-        self._noted: list[dict[str, Any]] = []
         self._epoch = self._step = 0
         self._tested = False  # whether this epoch has had a validation
         self._parts_count = 1  # batches of an update
         self._batches_count: int | None = None  # so far, of this training and of those that it resumes
+        ends_with(keras.Model, "fit")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -64,18 +63,19 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
     @harmless
     def on_train_begin(self, logs: Any = None) -> None:
         """Open the agent, and begin to note losses."""
-        agent, model = self.run.begin(self.model.name), self.model
+        model = self.model
+        agent = self.run.begin(model.name, trainer=model)
+        self._epoch = self._step = 0
+        self._tested, self._batches_count = False, None
         self.run.expose(model=model, optimizer=model.optimizer)
-        if not isinstance(vars(model).get("compute_loss"), _NotedLoss):
-            object.__setattr__(model, "compute_loss", _NotedLoss(model.compute_loss, self))
+        self.run.at_end(NotedMethod(model, "compute_loss", self._note).stop)
         rate = getattr(model.optimizer, "_learning_rate", None)
         if isinstance(rate, keras.Variable):
             agent.control(
                 "optimizer.lr", lambda: float(rate.value), rate.assign, minimum=0, at="step", doc="the learning rate"
             )
         if self._checkpoints is not None:
-            agent.checkpoint(self._save, at="step")
-        self._batches_count = None
+            self.run.checkpoint(self._save, at="step")
 
     @harmless
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -123,7 +123,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
         logs = dict(logs or {})
         self.run.log({"epoch": self._epoch, **logs}, self._step)
         if updated:
-            noted, self._noted = self._noted, []
+            noted, _ = self.run.updated()
             event = {"step": self._step, "epoch": self._epoch, "batch_idx": batch, **whole(noted), "logs": logs}
             if self.run.estimate is not None:
                 self.run.estimate.trained()
@@ -157,17 +157,18 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
     @harmless
     def on_train_end(self, logs: Any = None) -> None:
         """Close the agent, and leave the model as it was."""
-        if isinstance(vars(self.model).get("compute_loss"), _NotedLoss):
-            object.__delattr__(self.model, "compute_loss")
-        self._noted = []
         self.run.end()
 
-    def note(self, loss: Any, given: dict[str, Any]) -> None:
+    @harmless
+    def _note(self, loss: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Note a loss that is computed in training, and what from."""
-        if self.run.agent is not None and given.get("training", True):
+        given = {**dict(zip(("x", "y", "y_pred"), arguments, strict=False)), **keywords}
+        if given.get("training", True):
             x, y = given.get("x"), given.get("y")
-            self._noted = self._noted[1 - self._parts_count :] if self._parts_count > 1 else []
-            self._noted.append({"loss": loss.detach(), "x": x, "y": y, "y_pred": given.get("y_pred"), "batch": (x, y)})
+            del self.run.losses[: max(0, len(self.run.losses) + 1 - self._parts_count)]
+            self.run.losses.append(
+                {"loss": loss.detach(), "x": x, "y": y, "y_pred": given.get("y_pred"), "batch": (x, y)}
+            )
 
     def _save(self) -> str:
         if self.run.agent is None or self._checkpoints is None:
@@ -199,17 +200,3 @@ def _larger_is_better(early: Any, model: Any) -> bool:
     name, metrics = early.monitor.removeprefix("val_"), list(model.metrics)
     metrics += [part for one in metrics for part in getattr(one, "metrics", ())]
     return any(one.name == name and getattr(one, "_direction", "") == "up" for one in metrics)
-
-
-class _NotedLoss:
-    """``compute_loss`` of one model, of which a callback notes what it returns."""
-
-    def __init__(self, compute: Callable[..., Any], callback: KerasCallback) -> None:
-        self._compute, self._callback = compute, weakref.ref(callback)
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        loss = self._compute(*arguments, **keywords)
-        callback = self._callback()
-        if callback is not None:
-            callback.note(loss, {**dict(zip(("x", "y", "y_pred"), arguments, strict=False)), **keywords})
-        return loss

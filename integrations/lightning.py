@@ -53,23 +53,24 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
     ) -> None:
         self._name, self._dirpath = name, dirpath
         self.run = TrainingRun("lightning", name, agent, options)
-        self._losses: list[Any] = []
-        self._batches: list[Any] = []
         self._step = 0
         self._stops_at_epochs = False  # rather than after a validation
         self._manual = False
         self._stored: dict[str, Any] | None = None
-        self._tee: tee.Tee | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
 
     # ------------------------------------------------------------ begin and end
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Forget what was loaded for a training that has not started."""
+        self._stored = None
+
     @harmless
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the agent."""
-        agent = self.run.begin(type(pl_module).__name__, lambda: dict(pl_module.hparams) or None)
+        agent = self.run.begin(type(pl_module).__name__, lambda: dict(pl_module.hparams) or None, trainer)
         pairs = [optimizer_and_schedule(optimizer, None)[0] for optimizer in trainer.optimizers]
         names = ["optimizer"] if len(pairs) == 1 else [f"optimizer{index}" for index in range(len(pairs))]
         self.run.expose(model=pl_module, **dict(zip(names, pairs, strict=True)))
@@ -77,31 +78,22 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
         names = ["scheduler"] if len(schedules) == 1 else [f"scheduler{index}" for index in range(len(schedules))]
         self.run.expose(**dict(zip(names, schedules, strict=True)), state=trainer.state)
         self.run.expose(echo=turned_loader(trainer.train_dataloader))
-        agent.checkpoint(lambda: self._save(trainer), at="step", together=True)
-        self._tee = tee.start(agent, ["lightning"])
+        self.run.checkpoint(self._save, at="step", together=True)
+        self.run.at_end(tee.start(agent, ["lightning"]).stop)
         self._step = trainer.global_step
         self._manual = not pl_module.automatic_optimization
         harmlessly(self._expect, trainer)
-        stored, self._stored = self._stored, None
-        if stored is not None:
-            agent.load_state_dict({**stored, **({} if trainer.global_rank == 0 else {"file": ""})})
+        self.run.resume(self._stored, trainer.global_rank)
 
     @harmless
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Close the agent."""
-        self._close("the training ended")
+        self.run.end()
 
     @harmless
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Close the agent, and say why."""
-        self._close(f"the training ended with {type(exception).__name__}")
-
-    def _close(self, reason: str) -> None:
-        self._losses, self._batches = [], []
-        if self._tee is not None:
-            self._tee.stop()
-        self._tee = None
-        self.run.end(reason)
+        self.run.end(f"the training ended with {type(exception).__name__}")
 
     # ------------------------------------------------------------ events
 
@@ -109,7 +101,7 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Note the loss of a backward pass of a manual optimization."""
         if self.run.agent is not None and not pl_module.automatic_optimization:
-            self._losses.append(loss.detach())
+            self.run.losses.append(loss.detach())
 
     @harmless
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -119,15 +111,15 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
         returned = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if returned is not None and hasattr(returned, "detach"):
             if not pl_module.automatic_optimization:
-                self._losses = []
-            self._losses.append(returned.detach())
-        self._batches.append(batch)
+                self.run.losses.clear()
+            self.run.losses.append(returned.detach())
+        self.run.batches.append(batch)
         updated, self._step = trainer.global_step != self._step, trainer.global_step
         if self.run.estimate is not None and (updated or self._manual):
             self.run.estimate.trained()
         if not updated:
             return
-        losses, batches, self._losses, self._batches = self._losses, self._batches, [], []
+        losses, batches = self.run.updated()
         event: dict[str, Any] = {"step": self._step, "epoch": trainer.current_epoch, "batch_idx": batch_idx}
         event |= {"batch": batch, "batches": tuple(batches), "outputs": outputs}
         if losses:
@@ -198,15 +190,16 @@ class LightningCallback(*_callbacks()):  # type: ignore[misc]  # which of two pa
 
     def state_dict(self) -> dict[str, Any]:
         """Return the agent's state, for the checkpoint."""
-        return {} if self.run.agent is None else self.run.agent.state_dict()
+        return self.run.state_dict("checkpoint")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Note the agent's state, from which it resumes when the training starts."""
         self._stored = state_dict
 
-    def _save(self, trainer: Any) -> str:
+    def _save(self) -> str:
         """Save a checkpoint, resumable like the trainer's own."""
-        if self.run.agent is None:
+        trainer = self.run.trainer
+        if trainer is None:
             raise ControlError("the training has ended.")
         own = getattr(trainer.checkpoint_callback, "dirpath", None)
         folder = self._dirpath or own or os.path.join(trainer.default_root_dir, "checkpoints")

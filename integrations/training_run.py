@@ -1,7 +1,8 @@
 """`TrainingRun`: the agent of a framework's training, from begin to end.
 
-Training thread. Every adapter of a framework has one. Nothing here raises into the training: what fails is logged once
-of each kind, but for ``on_stop``, which the user asked for.
+Training thread. Every adapter of a framework has one. It owns all that lasts as long as one training: `begin` starts
+without anything of the training before, and `end` leaves nothing behind. Nothing here raises into the training: what
+fails is logged once of each kind, but for ``on_stop``, which the user asked for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import inspect
 import math
 import re
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -19,6 +21,8 @@ from looptap.integrations.harmless import harmlessly, say_once
 from looptap.integrations.logged_values import LoggedValues
 from looptap.integrations.training_estimate import EarlyStop, TrainingEstimate
 from looptap.streams.control import Control
+from looptap.streams.errors import ControlError
+from looptap.streams.events import held, lazy
 
 GROUPS = ("step", "epoch")
 """The events of a framework that enclose each other: an epoch ends the group of its steps."""
@@ -50,19 +54,31 @@ class TrainingRun:
         self.agent: Agent | None = agent
         self.raised: BaseException | None = None
         """What an event raised: the ``on_stop`` of the user's, which goes through."""
-        self._said: LoggedValues | None = None
+        self.losses: list[Any] = []
+        """The losses since the last update of the weights."""
+        self.batches: list[Any] = []
+        """The batches since then."""
         self.estimate: TrainingEstimate | None = None
         """The remaining time of the training, if it is known where it ends."""
+        self._said: LoggedValues | None = None
+        self._at_end: list[Callable[[], object]] = []
+        self._trainer: Callable[[], Any] = _nothing
+        self._ended: dict[str, Any] = {}  # the agent's state at the end of the training
         self._shown: object = None  # the progress that was exposed here
         if agent is not None:  # now, so that it is known before a client asks
             name_events(agent, SECOND_NAME, GROUPS[0], replace=False)
 
-    def begin(self, proposed: object, config: Callable[[], Any] | None = None) -> Agent:
-        """Return the agent, opened now unless the user has given one."""
+    def begin(self, proposed: object, config: Callable[[], Any] | None = None, trainer: Any = None) -> Agent:
+        """Return the agent, opened now unless the user has given one.
+
+        A training that has not ended ends here. ``trainer`` is what trains, see `ends_with`.
+        """
+        self.end("another training began")
+        self._trainer, self._ended = _nothing if trainer is None else weakref.ref(trainer), {}
+        _open.add(self)
         if self._given is not None:
             self.agent = self._given
         else:
-            self.end("another training began")
             options = {"groups": GROUPS, **self._options}
             if config is not None and "config" not in options:
                 options["config"] = harmlessly(config)
@@ -71,10 +87,36 @@ class TrainingRun:
         self._said = LoggedValues(self.agent, self.framework)
         return self.agent
 
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Call this once the training ends."""
+        self._at_end.append(call)
+
     def expose(self, **things: Any) -> None:
-        """Expose those of ``things`` that there are."""
+        """Expose those of ``things`` that there are, without keeping them alive."""
         if self.agent is not None:
-            self.agent.expose(**{name: thing for name, thing in things.items() if thing is not None})
+            self.agent.expose(**{name: _weakly(thing) for name, thing in things.items() if thing is not None})
+
+    def checkpoint(self, save: Callable[[], str], at: str, *, together: bool = False) -> None:
+        """Let clients ask for a checkpoint that an adapter's method saves.
+
+        An agent of the user's does not keep the adapter alive, which may hold the model, as Lightning's callbacks do.
+        """
+        method = weakref.WeakMethod(save)
+
+        def saved() -> str:
+            alive = method()
+            if alive is None:
+                raise ControlError("the training has ended.")
+            return alive()
+
+        if self.agent is not None:
+            self.agent.checkpoint(saved, at=at, together=together)
+
+    def updated(self) -> tuple[list[Any], list[Any]]:
+        """Return the losses and the batches of an update, and begin the next one."""
+        noted = self.losses, self.batches
+        self.losses, self.batches = [], []
+        return noted
 
     def expect(self, steps: float, every: float | None = None, stop: EarlyStop | None = None) -> None:
         """Expose an estimate as ``progress``; see `TrainingEstimate`.
@@ -84,7 +126,7 @@ class TrainingRun:
         self.estimate = None
         if self.agent is None or not 0 < steps < math.inf:
             return
-        shown = exposed_as(self.agent, "progress")
+        shown = held(exposed_as(self.agent, "progress"))
         if shown is None or shown is self._shown or getattr(shown, "fraction", 0.0) == 1.0:
             often = None if every is None else max(1, round(every))
             self.estimate = TrainingEstimate(int(steps), often, stop)
@@ -114,13 +156,82 @@ class TrainingRun:
         """True once a client has asked the training to stop."""
         return self.agent is not None and self.agent.stop_requested
 
+    def state_dict(self, coming: str = "") -> dict[str, Any]:
+        """Return the agent's state for a checkpoint, in which the event ``coming`` counts as raised.
+
+        After the training it is that of its end: some checkpoints are saved then, such as those of an exception.
+        """
+        if self.agent is None:
+            return self._ended
+        state = self.agent.state_dict()
+        for part in ("events", "seen") if coming else ():
+            state[part] = {**state[part], coming: state[part].get(coming, 0) + 1}
+        if coming:
+            state["groups"] = {coming: 0, **state["groups"]}
+        return state
+
+    def resume(self, state: dict[str, Any] | None, rank: int) -> None:
+        """Continue from the state that the first rank has saved, if there is one."""
+        if state and self.agent is not None:
+            self.agent.load_state_dict({**state, **({} if rank == 0 else {"file": ""})})
+
     def end(self, reason: str = "the training ended") -> None:
-        """Close the agent, unless it is the user's."""
+        """Close the agent, unless it is the user's, and forget the training."""
+        _open.discard(self)
+        calls, self._at_end = self._at_end, []
+        for call in calls:
+            harmlessly(call)
         if self.estimate is not None:
             harmlessly(self.estimate.finished)
+        if self.agent is not None:
+            self._ended = self.agent.state_dict()
         if self.agent is not None and self._given is None:
             self.agent.close(reason)
-        self.agent = self._said = self.estimate = None
+        self.agent = self._said = self.estimate = self.raised = None
+        self.losses, self.batches, self._trainer = [], [], _nothing
+
+    @property
+    def trainer(self) -> Any:
+        """What trains, from `begin` to `end` and while it lives; else None."""
+        return self._trainer()
+
+
+_open: weakref.WeakSet[TrainingRun] = weakref.WeakSet()
+
+
+def ends_with(owner: type, name: str) -> None:
+    """End the runs of a trainer if its method ``name`` raises; frameworks tell no callback.
+
+    The method is wrapped in its class, once in a process.
+    """
+    kind = next(one for one in owner.__mro__ if name in vars(one))
+    method = vars(kind)[name]
+    if hasattr(method, "__looptap_ends__"):
+        return
+
+    @functools.wraps(method)
+    def ending(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return method(self, *arguments, **keywords)
+        except BaseException as error:
+            for run in [one for one in _open if one.trainer is self]:
+                harmlessly(run.end, f"the training ended with {type(error).__name__}")
+            raise
+
+    ending.__looptap_ends__ = True  # type: ignore[attr-defined]  # a mark
+    setattr(kind, name, ending)
+
+
+def _weakly(thing: Any) -> Any:
+    """Return what exposes a thing as long as it lives elsewhere, if there is such a thing."""
+    try:
+        return lazy(weakref.ref(thing))
+    except TypeError:  # plain data
+        return thing
+
+
+def _nothing() -> None:
+    return None
 
 
 def harmless(method: F) -> F:

@@ -1,0 +1,294 @@
+"""What a failed training leaves behind: nothing, in memory or in the next training."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import weakref
+
+import pytest
+import torch
+import warm
+from places import SUPPORT
+from small_trainers import Examples, Net, accelerated
+
+from looptap.agent.agent import is_open
+from looptap.integrations.accelerate import AccelerateTracker
+from looptap.integrations.hugging_face import HuggingFaceCallback
+from looptap.integrations.lightning import LightningCallback
+from looptap.integrations.noted_method import NotedMethod
+from looptap.testing import pair
+
+accelerate = pytest.importorskip("accelerate")
+lightning = pytest.importorskip("pytorch_lightning")
+transformers = pytest.importorskip("transformers")
+
+ERRORS = (RuntimeError, KeyboardInterrupt, SystemExit)
+PARTS = 2  # batches of an update
+FAILS_AT = 6  # the second batch of the third update has been forward, and not backward
+
+
+@pytest.fixture(autouse=True)
+def _start_alone():
+    yield
+    accelerate.state.AcceleratorState._reset_state(True)
+    accelerate.state.GradientState._reset_state()
+
+
+class FailingNet(Net):
+    """A net that raises ``error`` once, at one of its calls."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.error, self.calls = error, 0
+
+    def forward(self, x, labels=None):
+        self.calls += 1
+        if self.calls == FAILS_AT and self.error is not None:
+            raise self.error("on purpose")
+        return super().forward(x, labels)
+
+
+class WithTransformers:
+    """A trainer of transformers, which may train several times."""
+
+    def __init__(self, folder, model, *, agent=None, **how):
+        self.adapter = HuggingFaceCallback(agent=agent)
+        arguments = transformers.TrainingArguments(
+            output_dir=str(folder), use_cpu=True, per_device_train_batch_size=4, logging_steps=1, report_to=[],
+            disable_tqdm=True, save_strategy="no", gradient_accumulation_steps=PARTS, num_train_epochs=2, **how,
+        )  # fmt: skip
+        self.trainer = transformers.Trainer(
+            model=model, args=arguments, train_dataset=Examples(), callbacks=[self.adapter]
+        )
+
+    def train(self):
+        self.trainer.train()
+
+    def hooked(self):
+        return [one for one in vars(self.trainer).values() if isinstance(one, NotedMethod)]
+
+
+class Module(lightning.LightningModule):
+    """A Lightning module around a net."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def training_step(self, batch, index):
+        return self.net(*batch)["loss"]
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class WithLightning:
+    """A callback of Lightning, with a new trainer for each training."""
+
+    def __init__(self, folder, model, *, agent=None):
+        self.adapter, self.folder, self.module = LightningCallback(agent=agent), str(folder), Module(model)
+
+    def train(self):
+        trainer = lightning.Trainer(
+            accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, max_epochs=2,
+            default_root_dir=self.folder, callbacks=[self.adapter], accumulate_grad_batches=PARTS,
+            enable_checkpointing=False,
+        )  # fmt: skip
+        trainer.fit(self.module, torch.utils.data.DataLoader(Examples(pairs=True), 4))
+
+    def hooked(self):
+        return []
+
+
+KINDS = {"transformers": WithTransformers, "lightning": WithLightning}
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def failed(kind, folder, error, **how):
+    """Return a training that has failed."""
+    made = KINDS[kind](folder, FailingNet(error), **how)
+    with pytest.raises(error):
+        made.train()
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_losses_of_a_failed_update_are_not_those_of_the_next_training(kind, tmp_path):
+    agent, run = pair("again", groups=("step", "epoch"))
+    stream = run.stream("step, len(losses), len(batches), loss - sum(losses)", on="step")
+    failed(kind, tmp_path, RuntimeError, agent=agent).train()
+    assert [tuple(row) for row in stream.values] == [(n, PARTS, PARTS, 0) for n in (1, 2, *range(1, 7))]
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("error", ERRORS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_run_ends_with_what_ends_the_training(kind, error, directory):
+    agents = []
+
+    class Noticed(FailingNet):
+        def forward(self, x, labels=None):
+            agents.append(made.adapter.run.agent)
+            return super().forward(x, labels)
+
+    made = KINDS[kind](directory, Noticed(error))
+    with pytest.raises((error, SystemExit)):  # which Lightning makes of Ctrl-C
+        made.train()
+    assert len({*map(id, agents)}) == 1
+    assert not is_open(agents[0])
+    assert made.adapter.run.agent is None
+    assert not made.hooked()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [None, RuntimeError], ids=["after the end", "after an error"])
+def test_no_model_outlives_its_training(kind, error, tmp_path):
+    agent, _ = pair("kept", groups=("step", "epoch"))
+    model = FailingNet(error)
+    dead = weakref.ref(model)
+    made = KINDS[kind](tmp_path, model, agent=agent)
+    with contextlib.suppress(RuntimeError):
+        made.train()
+    assert made.adapter.run.agent is None
+    del model, made
+    gc.collect()
+    assert dead() is None
+    assert is_open(agent)
+
+
+def test_a_retry_with_smaller_batches_counts_no_loss_twice(tmp_path):
+    class TooLarge(Net):
+        def forward(self, x, labels=None):
+            if len(x) > 2 and torch.is_grad_enabled():
+                self.calls = getattr(self, "calls", 0) + 1
+                if self.calls == 2:
+                    raise RuntimeError("CUDA out of memory.")
+            return super().forward(x, labels)
+
+    agent, run = pair("retry", groups=("step", "epoch"))
+    stream = run.stream("step, len(losses), len(batch['x'])", on="step")
+    WithTransformers(tmp_path, TooLarge(), agent=agent, auto_find_batch_size=True).train()
+    rows = [tuple(row) for row in stream.values]
+    assert rows == [(n, PARTS, rows[0][2]) for n in range(1, len(rows) + 1)]
+    assert rows[0][2] < 4
+
+
+def test_a_failed_backward_pass_adds_no_loss_to_the_next_step_of_an_accelerated_loop():
+    agent, run = pair("loop", groups=("step", "epoch"))
+    stream = run.stream("step, losses, loss", on="step")
+    accelerator = accelerate.Accelerator(cpu=True, log_with=[AccelerateTracker(agent=agent)])
+    model = Net()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    accelerator.init_trackers("loop")
+    x, losses = torch.randn(4, 4), []
+    for number in range(5):
+        loss = model(x, torch.zeros(4, 1))["loss"]
+        if number in (1, 2):
+            with contextlib.suppress(RuntimeError):  # a loop that skips what fails, before or after the backward pass
+                accelerator.backward(loss if number == 1 else loss.detach())
+            optimizer.zero_grad()
+            continue
+        accelerator.backward(loss)
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    accelerator.end_training()
+    assert [(row[0], row[2]) for row in stream.values] == [*enumerate(losses, 1)]
+
+
+def test_an_accelerated_loop_that_fails_leaves_its_model_free(directory):
+    with pytest.raises(ZeroDivisionError):
+        accelerated([AccelerateTracker("failed")], at=lambda number, _: 1 // (3 - number))
+    models = []
+
+    def unended():
+        accelerator = accelerate.Accelerator(cpu=True, log_with=[AccelerateTracker("failed")])
+        model = accelerator.prepare(Net())
+        models.append(weakref.ref(model))
+        accelerator.init_trackers("failed")
+        raise RuntimeError
+
+    for _ in range(2):
+        with contextlib.suppress(RuntimeError):
+            unended()
+    accelerate.state.AcceleratorState._reset_state(True)
+    gc.collect()
+    assert [one() for one in models] == [None, None]
+
+
+def test_noted_methods_leave_the_object_as_it_was_in_any_order():
+    class Trainer:
+        def step(self):
+            return "class"
+
+    trainer, heard = Trainer(), []
+    first, second = (NotedMethod(trainer, "step", lambda *_, n=n: heard.append(n)) for n in (1, 2))
+    trainer.step()
+    first.stop()
+    trainer.step()
+    third = NotedMethod(trainer, "step", lambda *_: heard.append(3))
+    trainer.step()
+    second.stop()
+    third.stop()
+    assert trainer.step() == "class"
+    assert heard == [1, 2, 2, 2, 3]
+    trainer.step = lambda: "own"
+    fourth = NotedMethod(trainer, "step", lambda *_: heard.append(4))
+    fourth.stop()
+    assert trainer.step() == "own"
+
+
+KERAS = """
+import gc, sys, weakref
+import keras, torch
+from small_trainers import keras_fit, keras_model
+from looptap.agent.agent import is_open
+from looptap.integrations.keras import KerasCallback
+from looptap.testing import pair
+
+class Fail(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2 and errors:
+            raise errors.pop()("on purpose")
+
+agent, run = pair("keras", groups=("step", "epoch"))
+stream = run.stream("step, len(losses), len(batches)", on="step")
+model, errors, callback = keras_model(), [SystemExit, KeyboardInterrupt, RuntimeError], KerasCallback(agent=agent)
+for error in [*reversed(errors), None]:
+    try:
+        keras_fit(callback, Fail(), model=model, epochs=1)
+    except BaseException as found:
+        assert type(found) is error, found
+    assert callback.run.agent is None
+    assert "compute_loss" not in vars(model)
+counts = [row[1:] for row in stream.values]
+assert set(map(tuple, counts)) == {(1, 1)}, counts
+assert [row[0] for row in stream.values] == [*range(1, 16)], stream.values  # three failed in the third batch, then six
+assert is_open(agent)
+own, seen = KerasCallback("own"), []
+class Look(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        seen.append(own.run.agent)
+errors.append(RuntimeError)
+try:
+    keras_fit(Look(), own, Fail(), model=model, epochs=1)
+except RuntimeError:
+    pass
+assert not is_open(seen[0]) and own.run.agent is None
+dead = weakref.ref(model)
+del model, callback, own, seen, stream
+gc.collect()
+assert dead() is None
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_keras_leaves_nothing_of_a_failed_training(place):
+    paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
+    done = warm.run(
+        [sys.executable, "-c", KERAS], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert done.returncode == 0, done.stderr
