@@ -22,7 +22,7 @@ from looptap.protocol.types.built_types import built
 from looptap.store.errors import StoreError
 from looptap.store.kept_scalars import Scalars
 from looptap.store.layout.columns import fact_of
-from looptap.store.layout.database import Database, logs_ahead
+from looptap.store.layout.database import Database, connect, logs_ahead
 from looptap.store.queue import COMMANDS
 from looptap.store.recorded_commands import RecordedCommands
 from looptap.store.stored_scalars import StoredScalars, stored_scalars, tables_of
@@ -56,7 +56,7 @@ class StoredRun:
         self.path = path
         self.state, self.reason = LIVE, ""
         self._database: Database | None = database
-        weakref.finalize(self, database.close)
+        self._end_database = weakref.finalize(self, database.close)
         self._lock = threading.RLock()
         self._streams: dict[int, StoredStream] = {}
         self._commands: StoredCommands | None = None
@@ -330,8 +330,21 @@ class StoredRun:
             self._finish(str(self.metadata.get("farewell", RUN_ENDED)))
         return True
 
+    def _open_again(self) -> bool:
+        """Read the file that its writer has made again, if the former one was removed."""
+        with self._lock:
+            if self._database is None or not self._database.is_replaced():
+                return False
+            again = connect(self.path)
+            self._end_database()
+            self._database, self._end_database = again, weakref.finalize(self, again.close)
+            self._data_version = None
+        return self.look()
+
     def _check_writer(self) -> None:
         """Mark the run as ended if its process is gone."""
+        if self._open_again():
+            return
         try:
             writing = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow))).alive()
         except (KeyError, TypeError, ValueError):
@@ -372,9 +385,8 @@ class StoredRun:
         """Close the file; values already read stay, and streams stop yielding."""
         self._finish("closed")
         with self._lock:
-            database, self._database = self._database, None
-        if database is not None:
-            database.close()
+            self._database = None
+            self._end_database()
 
     def __enter__(self) -> StoredRun:
         return self

@@ -12,6 +12,7 @@ interpreter lock, which is expensive beside a loop of pure Python on another thr
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
@@ -29,9 +30,8 @@ from looptap.store.environment import about
 from looptap.store.errors import StoreError
 from looptap.store.layout.columns import fact
 from looptap.store.layout.page_writer import PageWriter
-from looptap.store.layout.run_path import GONE, absolute, is_local
 from looptap.store.layout.scalar_columns import ScalarRow
-from looptap.store.layout.schema import check, create
+from looptap.store.layout.written_file import Renewal, WrittenFile
 from looptap.store.queue import Job, QueuedCommand, QueuedItems, QueuedStatement, size
 from looptap.streams.columns.value_columns import ValueColumns
 from looptap.streams.stream.buffer import Batch
@@ -43,11 +43,14 @@ MAX_PENDING_BYTES = 67_108_864
 """Approximate bound of the queue."""
 RETRY_DELAY_SECONDS = 0.5
 """Seconds between tries when the disk is full or fails."""
-BUSY_TIMEOUT_SECONDS = 5.0
-"""Seconds to wait for a reader that locks the file; only without a write-ahead log."""
 
 _ITEMS_PER_TRANSACTION = 20_000  # items of one commit
 _ITEM_BYTES, _COLUMNS_ITEM_BYTES = 64, 17  # that an item in the queue counts as, beside its value
+_MAX_WARNINGS = 10  # about files that had to be made again
+_INSERT_STREAM = "INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_COMMAND = "INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+log = logging.getLogger("looptap")
 
 _VALUES = (
     sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError,
@@ -59,7 +62,7 @@ _DISK = (sqlite3.Error, OSError, StoreError)
 
 
 class Writer:
-    """The file of one run, created when something is first stored.
+    """The file of one run, created when something is first stored, and again when it is gone.
 
     ``facts`` describe the run (id, name, rank, ...). Only `close` waits for the disk; disk errors are not raised, but
     reported by `stats`. A stream, and its batches in order, come from one thread at a time. In a forked child nothing
@@ -67,24 +70,38 @@ class Writer:
     """
 
     def __init__(self, path: Path, facts: dict[str, Any] | None = None, *, limit: int = MAX_PENDING_BYTES) -> None:
-        self.path, self.limit = absolute(path), limit
-        self.state, self.reason = "waiting", ""
-        """waiting (nothing to store yet), keeping, paused (resumes automatically) or closed; and the reason."""
+        self.limit = limit
+        self.state = "waiting"
+        """waiting (nothing to store yet), keeping, paused (resumes automatically) or closed."""
+        self.renewals = 0
+        """How often the file had to be made again."""
+        self._reason = self._note = ""  # of a pause; what has become of former files
+        self._file = WrittenFile(path, self._begin_file)
         self._facts: dict[str, Any] = {"started": time.time(), **(facts or {})}
         self._lock = threading.Lock()
         self._wakeup, self._full, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._queue: deque[Job] = deque()
         self._pages = PageWriter()
         self._bytes = self._count = self._peak = 0
-        self._names: list[str] = []
+        self._streams: list[tuple[Any, ...]] = []
         self._kept: list[int] = []
         self._dropped: list[int] = []
-        self._pauses = self._commits = 0
+        self._pauses = self._commits = self._commands = 0
         self._slowest = self.seconds = 0.0
         """Longest wait for the disk, and CPU time of the writing thread."""
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._created, self._complete = False, True
+        self._complete = True
+
+    @property
+    def path(self) -> Path:
+        """The path of the file; another one if something else took its place."""
+        return self._file.path
+
+    @property
+    def reason(self) -> str:
+        """Why nothing is written, and what was lost."""
+        return "; ".join(filter(None, (self._reason, self._note)))
 
     @property
     def has_file(self) -> bool:
@@ -106,14 +123,14 @@ class Writer:
     ) -> int:
         """Declare a stream numbered from ``first``; return its id for `append`."""
         self._close_after_fork()
+        named = None if fields is None else msgspec.json.encode(list(fields)).decode()
         with self._lock:
-            self._names.append(name)
+            number = len(self._streams) + 1
+            row = (number, name, query, on, window, named, unit, first)
+            self._streams.append(row)
             self._kept.append(0)
             self._dropped.append(0)
-            number = len(self._names)
-        named = None if fields is None else msgspec.json.encode(list(fields)).decode()
-        row = (number, name, query, on, window, named, unit, first)
-        self._put(QueuedStatement("INSERT OR IGNORE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row))
+        self._put(QueuedStatement(_INSERT_STREAM, row))
         return number
 
     def append(self, stream: int, batch: Batch) -> bool:
@@ -131,7 +148,7 @@ class Writer:
         """Store a command and its outcome, replacing any with the same id."""
         self._close_after_fork()
         row = (*command[:7], fact(command.old), fact(command.new), command.outcome, fact(command.asked))
-        self._put(QueuedStatement("INSERT OR REPLACE INTO commands VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
+        self._put(QueuedStatement(_INSERT_COMMAND, row))
 
     def scalars(self, table: ScalarRow) -> bool:
         """Store a table of scalars, replacing the one of the same events.
@@ -152,8 +169,8 @@ class Writer:
         """Store facts of the run, such as exposed names, replacing those of same names."""
         self._close_after_fork()
         with self._lock:
+            self._facts.update(facts)
             if self._thread is None:  # nothing to store yet, and no file
-                self._facts.update(facts)
                 return
         for name, value in facts.items():
             self._put(QueuedStatement("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, fact(value))))
@@ -194,7 +211,7 @@ class Writer:
             thread.start()
         except RuntimeError as error:
             self._pauses += self.state != "paused"
-            self.state, self.reason = "paused", str(error)
+            self.state, self._reason = "paused", str(error)
         else:
             self._thread = thread
 
@@ -204,7 +221,8 @@ class Writer:
         """Return state, reason, queue sizes, and the values kept and dropped."""
         self._close_after_fork()
         with self._lock:
-            counted = zip(self._names, self._kept, self._dropped, strict=True)
+            names = [str(row[1]) for row in self._streams]
+            counted = zip(names, self._kept, self._dropped, strict=True)
             return RecordingStats(
                 file=as_text(str(self.path)),
                 path=as_text(str(self.path)),
@@ -241,7 +259,6 @@ class Writer:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        connection: sqlite3.Connection | None = None
         taken: list[Job] = []
         while True:
             self._wakeup.wait()
@@ -251,13 +268,11 @@ class Writer:
             closing = self._closing.is_set()  # read before the queue: nothing is queued after it is set
             while taken or (taken := self._take()):
                 try:
-                    connection = connection or self._open()
-                    self._write(connection, taken)
+                    self._write(self._ready(), taken)
                 except _VALUES as error:
                     taken = self._drop_unwritable(taken, error)
                 except _DISK as error:
-                    self._pause(connection, error)
-                    connection = None
+                    self._pause(error)
                     if self._closing.is_set():
                         self._give_up(taken)
                         return
@@ -266,7 +281,8 @@ class Writer:
                     self._done(taken)
                     taken = []
             if closing:
-                self._end(connection)
+                self._file.end()
+                self.state = "closed"
                 return
 
     def _take(self) -> list[Job]:
@@ -278,43 +294,43 @@ class Writer:
                 items += size(found[-1])[0]
             return found
 
-    def _open(self) -> sqlite3.Connection:
-        if not self.path.is_absolute():
-            raise StoreError(f"{GONE}; name a folder for runs: LOOPTAP_STORE")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._created:
-            self._create()
-        connection = sqlite3.connect(
-            self.path, isolation_level=None, timeout=BUSY_TIMEOUT_SECONDS, check_same_thread=False
-        )
-        try:
-            local = is_local(self.path.parent)
-            connection.execute(f"PRAGMA journal_mode = {'WAL' if local else 'TRUNCATE'}")
-            connection.execute(f"PRAGMA synchronous = {'NORMAL' if local else 'FULL'}")
-            check(lambda sql: connection.execute(sql).fetchall(), self.path)
-        except BaseException:
-            connection.close()
-            raise
+    def _ready(self) -> sqlite3.Connection:
+        """Return the connection to a file with all that was written; say so if it had to be made again."""
+        connection, renewal = self._file.ready(sum(self._kept))
+        if renewal is not None:
+            self._renewed(renewal)
         return connection
 
-    def _create(self) -> None:
-        """Create the file under a temporary name first: its final name means readable."""
-        if self.path.exists():
-            raise StoreError(f"{self.path} exists already, and a run never writes into another's file.")
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
-        try:
-            # Only its owner may read it. SQLite gives its -wal and -shm files the same mode.
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-                create(connection)
-                facts = [(name, fact(value)) for name, value in {**about(), **self._facts}.items()]
-                connection.executemany("INSERT INTO run VALUES (?, ?)", facts)
-            draft.rename(self.path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        self._created = True
+    def _begin_file(self, connection: sqlite3.Connection) -> None:
+        """Fill a new file with the facts of the run, and the streams that a former one had."""
+        process = about()
+        with self._lock:
+            facts, streams = {**process, **self._facts}, self._streams[:] if self._commits else []
+        connection.executemany("INSERT INTO run VALUES (?, ?)", [(name, fact(value)) for name, value in facts.items()])
+        connection.executemany(_INSERT_STREAM, streams)
+
+    def _renewed(self, renewal: Renewal) -> None:
+        if renewal.lost:
+            self._lose(f"{renewal.former} {renewal.what}", f"; later ones are in {self.path}")
+        else:
+            self._note = (
+                f"{renewal.former} {renewal.what}; all that the run has stored was written again, to {self.path}"
+            )
+        self.renewals += 1
+        if self.renewals <= _MAX_WARNINGS:
+            log.warning("looptap: %s.", self._note)
+
+    def _lose(self, what: str, rest: str = "") -> None:
+        """Count what was written as dropped, because ``what`` has happened to the file."""
+        self._pages.forget()
+        with self._lock:
+            values, commands = sum(self._kept), self._commands
+            self._dropped = [lost + kept for lost, kept in zip(self._dropped, self._kept, strict=True)]
+            self._kept, self._commands = [0] * len(self._kept), 0
+            counts = f"{values:,} value{'s' * (values != 1)}"
+            if commands:
+                counts += f" and {commands:,} command{'s' * (commands != 1)}"
+            self._note, self._complete = f"{what}; this lost {counts}{rest}", False
 
     def _write(self, connection: sqlite3.Connection, jobs: list[Job]) -> None:
         begun = time.monotonic()
@@ -330,12 +346,15 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
+        if any(isinstance(job, QueuedStatement) and job.sql == _INSERT_COMMAND for job in jobs):
+            ((self._commands,),) = connection.execute("SELECT count(*) FROM commands")
+        self._file.committed()
         self._slowest = max(self._slowest, time.monotonic() - begun)
 
     def _done(self, jobs: list[Job]) -> None:
         with self._lock:
             if self.state == "paused":
-                self.reason = ""
+                self._reason = ""
             self.state = "keeping"
             self._commits += 1
             self.seconds = time.thread_time()
@@ -350,14 +369,12 @@ class Writer:
             self._count -= count
             self._bytes -= nbytes
 
-    def _pause(self, connection: sqlite3.Connection | None, error: Exception) -> None:
-        """Record why nothing is stored; the next try opens the file again."""
+    def _pause(self, error: Exception) -> None:
+        """Record why nothing is stored."""
         with self._lock:
             self._pauses += self.state != "paused"
-            self.state, self.reason = "paused", str(error) or type(error).__name__
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
+            self.state, self._reason = "paused", str(error) or type(error).__name__
+        self._file.failed(error)
 
     def _drop_unwritable(self, jobs: list[Job], error: Exception) -> list[Job]:
         """Find what cannot be written by bisection; return what to try next."""
@@ -368,11 +385,14 @@ class Writer:
                 return jobs[:half]
             self._uncount(jobs)
             self._count_dropped(jobs)
-            self.reason, self._complete = f"some values cannot be kept: {type(error).__name__}: {error}", False
+            self._reason, self._complete = f"some values cannot be kept: {type(error).__name__}: {error}", False
             return []
 
     def _give_up(self, jobs: list[Job]) -> None:
         """Count the jobs that will never be written as dropped; `reason` stays."""
+        with contextlib.suppress(OSError):
+            if self._file.adrift():
+                self._lose(f"{self.path} was removed, moved or replaced")
         with self._lock:
             lost = [*jobs, *self._queue]
             self._uncount(lost)
@@ -384,13 +404,3 @@ class Writer:
         for job in jobs:
             if isinstance(job, QueuedItems):
                 self._dropped[job.stream - 1] += len(job.batch.values)
-
-    def _end(self, connection: sqlite3.Connection | None) -> None:
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):  # a reader has it open: an empty log stays beside the file
-                connection.execute("PRAGMA busy_timeout = 0")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                connection.execute("PRAGMA journal_mode = DELETE")  # one ordinary file, also on read-only media
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
-        self.state = "closed"

@@ -61,7 +61,7 @@ class RunRecorder:
         self._last_error_count = -math.inf
         self._scalars_interval, self._scalars_due = _FIRST_SCALARS_INTERVAL_SECONDS, -math.inf
         self._stored_scalars: dict[str, tuple[int, float]] = {}  # columns and newest time of each table
-        self._left_out_scalars = 0
+        self._left_out_scalars = self._renewals = 0
         self._kept_facts: dict[str, Any] = {}
         self._before: weakref.WeakKeyDictionary[DeclaredStream, tuple[int, int]] = weakref.WeakKeyDictionary()
 
@@ -177,6 +177,9 @@ class RunRecorder:
         now = time.monotonic()
         if not self.writer.has_file or (now < self._scalars_due and not end):
             return
+        if self._renewals != self.writer.renewals:  # the file may lack what was stored in the former one
+            self._renewals = self.writer.renewals
+            self._stored_scalars.clear()
         self._scalars_due = now + self._scalars_interval
         self._scalars_interval = min(2 * self._scalars_interval, SCALARS_INTERVAL_SECONDS)
         for table in history.tables():

@@ -51,6 +51,7 @@ class Database:
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, trusted: bool = False) -> None:
         self.path = path
+        self._identity = identity(path)
         self._connection, self._trusted = connection, trusted
         self._steps = _Steps()
         if not trusted:
@@ -66,6 +67,10 @@ class Database:
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:  # of an SQL text that no longer is one
             why = "it leads in circles" if self._steps.left < 0 else str(error)
             raise StoreError(f"{self.path} is damaged or cannot be read: {why}.") from None
+
+    def is_replaced(self) -> bool:
+        """Return True if another file is at the path now."""
+        return identity(self.path) not in (None, self._identity)
 
     def close(self) -> None:
         """Close the connection."""
@@ -99,6 +104,15 @@ class Database:
         self._steps.left = MAX_STEPS_PER_BYTE * size
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(longest, 1_000_000_000))
         return self._connection.execute(sql, parameters)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from all others of the machine; None without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _weight(values: Iterable[Any]) -> int:
@@ -169,10 +183,14 @@ def _names_another(journal: Path) -> bool:
         return False
 
 
+def address(path: Path, options: str) -> str:
+    """Return the address of a file for `sqlite3.connect`, with options such as mode=ro."""
+    return f"file:{quote(os.fsencode(path.absolute()))}?{options}"
+
+
 def _database(path: Path, options: str) -> Database:
-    uri = f"file:{quote(os.fsencode(path.absolute()))}?{options}"
     connection = sqlite3.connect(
-        uri, uri=True, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
+        address(path, options), uri=True, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
         database = Database(connection, path)

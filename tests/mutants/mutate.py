@@ -53,6 +53,7 @@ TESTS = {
     "store/paged_buffer.py": "test_store_reader.py test_prepared_files.py test_store_export.py",
     "store/reader.py": "test_prepared_files.py test_store_reader.py",
     "store/layout/schema.py": "test_prepared_files.py test_store_reader.py",
+    "store/layout/written_file.py": "test_gone_files.py",
     "store/writer.py": "test_store_writer.py",
     "streams/stream/buffer.py": "test_stream.py test_store_reader.py test_window_assembler.py",
     "streams/aggregations/distributions.py": "test_reducers.py test_merging.py",

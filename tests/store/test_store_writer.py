@@ -21,7 +21,7 @@ from waiting import soon
 
 import looptap
 from looptap.store import writer
-from looptap.store.layout import run_path
+from looptap.store.layout import run_path, written_file
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.flags import ERROR
@@ -392,7 +392,7 @@ def test_a_forked_child_writes_and_closes_nothing(tmp_path, arguments):
 
 
 def test_on_a_network_file_system_there_is_no_log_that_needs_shared_memory(made, monkeypatch):
-    monkeypatch.setattr(writer, "is_local", lambda path: False)
+    monkeypatch.setattr(written_file, "is_local", lambda path: False)
     kept = made()
     stream = kept.stream("s")
     kept.append(stream, batch(1, [1]))

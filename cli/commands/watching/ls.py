@@ -29,7 +29,7 @@ from looptap.protocol.files.ended_runs import Ended, ended
 from looptap.protocol.keys import VIEWER
 from looptap.protocol.replies import StreamInfo
 from looptap.protocol.run_config import RunConfig
-from looptap.protocol.statistics import AgentStats, SubscriptionStats
+from looptap.protocol.statistics import AgentStats, RecordingStats, SubscriptionStats
 from looptap.store.layout.run_path import store_path
 from looptap.streams.durations import duration
 from looptap.streams.errors import LooptapError
@@ -143,6 +143,7 @@ def _line(report: RunReport) -> Text:
     if report.stats is not None:
         facts += [one.text for one in report.stats.inside]
         facts += [f"paused for {duration(report.stats.paused)}"] * bool(report.stats.paused)
+        facts += [_keeping(report.stats.store)] if report.stats.store and report.stats.store.reason else []
     facts += [] if report.stored is None else [report.stored.text]
     facts.append(report.problem if report.activity is None else moving(*report.activity.counts))
     return Text.assemble(_head(report), f"{_since(report)}  ", (printable("; ".join(facts)), "dim"))
@@ -303,6 +304,8 @@ def _lines(report: RunReport) -> Iterator[Text]:
             yield _fact("inside", Text(printable(one.text), "red"))
         if stats.paused:
             yield _fact("paused", f"for {duration(stats.paused)}; looptap resume {listed.name} ends that")
+        if stats.store is not None and stats.store.state != "waiting":
+            yield _fact("file", Text(printable(_keeping(stats.store)), "red" if stats.store.reason else ""))
         queries = "1 query" if len(stats.queries) == 1 else f"{len(stats.queries)} queries"
         yield _fact("clients", f"{len(stats.clients) - 1} with {queries}")  # this process is one of them
     for stream in activity.streams:
@@ -312,6 +315,12 @@ def _lines(report: RunReport) -> Iterator[Text]:
             yield _fact("query", _query(query))
         dropped, waiting = several(stats.dropped, "value"), size(stats.outbox_bytes)
         yield _fact("outbox", f"{waiting} waiting, {size(stats.outbox_peak)} at its peak; {dropped} dropped")
+
+
+def _keeping(store: RecordingStats) -> str:
+    """Return what a run does with its file, and what of its values is not there."""
+    lost = f"; {several(store.dropped, 'value')} dropped" if store.dropped else ""
+    return f"{store.state} in {store.file}{lost}{': ' if store.reason else ''}{store.reason}"
 
 
 def _query(query: SubscriptionStats) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -165,7 +166,7 @@ def test_the_errors_of_a_kept_query_are_counted_to_the_last_when_the_job_ends(di
 
 
 def test_a_file_that_is_not_complete_when_the_run_ends_is_named(directory, file, monkeypatch, caplog):
-    monkeypatch.setattr("looptap.store.writer.BUSY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("looptap.store.layout.written_file.BUSY_TIMEOUT_SECONDS", 0.01)
     with looptap.Agent("kept") as agent:
         agent.stream("loss", "loss", on="batch", keep=True)
         agent.emit("batch", loss=0.5)
@@ -180,7 +181,7 @@ def test_a_file_that_is_not_complete_when_the_run_ends_is_named(directory, file,
 
 def test_a_slow_disk_that_outlasts_the_run_is_named(directory, file, monkeypatch, caplog):
     monkeypatch.setattr("looptap.agent.server.recording.CLOSE_TIMEOUT_SECONDS", 0.01)
-    monkeypatch.setattr("looptap.store.writer.BUSY_TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr("looptap.store.layout.written_file.BUSY_TIMEOUT_SECONDS", 60.0)
 
     def written():
         with looptap.open(file()) as stored:
@@ -231,3 +232,48 @@ def test_a_disk_that_cannot_be_written_is_harmless(directory, tmp_path, monkeypa
             agent.emit("batch", loss=0.5)
         soon(lambda: agent.stats()["store"]["state"] == "paused")
         assert agent.stats()["store"]["reason"]
+
+
+REMOVED = """
+    import shutil, sys, looptap
+    agent = looptap.Agent("kept", history=True)
+    agent.stream("loss", "step, loss", on="batch", keep=True)
+    for step in range(1000):
+        agent.emit("batch", step=step, loss=1 / (step + 1))
+    while not (stats := agent.stats()["store"])["kept"] == 1000: pass
+    shutil.rmtree("looptap-runs")
+    for step in range(1000, 2000):
+        agent.emit("batch", step=step, loss=1 / (step + 1))
+    agent.close()
+"""
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S28")
+def test_a_job_whose_folder_of_runs_is_removed_keeps_all_its_values(directory, tmp_path, monkeypatch):
+    monkeypatch.delenv("LOOPTAP_STORE", raising=False)
+    command = [sys.executable, "-c", textwrap.dedent(REMOVED)]
+    done = warm.run(command, check=True, timeout=300, cwd=tmp_path, capture_output=True, text=True)
+    (path,) = (tmp_path / "looptap-runs").glob("*.looptap")
+    assert done.stderr.count("was removed or moved; all that the run has stored was written again") == 1
+    with looptap.open(path) as stored:
+        assert [step for step, _ in stored.stream("loss").values] == list(range(2000))
+        assert stored.history("loss", on="batch") is not None
+
+
+def test_the_list_of_runs_says_what_was_lost_with_a_file(directory, file, capsys):
+    with looptap.Agent("kept") as agent:
+        agent.stream("loss", "loss", on="batch", keep=True)
+        agent.emit("batch", loss=0.5)
+        soon(lambda: agent.stats()["store"]["kept"] == 1)
+        os.truncate(file(), 0)
+        agent.emit("batch", loss=0.25)
+        soon(lambda: agent.stats()["store"]["dropped"] == 1)
+        for arguments in (["ls"], ["ls", "kept"]):
+            with pytest.raises(SystemExit, match="0"):
+                main(arguments)
+            said = " ".join(capsys.readouterr().out.split())
+            assert "1 value dropped" in said
+            assert "was changed by another program, and is damaged; this lost 1 value" in said
+    with looptap.open(file()) as stored:
+        assert stored.history("loss", on="batch").values == [0.5, 0.25]
