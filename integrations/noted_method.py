@@ -15,7 +15,7 @@ Note = Callable[[Any, tuple[Any, ...], dict[str, Any]], object]
 
 
 class NotedMethod:
-    """The method ``name`` of ``owner``, of which ``note`` hears after each call, until `stop`.
+    """The method ``name`` of ``owner``; ``note`` hears of each call, until `stop`.
 
     A call that raises is not noted. One whose place another has taken only passes calls on once it has stopped; the
     next one leaves it out.

@@ -113,7 +113,7 @@ class TrainingRun:
             self.agent.checkpoint(saved, at=at, together=together)
 
     def updated(self) -> tuple[list[Any], list[Any]]:
-        """Return the losses and the batches of an update, and begin the next one."""
+        """Return the losses and batches of an update, and begin the next one."""
         noted = self.losses, self.batches
         self.losses, self.batches = [], []
         return noted
@@ -157,7 +157,7 @@ class TrainingRun:
         return self.agent is not None and self.agent.stop_requested
 
     def state_dict(self, coming: str = "") -> dict[str, Any]:
-        """Return the agent's state for a checkpoint, in which the event ``coming`` counts as raised.
+        """Return the agent's state for a checkpoint; ``coming`` is an event that counts.
 
         After the training it is that of its end: some checkpoints are saved then, such as those of an exception.
         """
@@ -171,7 +171,7 @@ class TrainingRun:
         return state
 
     def resume(self, state: dict[str, Any] | None, rank: int) -> None:
-        """Continue from the state that the first rank has saved, if there is one."""
+        """Continue from the state that the first rank has saved, if any."""
         if state and self.agent is not None:
             self.agent.load_state_dict({**state, **({} if rank == 0 else {"file": ""})})
 
@@ -200,9 +200,9 @@ _open: weakref.WeakSet[TrainingRun] = weakref.WeakSet()
 
 
 def ends_with(owner: type, name: str) -> None:
-    """End the runs of a trainer if its method ``name`` raises; frameworks tell no callback.
+    """End the runs of a trainer if its method ``name`` raises.
 
-    The method is wrapped in its class, once in a process.
+    Frameworks tell no callback of it. The method is wrapped in its class, once in a process.
     """
     kind = next(one for one in owner.__mro__ if name in vars(one))
     method = vars(kind)[name]
@@ -223,7 +223,7 @@ def ends_with(owner: type, name: str) -> None:
 
 
 def _weakly(thing: Any) -> Any:
-    """Return what exposes a thing as long as it lives elsewhere, if there is such a thing."""
+    """Return what exposes a thing without keeping it alive; plain data as it is."""
     try:
         return lazy(weakref.ref(thing))
     except TypeError:  # plain data

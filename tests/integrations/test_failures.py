@@ -1,4 +1,4 @@
-"""What a failed training leaves behind: nothing, in memory or in the next training."""
+"""What a failed training leaves behind: nothing."""
 
 from __future__ import annotations
 

@@ -49,9 +49,7 @@ def watched(*queries, before=(), callbacks=(), **how):
 def test_a_training_is_the_same_to_the_last_bit(settings):
     how = SETTINGS[settings]
     bare, ended = hugging_face(**how)
-    trainer, same, (steps, norms), _ = watched(
-        ("step, loss", "step"), ("layer_norms(model, 'grad')", "step"), **how
-    )
+    trainer, same, (steps, norms), _ = watched(("step, loss", "step"), ("layer_norms(model, 'grad')", "step"), **how)
     assert same == ended
     assert losses_of(trainer) == losses_of(bare)
     assert [loss for _, loss in steps] == losses_of(bare)

@@ -231,8 +231,6 @@ def test_it_stops_with_its_agent(end):
     assert not hasattr(tqdm.set_postfix, "__wrapped__")
 
 
-
-
 def test_two_agents_and_chosen_sources(tmp_path):
     (one, first), (two, second) = pair("one"), pair("two")
     with tee.start(one), tee.start(two, ["tensorboard"]), SummaryWriter(str(tmp_path)) as writer:
