@@ -67,7 +67,8 @@ def test_a_script_under_looptap_run_finds_the_streams_closed_as_with_python(clos
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("words", [["ls"], ["streams", "no-such-run"], ["stop", "no-such-run"], ["open"], ["watch"]])
 @pytest.mark.parametrize("closed", ["stdout", "stderr", "all"])
-def test_a_command_ends_as_with_open_streams(closed, words):
+def test_a_command_ends_as_with_open_streams(closed, words, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path))  # other tests add runs to the shared one meanwhile
     command = [*PYTHON, "-m", "looptap", *words]
     usual = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
     done = in_shell(command, CLOSED[closed])
