@@ -62,7 +62,7 @@ _DISK = (sqlite3.Error, OSError, StoreError)
 
 
 class Writer:
-    """The file of one run, created when something is first stored, and again when it is gone.
+    """The file of one run, created when something is first stored.
 
     ``facts`` describe the run (id, name, rank, ...). Only `close` waits for the disk; disk errors are not raised, but
     reported by `stats`. A stream, and its batches in order, come from one thread at a time. In a forked child nothing
@@ -295,14 +295,14 @@ class Writer:
             return found
 
     def _ready(self) -> sqlite3.Connection:
-        """Return the connection to a file with all that was written; say so if it had to be made again."""
+        """Return the connection to the file, which is made again if it is gone."""
         connection, renewal = self._file.ready(sum(self._kept))
         if renewal is not None:
             self._renewed(renewal)
         return connection
 
     def _begin_file(self, connection: sqlite3.Connection) -> None:
-        """Fill a new file with the facts of the run, and the streams that a former one had."""
+        """Fill a new file with facts, and the streams that a former one had."""
         process = about()
         with self._lock:
             facts, streams = {**process, **self._facts}, self._streams[:] if self._commits else []

@@ -184,7 +184,7 @@ def _names_another(journal: Path) -> bool:
 
 
 def address(path: Path, options: str) -> str:
-    """Return the address of a file for `sqlite3.connect`, with options such as mode=ro."""
+    """Return a file's address for `sqlite3.connect`; options are as in mode=ro."""
     return f"file:{quote(os.fsencode(path.absolute()))}?{options}"
 
 

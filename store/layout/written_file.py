@@ -1,4 +1,4 @@
-"""`WrittenFile`: the SQLite file of a run as its writer holds it, made again if it goes.
+"""`WrittenFile`: the SQLite file of a run while it is written.
 
 A file that is removed, moved or replaced lives on while it is open. So whatever was written to it is copied to a new
 file, and nothing is lost. It is lost only if the file is damaged, went while it was closed (the disk was full), or if
@@ -88,7 +88,7 @@ class WrittenFile:
         self._logs = {path + suffix: _status(path + suffix) for suffix in _LOGS}
 
     def failed(self, error: Exception) -> None:
-        """Close the connection, so that the file is opened again, unless only it has what was written."""
+        """Close the connection, unless only it has what was written."""
         self._damaged = self._damaged or _code(error) in _DAMAGED
         with contextlib.suppress(OSError):
             if not self.adrift():

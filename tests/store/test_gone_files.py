@@ -1,4 +1,4 @@
-"""The file of a run that is removed, moved, replaced or damaged while it is written."""
+"""Files that are removed, replaced or damaged while a run writes to them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import looptap
 from looptap.store import run as stored_run
 from looptap.store import writer
 from looptap.store.layout import written_file
+from looptap.store.layout.page_writer import PageWriter
 from looptap.store.queue import QueuedCommand
 from looptap.store.writer import Writer
 from looptap.streams.stream.buffer import Batch
@@ -195,7 +196,7 @@ def contents(path):
 @pytest.mark.parametrize(
     "replaced", [by_a_file, by_a_rename, by_a_directory, by_a_link, by_a_broken_link, by_a_former_copy]
 )
-def test_a_run_goes_on_under_another_name_if_something_takes_the_place_of_its_file(keeping, replaced, caplog):
+def test_a_run_continues_under_another_name_if_something_takes_the_place_of_its_file(keeping, replaced, caplog):
     former = keeping.path
     replaced(former)
     theirs = contents(former)
@@ -253,12 +254,14 @@ def test_what_is_lost_with_a_damaged_file_is_counted_and_said(keeping, damaged, 
 
 
 def test_a_file_that_goes_while_keeping_is_paused_is_counted(keeping, monkeypatch, caplog):
-    failing = pytest.MonkeyPatch()
-    failing.setattr(keeping.writer._pages, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
-    keeping.hand()
-    soon(lambda: keeping.writer.stats().state == "paused")
-    removed(keeping.path)
-    failing.undo()
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(PageWriter, "write", full)
+        keeping.hand()
+        soon(lambda: keeping.writer.stats().state == "paused")
+        removed(keeping.path)
     soon(keeping.is_settled, detail=keeping.writer.stats)
     assert (keeping.writer.stats().kept, keeping.writer.stats().dropped) == (100, 100)
     assert "was removed or moved; this lost 100 values and 1 command" in caplog.text
@@ -292,7 +295,7 @@ def test_a_file_is_made_again_with_everything_once_its_folder_can_be(keeping):
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_file_that_has_no_room_to_be_written_again_begins_anew(tmp_path):
+def test_a_file_that_has_no_room_to_be_written_again_begins_again(tmp_path):
     place = tmp_path / "disk"
     place.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True).returncode:
@@ -321,7 +324,7 @@ def test_files_that_are_replaced_again_and_again_end_in_a_pause(keeping, monkeyp
 
 
 @pytest.mark.parametrize("happens", [removed, file_removed])
-def test_a_reader_goes_on_in_the_file_that_is_made_again(keeping, happens, monkeypatch):
+def test_a_reader_continues_in_the_file_that_is_made_again(keeping, happens, monkeypatch):
     monkeypatch.setattr(stored_run, "LIVENESS_CHECK_AFTER_SECONDS", 0.05)
     with looptap.open(keeping.path) as run:
         seen = run.stream("n")
