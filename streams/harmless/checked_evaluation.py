@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from looptap.streams.harmless.plain import has_own_operators
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.preserving.interrupts import complete
 from looptap.streams.preserving.torch_state import TorchStateGuard, modes_observe
@@ -21,7 +22,8 @@ T = TypeVar("T")
 class CheckedEvaluation:
     """The state of one evaluation on one thread."""
 
-    __slots__ = ("_before", "_cache", "_gradients", "_modes", "_torch", "copies", "on_copies", "own", "watch")
+    __slots__ = ("_before", "_cache", "_gradients", "_modes", "_torch", "copies",
+                 "in_own_context", "is_following", "is_unobserved", "on_copies", "own", "watch")  # fmt: skip
 
     def __init__(self, before: CheckedEvaluation | None) -> None:
         self._before = before
@@ -34,6 +36,12 @@ class CheckedEvaluation:
         """The originals of the modules that it runs on copies, by the identity of the copy."""
         self.watch: Any = None
         """The mode that sees each tensor operation, while it is on."""
+        self.is_following = False
+        """Whether a function of the job is being followed."""
+        self.is_unobserved = False
+        """Whether no mode of the job's sees tensor operations."""
+        self.in_own_context = False
+        """Whether context variables have values of the evaluation's own."""
         self.on_copies: list[str] = []
         """The classes of the models that it has run on copies."""
 
@@ -105,8 +113,12 @@ def evaluated(do: Callable[..., T], *given: Any) -> T:
 def check_modes() -> None:
     """Refuse tensor operations that a mode of the job's would see."""
     evaluation = current()
-    if evaluation.watch is None and modes_observe(sys.modules["torch"]):
-        raise in_modes()
+    if evaluation.watch is None and not evaluation.is_unobserved:
+        if modes_observe(sys.modules["torch"]):
+            raise in_modes()
+        if not has_own_operators(sys.modules["torch"]):
+            raise Refusal("an operator of torch.Tensor is of the job's own, and is not known to be harmless")
+        evaluation.is_unobserved = True  # modes belong to the thread, and it enters no others
 
 
 def in_modes() -> Refusal:

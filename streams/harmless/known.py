@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import builtins
 import collections
+import copy
 import functools
 import heapq
+import inspect
 import itertools
+import logging
 import math
 import operator
 import os
 import statistics
 import sys
 import time
+import types
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
+
+from looptap.streams.harmless.plain import is_of_torch
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -28,8 +35,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 COMPUTES = [
     *(getattr(builtins, name) for name in _words(
-        "abs all any ascii bin bool bytes bytearray chr complex divmod float format hash hex int max min oct ord pow "
-        "range repr round slice sorted str sum"
+        "abs all any bin bool bytes bytearray chr complex divmod float hash hex int max min oct ord pow range round "
+        "slice sorted sum"
     )),
     *(value for name, value in vars(math).items() if callable(value) and name[0] != "_"),
     *(getattr(statistics, name) for name in _words(
@@ -42,7 +49,7 @@ COMPUTES = [
     )),
     functools.reduce, heapq.nlargest, heapq.nsmallest, heapq.merge,
     time.time, time.monotonic, time.perf_counter, time.process_time, time.thread_time, time.time_ns, time.strftime,
-    os.getpid, os.getloadavg, os.cpu_count, sys.getsizeof,
+    os.getpid, os.getloadavg, os.cpu_count, sys.getsizeof, sys.getrecursionlimit, sys.intern,
 ]  # fmt: skip
 """Functions that compute from their arguments: these, and all that they contain, have to be plain values."""
 
@@ -52,8 +59,17 @@ HOLDS = [
     )),
     *(value for name, value in vars(itertools).items() if name[0] != "_" and callable(value)),
     collections.deque, operator.is_, operator.is_not, functools.partial, operator.itemgetter, operator.attrgetter,
+    inspect.signature,
 ]  # fmt: skip
 """Functions that hold or count their arguments, which may be anything."""
+
+SHOWS = [str, repr, ascii, format]
+"""Functions that make text of their first argument."""
+
+SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in _words(
+    "debug info warning error exception critical log"
+))]  # fmt: skip
+"""Functions that only tell somebody: a question says nothing to the people who watch the job."""
 
 KEYS = [dict, set, frozenset, collections.Counter, collections.OrderedDict, dict.fromkeys, collections.defaultdict]
 """Functions that compute the hash of what they hold."""
@@ -87,9 +103,10 @@ _TORCH = _words(
 _TORCH_ELSEWHERE = _words(
     "cuda.is_available cuda.device_count cuda.current_device cuda.memory_allocated cuda.max_memory_allocated "
     "cuda.memory_reserved cuda.max_memory_reserved cuda.is_initialized cuda.get_device_name "
-    "cuda.memory_stats _C._get_privateuse1_backend_name "
+    "cuda.memory_stats cuda.is_current_stream_capturing xpu.is_current_stream_capturing "
     "distributed.is_initialized distributed.is_available distributed.get_rank "
-    "distributed.get_world_size backends.mps.is_available Generator.initial_seed"
+    "distributed.get_world_size backends.mps.is_available Generator.initial_seed "
+    "_C._has_torch_function _C._has_torch_function_unary _C._has_torch_function_variadic _C._get_tracing_state"
 )
 
 MUTATORS = frozenset(_words(
@@ -108,7 +125,7 @@ TENSOR_READS = frozenset(_words(
     "is_floating_point is_complex is_signed get_device type data_ptr is_shared is_pinned norm split unique "
     "unique_consecutive stft istft __len__ __iter__ __contains__ __getitem__ to double float half int long bool short "
     "byte char bfloat16 has_names is_set_to is_inference is_conj is_neg view_as_real lu symeig to_sparse to_dense "
-    "detach clone contiguous nonzero new_tensor new_zeros new_ones new_full new_empty __deepcopy__ is_same_size "
+    "detach clone contiguous nonzero new new_tensor new_zeros new_ones new_full new_empty __deepcopy__ is_same_size "
     "dim_order"
 ))  # fmt: skip
 """Methods of tensors that torch implements outside of its operators, or under another name."""
@@ -129,14 +146,6 @@ MODULE_METHODS = frozenset(_words(
 ))  # fmt: skip
 """Methods of torch's that only walk over a model."""
 
-TORCH_PYTHON = ("torch.nn.functional", "torch.functional", "torch._tensor", "torch._VF", "torch.special",
-                "torch._linalg_utils", "torch._lowrank")  # fmt: skip
-"""Modules of torch in Python that do nothing but call operators: these are watched."""
-
-FORWARD = ("torch.nn.", "transformers.", "torchvision.", "timm.")
-"""Packages whose modules, on a copy, compute with nothing but operators: these are watched."""
-
-
 _language: list[Callable[..., Any]] = []
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -155,11 +164,23 @@ def of_identity() -> dict[int, tuple[Callable[..., Any], str]]:
     def add(functions: Iterable[Any], rule: str) -> None:
         found.update((id(f), (f, rule)) for f in functions)
 
-    found.update((id(f), (f, rule)) for f, rule in ((getattr, "getattr"), (hasattr, "hasattr"), (vars, "vars")))
+    found.update(
+        (id(f), (f, rule))
+        for f, rule in (
+            (getattr, "getattr"),
+            (hasattr, "hasattr"),
+            (vars, "vars"),
+            (setattr, "setattr"),
+            (delattr, "delattr"),
+        )
+    )
     add(_language, "helper")
     add(COMPUTES, "computes")
     add(HOLDS, "holds")
     add(KEYS, "keys")
+    add(SHOWS, "shows")
+    add(SILENT, "silent")
+    add((copy.copy, copy.deepcopy), "copies")
     add((getattr(np, name) for name in _NUMPY if hasattr(np, name)), "computes")
     add((getattr(np.linalg, name) for name in _LINALG if hasattr(np.linalg, name)), "computes")
     add((value for value in vars(np).values() if isinstance(value, np.ufunc)), "ufunc")
@@ -178,7 +199,10 @@ def of_torch() -> dict[int, tuple[Callable[..., Any], str]]:
         for step in path.split("."):
             thing = getattr(thing, step, None)
         every.append(thing)
-    found = {id(f): (f, "computes") for f in every if f is not None}
+    found = {id(f): (f, "computes") for f in every
+             if f is not None and (not isinstance(f, types.FunctionType) or is_of_torch(f))}  # fmt: skip
     contexts = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled, torch.autocast)
     found.update((id(f), (f, "context")) for f in contexts)
+    apply = torch.autograd.Function.__dict__["apply"].__func__
+    found[id(apply)] = apply, "applied"
     return found

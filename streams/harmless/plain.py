@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import datetime
 import inspect
+import operator
 import sys
 import types
 import weakref
@@ -76,13 +77,67 @@ def of_class(kind: type, name: str, otherwise: Any = None) -> Any:
     return otherwise
 
 
+_of_libraries: dict[int, Any] = {}  # metaclasses, by identity: the hash of one may run code
+
+
 def is_ordinary(kind: Any) -> bool:
     """Return True for a class whose metaclass only makes classes and instances."""
-    return all(
-        str(meta.__module__).partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")  # C may hold no text
-        or meta.__dict__.keys() <= _OF_METACLASSES
-        for meta in type.__getattribute__(type(kind), "__mro__")
-    )
+    meta = type(kind)
+    if meta is type or _of_libraries.get(id(meta)) is meta:
+        return True
+    others = [one for one in type.__getattribute__(meta, "__mro__") if not _is_of_library(one)]
+    if not others:
+        _of_libraries[id(meta)] = meta
+    return all(one.__dict__.keys() <= _OF_METACLASSES for one in others)
+
+
+def _is_of_library(meta: Any) -> bool:
+    """Return True for a metaclass that a library has, not only by what it says of itself."""
+    module, name = (type.__getattribute__(meta, one) for one in ("__module__", "__qualname__"))
+    known = str(module).partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")  # C may hold no text
+    return known and getattr(sys.modules.get(str(module)), "__dict__", {}).get(name) is meta
+
+
+_COPYING = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__",
+            "__new__")  # fmt: skip
+
+
+def is_copyable(kind: type) -> bool:
+    """Return True for a class of the job's whose objects are copied by their attributes alone."""
+    return kind_of(kind) == OTHER and bool(kind.__flags__ & (1 << 9)) and all(
+        of_class(kind, name) is object.__dict__.get(name) for name in _COPYING
+    )  # fmt: skip
+
+
+def is_of_torch(f: Any) -> bool:
+    """Return True for a function as torch's own file defines it, whatever it says of itself."""
+    module = sys.modules.get(f.__module__) if type(f) is types.FunctionType and type(f.__module__) is str else None
+    return (
+        module is not None and f.__globals__ is vars(module)
+        and f.__module__.partition(".")[0] == "torch" and f.__code__.co_filename == module.__file__
+    )  # fmt: skip
+
+
+_operators: list[Any] = []  # what torch.Tensor held when all of its operators were torch's own
+
+
+def has_own_operators(torch: Any) -> bool:
+    """Return True if tensors have the operators that torch gives them."""
+    held = vars(torch.Tensor)
+    if len(held) == len(_operators) and all(map(operator.is_, held.values(), _operators)):
+        return True
+    if not all(is_of_torch(one) for name, one in held.items() if _is_operator(name, one)):
+        return False
+    _operators[:] = held.values()
+    return True
+
+
+def _is_operator(name: str, held: Any) -> bool:
+    return name[:2] == "__" and name not in OF_TEXT and type(held) is types.FunctionType
+
+
+OF_TEXT = ("__str__", "__repr__", "__format__")
+"""Methods that make text, which jobs replace for tensors."""
 
 
 def is_of_looptap(kind: type) -> bool:
@@ -115,7 +170,7 @@ def _classified(kind: type) -> int:
         return OTHER
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return TENSOR
-    if kind in (torch.Size, torch.dtype, torch.device):
+    if kind in (torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format):
         return ATOM
     if issubclass(kind, torch.nn.Module) and all(_same(kind, torch.nn.Module, name) for name in _OF_MODULES):
         return MODULE
@@ -184,6 +239,11 @@ _models: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 def is_plain_model(model: Any) -> bool:
     """Return True if all submodules list their parameters plainly, as torch does."""
+    module = sys.modules["torch"].nn.Module
+    if not all(
+        type(held) is not types.FunctionType or is_of_torch(held) for held in map(vars(module).get, _OF_MODULES)
+    ):
+        return False
     known = _models.get(id(model))
     if known is not None and known[0]() is model and known[1] > 0:
         _models[id(model)] = (known[0], known[1] - 1)

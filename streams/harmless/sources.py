@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import linecache
+import re
+import sys
 import types
 
 SOURCE = "__looptap_source__"
@@ -14,8 +17,13 @@ def source_of(f: types.FunctionType) -> tuple[str, int, str] | None:
     travelled = f.__dict__.get(SOURCE)
     if type(travelled) is tuple and tuple(map(type, travelled)) == (str, int, str):
         return travelled
+    code, frozen = f.__code__, re.fullmatch("<frozen (.*)>", f.__code__.co_filename)
     try:
-        lines, first = inspect.getsourcelines(f.__code__)
-    except (OSError, TypeError, IndexError, SyntaxError):
+        if frozen:  # a module of Python's that is part of the interpreter, and has a file all the same
+            file = str(sys.modules[frozen[1]].__file__)
+            found = inspect.getblock(linecache.getlines(file)[code.co_firstlineno - 1 :])
+            return "".join(found), code.co_firstlineno, file
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError, IndexError, SyntaxError, KeyError):
         return None
-    return "".join(lines), max(first, 1), f.__code__.co_filename
+    return "".join(lines), max(first, 1), code.co_filename

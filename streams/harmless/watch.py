@@ -24,6 +24,10 @@ _HIDDEN = frozenset({"running_mean", "running_var", "train", "training", "dropou
 _CHANCES = frozenset({"p", "dropout", "dropout_p", "drop_rate"})
 
 
+class Unwatched(Refusal):
+    """A write to a tensor that the evaluation may have made before it was watched."""
+
+
 def watched(do: Callable[..., Any], *given: Any, **named: Any) -> Any:
     """Return ``do(…)`` with each of its tensor operations checked."""
     evaluation = current()
@@ -130,7 +134,7 @@ def _watch_class(torch: Any) -> Any:
                     value = args[place] if place < len(args) else kwargs.get(argument.name)
                     for tensor in _tensors(torch, value):
                         if not self.owns(tensor):
-                            raise Refusal(f"{func} would write to a tensor of the job")
+                            raise Unwatched(f"{func} would write to a tensor of the job")
 
         def _may_normalize(self, func: Any, schema: Any, args: Any, kwargs: Any) -> None:
             values = {a.name: args[n] if n < len(args) else kwargs.get(a.name) for n, a in enumerate(schema.arguments)}

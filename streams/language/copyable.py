@@ -17,13 +17,13 @@ from looptap.streams.harmless import known
 
 _MODULES = {"math", "statistics", "itertools", "functools", "operator", "collections"}
 _FUNCTIONS = set(REDUCERS) | {
-    "abs", "round", "float", "int", "bool", "str", "repr", "divmod", "pow", "complex", "range", "enumerate", "zip",
-    "map", "filter", "reversed", "frozenset", "dict", "slice", "format", "isinstance", "accumulate", "starmap", "ema",
+    "abs", "round", "float", "int", "bool", "divmod", "pow", "complex", "range", "enumerate", "zip",
+    "map", "filter", "reversed", "frozenset", "dict", "slice", "isinstance", "accumulate", "starmap", "ema",
     "recent", "isnan", "isinf", "isfinite",
 }  # fmt: skip
 _NODES = (
     ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List, ast.Dict,
-    ast.Set, ast.Lambda, ast.Subscript, ast.Slice, ast.JoinedStr, ast.FormattedValue, ast.Starred, ast.keyword,
+    ast.Set, ast.Lambda, ast.Subscript, ast.Slice, ast.Starred, ast.keyword,
     ast.comprehension, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.arguments, ast.arg,
     ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
 )  # fmt: skip

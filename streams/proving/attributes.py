@@ -34,6 +34,7 @@ _NOWHERE = object()
 _PLAIN_DESCRIPTORS = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.ClassMethodDescriptorType, types.MemberDescriptorType, staticmethod,
+    type(functools.cache(lambda: None)),
     type(vars(collections.namedtuple("_", "one"))["one"]),
 )  # fmt: skip
 _readers: dict[tuple[type, str], Reader] = {}
@@ -63,10 +64,8 @@ def _reader(kind: type, name: str) -> Reader:
         return type
     if name == "__dict__" and not issubclass(kind, type):
         return attributes_of
-    held = of_class(kind, name)
-    data = held is not None and of_class(type(held), "__get__") is None  # such as the fields of a dataclass
-    if _is_special(name) and name not in _NAMES_OF_CLASSES and not data and not issubclass(kind, type):
-        return _refusing(f"{name} of {kind.__qualname__}")
+    if kind in _CALLABLES:
+        return direct
     if issubclass(kind, types.ModuleType):
         return lambda value: _of_module(value, name)
     if issubclass(kind, type):
@@ -74,7 +73,7 @@ def _reader(kind: type, name: str) -> Reader:
     found = kind_of(kind)
     if found == TENSOR:
         return _of_tensor(name)
-    if found in (ATOM, ARRAY, MAPPING) or kind in (tuple, list, set, frozenset, collections.deque, *_CALLABLES):
+    if found in (ATOM, ARRAY, MAPPING) or kind in (tuple, list, set, frozenset, collections.deque):
         return direct
     if is_of_looptap(kind):
         return direct  # what a training system of ours exposes is made to be read
@@ -104,16 +103,14 @@ def as_object(value: Any, name: str) -> Any:
         return kind
     if name == "__dict__":
         return attributes_of(value)
-    if type(name) is not str or _is_special(name):
+    if isinstance(value, types.ModuleType):
+        return _of_module(value, name)
+    if type(name) is not str:
         raise Refusal(f"{name!r:.40} of {kind.__qualname__} is not known to be harmless")
     return _of_object(kind, name, lambda own: object.__getattribute__(own, name))(value)
 
 
 _CALLABLES = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-
-
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
 
 
 def _refusing(what: str) -> Reader:
@@ -133,6 +130,14 @@ def _of_module(value: Any, name: str) -> Any:
         return own[name]
     if own.get("__name__") == "looptap":
         return getattr(value, name)  # loaded when it is first used
+    held = of_class(type(value), name, _NOWHERE)
+    if held is not _NOWHERE:
+        return _of_descriptor(value, held, name)
+    fallback = of_class(type(value), "__getattr__")
+    if fallback is not None:
+        return call(fallback, value, name)
+    if "__getattr__" in own:
+        return call(own["__getattr__"], name)
     raise AttributeError(f"module {own.get('__name__')!r} has no attribute {name!r}", name=name, obj=value)
 
 
@@ -219,8 +224,18 @@ def _cached(value: Any, name: str, compute: Callable[..., Any]) -> Any:
 
 def _in_instance(value: Any, name: str, held: Any) -> Any:
     own = attributes_of(value)
-    if name in own and not hasattr(type(held), "__set__"):
+    if name in own and of_class(type(held), "__set__") is None:
         return own[name]
+    return _of_descriptor(value, held, name)
+
+
+def _of_descriptor(value: Any, held: Any, name: str) -> Any:
+    """Return what a descriptor of the job's gives, by its source."""
+    getter = of_class(type(held), "__get__")
+    if getter is None:
+        return held
+    if type(getter) is types.FunctionType:
+        return call(getter, held, value, type(value))
     raise Refusal(f"{type(value).__qualname__}.{name} is not known to be harmless")
 
 

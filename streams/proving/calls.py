@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import functools
 import inspect
 import itertools
@@ -25,9 +26,11 @@ from looptap.streams.harmless.plain import (
     MAPPING,
     MODULE,
     OTHER,
+    TENSOR,
     attributes_of,
     is_a,
     is_of_looptap,
+    is_of_torch,
     is_ordinary,
     is_plain_model,
     is_plain_optimizer,
@@ -37,11 +40,11 @@ from looptap.streams.harmless.plain import (
     sharded_type,
 )
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import is_operator, pure, watched
+from looptap.streams.harmless.watch import Unwatched, is_operator, pure, watched
 from looptap.streams.proving.attributes import as_object
-from looptap.streams.proving.copies import run
+from looptap.streams.proving.copies import applied, run
 from looptap.streams.proving.following import followed
-from looptap.streams.proving.methods import method, method_of_base, shielded
+from looptap.streams.proving.methods import method, method_of_base, method_of_tensor, shielded
 from looptap.streams.proving.reading import item, read
 from looptap.streams.proving.vouching import (
     BUILTINS,
@@ -56,11 +59,12 @@ from looptap.streams.proving.vouching import (
     own,
     pairs,
     proxy,
+    shown,
     type_name,
     unknown,
     vouch,
 )
-from looptap.streams.proving.writing import make
+from looptap.streams.proving.writing import copied_object, delete, fill, is_of_dataclass, make, set_plainly, write
 
 _MISSING = object()
 
@@ -75,6 +79,8 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
         return call(*given, **named)
     if kind is weakref.ReferenceType:
         return f()
+    if f is weakref.ref and len(given) == 1:
+        return f(*given)
     if kind is types.FunctionType:
         return _function(f, given, named)
     if kind is types.MethodType:
@@ -191,6 +197,8 @@ def _held(f: Any, given: Any, named: Any) -> Any:
         return f(*given, **named)
     if f in (operator.itemgetter, operator.attrgetter):
         return f(*map(keyed, given))
+    if f is inspect.signature and is_a(given[0], (types.FunctionType, types.MethodType)):
+        return f(*given)
     if f is next:
         return next(iterate(given[0]), *given[1:])
     if f in (list, tuple, reversed, enumerate, collections.deque, itertools.islice, itertools.tee) or (
@@ -320,38 +328,85 @@ def _context(f: Any, given: Any, named: Any) -> Any:
     return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
 
 
+def _shows(f: Any, given: Any, named: Any) -> Any:
+    if len(given) == 1 and f is not format:
+        return shown(given[0], ord(f.__name__[0]))
+    return f(*map(shown, given[:1]), *map(vouch, given[1:]), **{k: vouch(v) for k, v in named.items()})
+
+
+def _copies(f: Any, given: Any, named: Any) -> Any:
+    return copied_object(given[0], f is copy.deepcopy, {})
+
+
+def _silent(f: Any, given: Any, named: Any) -> None:
+    """Do nothing."""
+
+
+def _setattr(f: Any, given: Any, named: Any) -> Any:
+    write(given[0], vouch(given[1]), *given[2:])
+
+
+def _delattr(f: Any, given: Any, named: Any) -> Any:
+    delete(given[0], vouch(given[1]))
+
+
 _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "computes": _computed, "ufunc": _ufunc, "holds": _held, "keys": _keys, "helper": _helped, "getattr": _getattr,
-    "hasattr": _hasattr, "vars": _vars, "context": _context, "declared": _declared,
+    "hasattr": _hasattr, "setattr": _setattr, "delattr": _delattr, "vars": _vars, "context": _context,
+    "declared": _declared, "shows": _shows, "silent": _silent, "applied": applied, "copies": _copies,
 }  # fmt: skip
+
+
+def _followed(f: types.FunctionType, given: Any, named: Any) -> Any:
+    """Run the checked form of a function, with its tensor operations watched if it writes to tensors of its own."""
+    inner, checked = followed(f)
+    function, evaluation = checked.function(inner), current()
+    if evaluation.is_following or evaluation.watch is not None:
+        return function(*given, **named)
+    evaluation.is_following = True
+    try:
+        if not checked.is_watched:
+            try:
+                return function(*given, **named)
+            except Unwatched:  # nothing of the job's has changed
+                if not evaluation.own.keys().isdisjoint(map(id, (*given, *named.values()))):
+                    raise  # what the question has made itself may have
+                checked.is_watched = True
+        return watched(function, *given, **named)
+    finally:
+        evaluation.is_following = False
 
 
 def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
     if is_checked(f.__code__):
         result = f(*given, **named)
-    elif (f.__module__ or "") in known.TORCH_PYTHON:
-        result = watched(f, *map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    elif is_of_dataclass(f, given):
+        fill(f, *given, **named)
+        result = None
     else:
-        entry = followed(f)
-        if entry.writes or entry.watched:
-            result = watched(entry.function, *given, **named)
-        else:
-            result = entry.function(*given, **named)
+        result = _followed(f, given, named)
     return own(result) if f.__code__.co_flags & inspect.CO_GENERATOR else result
 
 
 def _builtin(f: Any, given: Any, named: Any) -> Any:
     bound = getattr(f, "__self__", None)
     name = f.__name__
-    if isinstance(f, types.MethodDescriptorType | types.WrapperDescriptorType):
-        return method(given[0], name, *given[1:], **named) if given else f()
+    if name.startswith(("_get_", "_is_")) and str(f.__module__).startswith("torch._C") and not given and not named:
+        return f()
+    if isinstance(f, types.MethodDescriptorType | types.WrapperDescriptorType) and given:
+        bound, *given = given
+        f = f.__get__(bound)
     if type(bound) is np.ufunc and name != "at":  # that writes, to what is read-only, too
         return _made(_computed(f, given, named), bound, given)
     if bound is not None and not is_a(bound, types.ModuleType | type):
         if kind_of(type(bound)) in (OTHER, MODULE):
             if name == "__getattribute__" and len(given) == 1 and not named:
                 return as_object(bound, *given)
+            if name == "__setattr__" and f.__objclass__ is object:
+                return set_plainly(bound, *given)
             return method_of_base(f, bound, name, given, named)
+        if kind_of(type(bound)) == TENSOR:
+            return method_of_tensor(f, bound, given, named)
         return method(bound, name, *given, **named)
     if _of_torch(f, bound) and is_operator(name):
         arguments, words = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
@@ -383,7 +438,7 @@ def _bare(value: Any) -> Any:
 
 
 def _walks(function: types.FunctionType) -> bool:
-    return function.__name__ in known.MODULE_METHODS and (function.__module__ or "").startswith("torch.nn.")
+    return function.__name__ in known.MODULE_METHODS and is_of_torch(function)
 
 
 bind_call(call)

@@ -1,25 +1,23 @@
 """Run a model of the job on a copy: shared parameters, everything else its own.
 
-The copy is in evaluation mode unless training mode is asked for. Its modules have no hooks of the job, buffers and
-plain attributes of their own, and call each other's `forward` checked: code of torch's own is watched, code of the job
-is followed by its source.
+The copy is in evaluation mode unless training mode is asked for. Its modules have no hooks of the job, and buffers and
+plain attributes of their own. Their `forward` is followed by its source, also that of torch and of other libraries.
 """
 
 from __future__ import annotations
 
-import copy
+import contextvars
+import enum
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from looptap.streams.errors import QueryError
-from looptap.streams.harmless import known
 from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
-from looptap.streams.harmless.plain import OTHER, TENSOR, is_a, of_class
+from looptap.streams.harmless.plain import TENSOR, attributes_of, is_a, is_copyable, is_plain, of_class
 from looptap.streams.harmless.plain import kind_of as plain_kind
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import own_storage, watched
@@ -39,7 +37,6 @@ _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 
 def run(model: Any, given: Any, named: Any) -> Any:
     """Return what ``model(…)`` gives, on a copy unless it is one."""
-    _check_objects(given, named)
     if id(model) in current().copies:
         return watched(forward, model, *given, **named)
     return on_copy(model, given, named)
@@ -51,8 +48,6 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
     torch: Any = sys.modules["torch"]
     if gradient and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         raise Refusal("a hook of the job sees what is saved for the backward pass")
-
-    _check_objects(given, named)
 
     def ask() -> Any:
         with torch.inference_mode(False) if gradient else nullcontext():  # what is copied in it has no gradients
@@ -66,8 +61,14 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
                 _explain_devices(asked, [*inputs, *words.values()], error)
                 raise
 
-    current().on_copies.append(type(model).__name__)
-    return watched(ask)
+    evaluation = current()
+    evaluation.on_copies.append(type(model).__name__)
+    outermost = not evaluation.in_own_context
+    evaluation.in_own_context = True
+    try:
+        return contextvars.copy_context().run(watched, ask)
+    finally:
+        evaluation.in_own_context = not outermost
 
 
 def copied(model: Any, *, gradient: bool = False, train: bool = False) -> Any:
@@ -82,6 +83,7 @@ class _Copying:
         self._torch: Any = sys.modules["torch"]
         self._gradient, self._train, self._bytes = gradient, train, 0
         self._made: dict[int, Any] = {}
+        self._structure = self._torch.nn.Module.__annotations__
         self._kept: list[Any] = []  # the originals, so that no identity is taken twice
 
     def module(self, original: Any, path: str) -> Any:
@@ -95,31 +97,31 @@ class _Copying:
         for name in ("__call__", "__del__", "__getattribute__"):
             if of_class(type(original), name) is not of_class(self._torch.nn.Module, name):
                 raise Refusal(f"{type(original).__qualname__}.{name} is not known to be harmless")
+        for name in ("_parameters", "_buffers", "_modules"):
+            if type(original.__dict__[name]) not in (dict, OrderedDict):
+                raise Refusal(f"{name} of {type(original).__qualname__} is not known to be harmless")
         made = object.__new__(type(original))
         self._made[id(original)] = made
         self._kept.append(original)
         current().copies[id(made)] = (made, original)
-        attributes = dict(original.__dict__)
-        hooks = {name: OrderedDict((key, hook) for key, hook in attributes[name].items() if _of_torch(hook))
-                 for name in _HOOKS if name in attributes}  # fmt: skip
-        own = not kind.builtin or "forward" in attributes or any(hooks.values())
-        attributes.update(hooks)
+        attributes = {
+            name: self.value(one) if name not in self._structure else one.copy() if type(one) in _CONTAINERS else one
+            for name, one in original.__dict__.items()
+        }
+        for name in _HOOKS:
+            attributes[name] = OrderedDict(
+                (key, one) for key, one in attributes.get(name, {}).items() if _of_torch(one)
+            )
         attributes["training"] = self._train and original.training
         attributes["_parameters"] = {name: self._parameter(one) for name, one in original._parameters.items()}
-        attributes["_buffers"] = {name: self._tensor(one) if own or self._train else one
-                                  for name, one in original._buffers.items()}  # fmt: skip
+        attributes["_buffers"] = {name: self._tensor(one) for name, one in original._buffers.items()}
         attributes["_modules"] = {
             name: None if child is None else self.module(unwrapped(child), f"{path}.{name}".lstrip("."))
             for name, child in original._modules.items()
         }
-        structure = vars(self._torch.nn.Module())
-        for name, value in attributes.items():
-            if name not in structure:
-                attributes[name] = self.value(value)
-                if kind.builtin and not _of_torch_itself(value):
-                    attributes[name] = partial(call, attributes[name])  # torch's own code calls it
         made.__dict__.update(attributes)
-        made.__dict__["_compiled_call_impl"] = partial(forward, made)
+        own = [made.__dict__, *(one for name, one in attributes.items() if name in self._structure)]
+        current().own.update({id(one): one for one in own if type(one) in _CONTAINERS})
         return made
 
     def value(self, value: Any, depth: int = 0) -> Any:
@@ -145,10 +147,21 @@ class _Copying:
             made.set_state(value.get_state())
             current().own[id(made)] = current().own[made._cdata] = made  # operators get it as another object of Python
             return made
-        return value
+        return self._object(value, depth) if depth < 3 else value
+
+    def _object(self, value: Any, depth: int) -> Any:
+        """Return a copy of a plain object, such as the settings of a model; others stay shared."""
+        held = attributes_of(value)
+        if not is_copyable(type(value)) or not all(map(_is_data, held.values())):
+            return value
+        made = self._made[id(value)] = object.__new__(type(value))
+        self._kept.append(value)
+        current().own[id(made)] = made
+        object.__getattribute__(made, "__dict__").update({k: self.value(v, depth + 1) for k, v in held.items()})
+        return made
 
     def _container(self, value: Any, depth: int) -> Any:
-        made = self._made[id(value)] = copy.copy(value)
+        made = self._made[id(value)] = value.copy()
         self._kept.append(value)
         current().own[id(made)] = made
         if isinstance(value, dict):
@@ -199,6 +212,12 @@ class _Copying:
             )
 
 
+def _is_data(value: Any) -> bool:
+    if type(value) in _CONTAINERS and len(value) > MOST_ITEMS:
+        return False
+    return is_plain(value) or is_copyable(type(value)) or isinstance(value, enum.Enum)
+
+
 def _refused(reason: str) -> QueryError:
     return QueryError(f"the model cannot be run by a query: {reason}.")
 
@@ -206,36 +225,37 @@ def _refused(reason: str) -> QueryError:
 def forward(module: Any, *given: Any, **named: Any) -> Any:
     """Return what ``forward`` of a copied module gives."""
     for hook in module._forward_pre_hooks.values():  # of torch's own: they compute a weight
-        hook(module, given)
+        call(hook, module, given)
     own = module.__dict__.get("forward")
-    forward = type(module).forward if own is None else own
-    function = getattr(forward, "__func__", forward)
-    if isinstance(function, types.FunctionType) and (function.__module__ or "").startswith(known.FORWARD):
-        for one in (*given, *named.values()):
-            if plain_kind(type(one)) == OTHER and not _of_library(one):
-                raise Refusal(f"{type(module).__qualname__} of {type(one).__qualname__} is not known to be harmless")
-        return function(module, *given, **named)
     if own is not None:
         return call(own, *given, **named)
-    return call(function, module, *given, **named)
+    return call(of_class(type(module), "forward"), module, *given, **named)
 
 
-def _check_objects(given: Any, named: Any) -> None:
-    for one in (*given, *named.values()):
-        if plain_kind(type(one)) == OTHER and _of_library(one) and id(one) not in current().own:
-            raise Refusal(f"the model might change a {type(one).__qualname__} of the job")
+class _Context:
+    """What a `torch.autograd.Function` gets where no graph is recorded."""
+
+    def __init__(self, count: int) -> None:
+        self.needs_input_grad = (False,) * count
+
+    def _nothing(self, *given: Any, **named: Any) -> None:
+        """Do nothing: what it would note is for the backward pass."""
+
+    save_for_backward = save_for_forward = mark_dirty = mark_non_differentiable = set_materialize_grads = _nothing
 
 
-def _of_library(value: Any) -> bool:
-    """Return True for an object of a known package, such as a cache."""
-    return (type(value).__module__ or "").startswith(known.FORWARD)
-
-
-def _of_torch_itself(value: Any) -> bool:
-    """Return True for what is no function of the job."""
-    if not is_a(value, (types.FunctionType, types.MethodType, partial)):
-        return True
-    return (getattr(value, "__module__", None) or "").startswith("torch.")
+def applied(f: Any, given: Any, named: Any) -> Any:
+    """Return what the forward pass of a `torch.autograd.Function` gives."""
+    owner, *inputs = given
+    if sys.modules["torch"].is_grad_enabled():
+        raise Refusal(f"the graph of {owner.__qualname__} is not known to be harmless")
+    forward = of_class(owner, "forward")
+    if type(forward) is not staticmethod:
+        raise Refusal(f"{owner.__qualname__}.forward is not known to be harmless")
+    separate = of_class(owner, "setup_context") is not of_class(sys.modules["torch"].autograd.Function, "setup_context")
+    context = () if separate else (_Context(len(inputs)),)
+    current().own.update({id(one): one for one in context})
+    return call(forward.__func__, *context, *inputs, **named)
 
 
 def _of_torch(hook: Any) -> bool:

@@ -11,13 +11,13 @@ import linecache
 import os
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from looptap.streams.expressions import SourceText
 from looptap.streams.harmless.checked_code import CHECKS, note_checked
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.sources import source_of
-from looptap.streams.proving.rewriting import NAMES, Rewriting, Unprovable, without_type_parameters
+from looptap.streams.proving.rewriting import Rewriting, Unprovable, without_type_parameters
 from looptap.streams.proving.vouching import name_of
 
 MAX_FUNCTIONS = 1000
@@ -26,22 +26,28 @@ _OF_COMPILER = os.path.join("torch", "_compile.py")
 _numbers = itertools.count(1)
 
 
-class CheckedFunction(NamedTuple):
-    """The checked form of a function."""
+class Followed:
+    """The checked form of one code of the job."""
 
-    function: Callable[..., Any]
-    writes: bool
-    """Whether it changes something in place: its tensor operations are watched."""
-    watched: bool = False
+    def __init__(self, factory: types.CodeType) -> None:
+        self._factory = factory
+        self._made: Callable[..., Any] | None = None
+        self.is_watched = False
+        """Whether it changes tensors that it makes: then all of its tensor operations have to be watched."""
 
-
-class _Factory(NamedTuple):
-    code: types.CodeType
-    writes: bool
+    def function(self, f: types.FunctionType) -> Callable[..., Any]:
+        """Return the checked form of ``f``, whose code this is."""
+        made: Any = self._made
+        if made is None or made.__globals__ is not f.__globals__:
+            make = types.FunctionType(self._factory, f.__globals__)
+            made = make(*CHECKS.values(), *map(_content, f.__closure__ or ()))
+            self._made = None if f.__closure__ else made
+        made.__defaults__, made.__kwdefaults__ = f.__defaults__, f.__kwdefaults__
+        return made  # type: ignore[no-any-return]  # of what was compiled
 
 
 # By identity, with the code itself so that no identity is taken twice: the hash of code takes a millisecond.
-_factories: dict[int, tuple[types.CodeType, _Factory | str]] = {}
+_followed: dict[int, tuple[types.CodeType, Followed | str]] = {}
 
 
 def checked_expression(
@@ -77,26 +83,24 @@ def _copied(body: ast.expr) -> ast.expr:
     return copy.deepcopy(body)
 
 
-def followed(f: types.FunctionType) -> CheckedFunction:
-    """Return the checked form of a function. Raises `Refusal` if it has none."""
-    inner = _undecorated(f)
-    known = _factories.get(id(inner.__code__))
+def followed(f: types.FunctionType) -> tuple[types.FunctionType, Followed]:
+    """Return the function inside decorators, and its checked form. Raises `Refusal`."""
+    inner = undecorated(f)
+    code = inner.__code__
+    known = _followed.get(id(code))
     if known is None:
         try:
-            known = inner.__code__, _factory(inner)
+            known = code, Followed(_factory(inner))
         except Unprovable as found:
-            known = inner.__code__, str(found)
-        if len(_factories) > MAX_FUNCTIONS:
-            _factories.clear()
-        _factories[id(inner.__code__)] = known
-    factory = known[1]
-    if isinstance(factory, str):
-        raise Refusal(f"{name_of(f)} is not known to be harmless: {factory}")
-    make = types.FunctionType(factory.code, inner.__globals__)
-    cells = [_content(cell) for cell in inner.__closure__ or ()]
-    made = make(*CHECKS.values(), *cells)
-    made.__defaults__, made.__kwdefaults__ = inner.__defaults__, inner.__kwdefaults__
-    return CheckedFunction(made, factory.writes)
+            known = code, str(found)
+        if len(_followed) > MAX_FUNCTIONS:
+            _followed.clear()
+        _followed[id(code)] = known
+    if isinstance(known[1], str):
+        raise Refusal(f"{name_of(f)} is not known to be harmless: {known[1]}")
+    if type(inner.__globals__) is not dict:
+        raise Refusal(f"{name_of(f)}, whose globals are no plain dict, is not known to be harmless")
+    return inner, known[1]
 
 
 def _content(cell: types.CellType) -> Any:
@@ -106,7 +110,7 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-def _undecorated(f: types.FunctionType) -> types.FunctionType:
+def undecorated(f: types.FunctionType) -> types.FunctionType:
     """Return the function inside ``torch.no_grad()``, which is in force anyway."""
     while (f.__module__ or "", f.__code__.co_name) != ("", "") and hasattr(f, "__wrapped__"):
         wrapper, inner = f.__code__, f.__wrapped__
@@ -128,7 +132,7 @@ def _turns_off(f: types.FunctionType) -> bool:
     return False
 
 
-def _factory(f: types.FunctionType) -> _Factory:
+def _factory(f: types.FunctionType) -> types.CodeType:
     code = f.__code__
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Unprovable("it is asynchronous")
@@ -139,7 +143,7 @@ def _factory(f: types.FunctionType) -> _Factory:
         body: list[ast.stmt] = [ast.Return(rewriting.visit(node))]
     else:
         body = [rewriting.function(node), ast.Return(ast.Name(node.name, ast.Load()))]
-    names = [*NAMES, *code.co_freevars]
+    names = [*CHECKS, *code.co_freevars]
     module = ast.fix_missing_locations(ast.Module([_function("__factory", names, body)], []))
     try:
         compiled = compile(module, file, "exec", dont_inherit=True)
@@ -147,7 +151,7 @@ def _factory(f: types.FunctionType) -> _Factory:
         raise Unprovable(f"it cannot be compiled: {error}") from None
     made = next(one for one in compiled.co_consts if isinstance(one, types.CodeType))
     note_checked(made, file)
-    return _Factory(made, rewriting.writes)
+    return made
 
 
 def _definition(f: types.FunctionType) -> tuple[Any, str]:
@@ -245,10 +249,14 @@ _COMPUTING = ("BINARY", "COMPARE", "CONTAINS", "IS", "UNARY", "LOAD_FAST", "LOAD
 
 
 def _computing(code: types.CodeType) -> list[tuple[str, Any]]:
-    """Return the operators, names and constants of a function in their order."""
+    """Return the operators, names and constants of a function in their order.
+
+    Keywords of a call are left out: how they are passed depends on whether the file has imported what is called.
+    """
+    every = list(dis.get_instructions(code))
     return [
-        (one.opname, one.argval) for one in dis.get_instructions(code)
-        if one.opname.startswith(_COMPUTING)
+        (one.opname, one.argval) for one, after in itertools.pairwise(every)
+        if one.opname.startswith(_COMPUTING) and after.opname != "BUILD_CONST_KEY_MAP"
         and type(one.argval) is not types.CodeType
     ]  # fmt: skip
 

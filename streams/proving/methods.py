@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import types
 from typing import Any
 
@@ -14,6 +15,7 @@ from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import ARRAY, MAPPING, MODULE, OTHER, SEQUENCE, TENSOR, is_a, kind_of, of_class
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import is_operator, pure, watched
+from looptap.streams.proving.attributes import as_object
 from looptap.streams.proving.reading import item, read
 from looptap.streams.proving.vouching import (
     CONTAINERS,
@@ -36,6 +38,10 @@ def method(value: Any, name: str, /, *given: Any, **named: Any) -> Any:
     if kind == TENSOR:
         return _tensor_method(value, name, given, named)
     if kind in (OTHER, MODULE):
+        if name == "__getattribute__" and is_a(value, types.ModuleType):
+            return as_object(value, *given)
+        if type(value) is contextvars.ContextVar and (name == "get" or current().in_own_context):
+            return getattr(value, name)(*given)
         if is_operator_of_builtin(value, name):
             return _container_method(value, name, given, named)
         return call(read(value, name), *given, **named)
@@ -102,15 +108,38 @@ def shielded(value: Any) -> Any:
     return view
 
 
-def _argument(value: Any, name: str, given: Any) -> Any:
-    """Return an argument that a container may iterate, hash or compare."""
+_KEYED = frozenset(
+    (
+        "get",
+        "pop",
+        "setdefault",
+        "__setitem__",
+        "__delitem__",
+        "__contains__",
+        "move_to_end",
+        "add",
+        "discard",
+        "remove",
+    )
+)
+"""Methods of dicts and sets whose first argument is hashed."""
+_HOLDING = frozenset({("append", 0), ("appendleft", 0), ("insert", 1), ("__setitem__", 1)})
+"""Methods of sequences, and the argument that becomes an item."""
+
+
+def _argument(value: Any, name: str, place: int, given: Any) -> Any:
+    """Return an argument that a container may iterate, hash, compare, or count with."""
     if name in _ITERATING:
         return iterate(given)
-    if name == "update" and kind_of(type(value)) == MAPPING and type(value) is not collections.Counter:
+    if name == "update" and is_a(value, dict) and not is_a(value, collections.Counter):
         return pairs(given)
     if name in _HASHING or name == "update":
         return given if kind_of(type(given)) == MAPPING else [keyed(one) for one in iterate(given)]
-    return deep(given) if name in known.COMPARES else keyed(given)
+    if name in known.COMPARES and place == 0:
+        return deep(given)
+    if is_a(value, (dict, set, frozenset)) and name in _KEYED:
+        return given if place else keyed(given)
+    return given if (name, place) in _HOLDING else vouch(given)
 
 
 def _container_method(value: Any, name: str, given: Any, named: Any, bound: Any = None) -> Any:
@@ -122,7 +151,7 @@ def _container_method(value: Any, name: str, given: Any, named: Any, bound: Any 
     if name in known.NEVER or named.get("out") is not None:
         raise unknown(f".{name}() of {type_name(value)}")
     if kind in (SEQUENCE, MAPPING, OTHER):
-        given = tuple(_argument(value, name, one) for one in given)
+        given = tuple(_argument(value, name, place, one) for place, one in enumerate(given))
         named = {k: judged(v) if k == "key" and v is not None else v for k, v in named.items()}
     else:
         given = tuple(shielded(vouch(one)) for one in given)
@@ -141,17 +170,26 @@ def _container_method(value: Any, name: str, given: Any, named: Any, bound: Any 
 def _tensor_method(value: Any, name: str, given: Any, named: Any) -> Any:
     if name in value.__dict__:
         return call(value.__dict__[name], *given, **named)
+    if name in known.TENSOR_NEVER:
+        raise Refusal(f".{name}() would change a tensor or its graph")
+    held = of_class(type(value), name)
+    if type(held) is types.FunctionType:
+        operand(value)
+        return call(held, value, *given, **named)
+    return method_of_tensor(getattr(value, name), value, given, named)
+
+
+def method_of_tensor(bound: Any, value: Any, given: Any, named: Any) -> Any:
+    """Return what a tensor's method that is written in C gives."""
+    name = bound.__name__
     operand(value)
-    arguments, words = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
+    if name in known.TENSOR_NEVER or named.get("out") is not None:
+        raise Refusal(f".{name}() would change a tensor or its graph")
     if name[:1] == "_" and name not in known.TENSOR_READS and not pure(name):
         raise unknown(f".{name}() of a tensor")
-    bound = getattr(value, name)
-    if name in known.TENSOR_NEVER or words.get("out") is not None:
-        raise Refusal(f".{name}() would change a tensor or its graph")
+    arguments, words = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
     if name in known.TENSOR_READS or pure(name):
         return bound(*arguments, **words)
     if is_operator(name):
-        return watched(bound, *arguments, **words)
-    if isinstance(bound, types.MethodType) and (bound.__func__.__module__ or "") in known.TORCH_PYTHON:
         return watched(bound, *arguments, **words)
     raise unknown(f".{name}() of a tensor")

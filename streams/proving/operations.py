@@ -16,16 +16,18 @@ from looptap.streams.proving.vouching import (
     mapping,
     operand,
     own,
+    shown,
     slice_of,
     truth,
     unpack,
+    within,
 )
-from looptap.streams.proving.writing import delete_item, enter, in_place, module, of_super, write, write_item
+from looptap.streams.proving.writing import delete, delete_item, enter, in_place, module, of_super, write, write_item
 
 CHECKS.update({
     "__read": read, "__item": item, "__call": call, "__method": method, "__iterate": iterate, "__each": each,
-    "__operand": operand, "__deep": deep, "__truth": truth, "__own": own, "__key": keyed, "__keys": keys,
-    "__unpack": unpack, "__mapping": mapping,
-    "__write": write, "__write_item": write_item, "__delete_item": delete_item, "__in_place": in_place,
-    "__enter": enter, "__super": of_super, "__module": module, "__slice": slice_of, "__Refusal": Refusal,
+    "__operand": operand, "__deep": deep, "__shown": shown, "__within": within, "__truth": truth, "__own": own,
+    "__key": keyed, "__keys": keys, "__unpack": unpack, "__mapping": mapping, "__slice": slice_of,
+    "__write": write, "__write_item": write_item, "__delete": delete, "__delete_item": delete_item,
+    "__in_place": in_place, "__enter": enter, "__super": of_super, "__module": module, "__Refusal": Refusal,
 })  # fmt: skip

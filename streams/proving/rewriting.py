@@ -1,8 +1,8 @@
 """Rewrite Python so that each operation is checked before it runs.
 
 ``x.y`` becomes ``__read(x, 'y')``, ``x[y]`` ``__item(x, y)``, ``f(x)`` ``__call(f, x)``, ``x.f(y)``
-``__method(x, 'f', y)``; what is iterated, tested, unpacked or an operand passes through a check of its own. Names in
-`NAMES` are those of `operations`. What cannot be rewritten raises `Unprovable`.
+``__method(x, 'f', y)``; what is iterated, tested, unpacked or an operand passes through a check of its own. Their names
+are those of `operations`. What cannot be rewritten raises `Unprovable`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,6 @@ from typing import Any, cast
 
 from looptap.streams.expressions import COMPREHENSIONS
 
-NAMES = (
-    "__read", "__item", "__call", "__method", "__iterate", "__each", "__operand", "__deep", "__truth", "__own", "__key",
-    "__keys",
-    "__unpack", "__mapping", "__write", "__write_item", "__delete_item", "__in_place", "__enter", "__super",
-    "__module", "__slice", "__Refusal",
-)  # fmt: skip
-"""Names that rewritten code reads."""
 _ARITHMETIC = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr)
 _UNCHANGED = (
     ast.Constant, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Nonlocal,
@@ -26,6 +19,8 @@ _UNCHANGED = (
 )  # fmt: skip
 """Parts of code that do nothing by themselves."""
 _IDENTITY = (ast.Is, ast.IsNot)
+_SHAPES_FUNCTION = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)
+"""What says of the whole function what it does: it cannot be left out."""
 
 
 class Unprovable(Exception):
@@ -35,12 +30,11 @@ class Unprovable(Exception):
 class Rewriting(ast.NodeTransformer):
     """One pass over a function or an expression.
 
-    ``owner`` is the name of the class around a method, which mangles private names. ``writes`` is True after a pass
-    over code that changes tensors, arrays or containers in place, which then must be its own.
+    ``owner`` is the name of the class around a method, which mangles private names.
     """
 
     def __init__(self, owner: str = "", raw: frozenset[str] = frozenset(), statements: bool = False) -> None:
-        self.owner, self.raw, self.statements, self.writes = owner, raw, statements, False
+        self.owner, self.raw, self.statements = owner, raw, statements
         self._first_argument: list[str] = []
         self._locals = 0
 
@@ -68,7 +62,7 @@ class Rewriting(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Keep names, which are local, global or of the language."""
-        return node
+        return ast.Name(self._mangled(node.id), node.ctx) if self.owner else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Check a read."""
@@ -105,12 +99,9 @@ class Rewriting(ast.NodeTransformer):
                  else self.visit(one) for one in node.args]  # fmt: skip
         keywords = [ast.keyword(k.arg, self.visit(k.value) if k.arg else _call("__mapping", self.visit(k.value)))
                     for k in node.keywords]  # fmt: skip
-        names = {k.arg for k in node.keywords}
-        self.writes |= "out" in names or "inplace" in names
         if isinstance(f, ast.Attribute):
-            name = self._mangled(f.attr)
-            self.writes |= name.endswith("_") and not name.startswith("__")
-            return _call("__method", self.visit(f.value), ast.Constant(name), *given, keywords=keywords)
+            name = ast.Constant(self._mangled(f.attr))
+            return _call("__method", self.visit(f.value), name, *given, keywords=keywords)
         return _call("__call", self.visit(f), *given, keywords=keywords)
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
@@ -165,6 +156,9 @@ class Rewriting(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Check all operands, unless they are compared by identity."""
         parts = [node.left, *node.comparators]
+        if len(parts) == 2 and isinstance(node.ops[0], ast.In | ast.NotIn):
+            found = _call("__within", *(self.visit(part) for part in parts))
+            return found if isinstance(node.ops[0], ast.In) else ast.UnaryOp(ast.Not(), found)
         if all(isinstance(op, _IDENTITY) for op in node.ops):
             left, *rest = [self.visit(part) for part in parts]
         else:
@@ -191,7 +185,8 @@ class Rewriting(ast.NodeTransformer):
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
         """Check what is formatted."""
         spec = None if node.format_spec is None else self.visit(node.format_spec)
-        return ast.FormattedValue(self._operand(node.value, deep=True), node.conversion, spec)
+        text = _call("__shown", self.visit(node.value), ast.Constant(node.conversion))
+        return ast.FormattedValue(text, -1, spec)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         """Check the body."""
@@ -234,8 +229,12 @@ class Rewriting(ast.NodeTransformer):
         """Return ``node`` with a checked body, without decorators and annotations."""
         names = [*node.args.posonlyargs, *node.args.args]
         self._first_argument.append(names[0].arg if names else "")
-        arguments = self._arguments(node.args)
+        outermost = len(self._first_argument) == 1
+        arguments = self._arguments(_without_defaults(node.args) if outermost else node.args)
         body = self._block(node.body)
+        if node.args.kwarg is not None:  # a dict that the call has made
+            body.insert(0, ast.Expr(_call("__own", ast.Name(node.args.kwarg.arg, ast.Load()))))
+            ast.copy_location(body[0], node.body[0])
         self._first_argument.pop()
         new = ast.FunctionDef(node.name, arguments, body, [], None, None)
         return cast(ast.FunctionDef, ast.copy_location(without_type_parameters(new), node))
@@ -243,7 +242,12 @@ class Rewriting(ast.NodeTransformer):
     def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
         for statement in body:
-            made = self.visit(statement)
+            try:
+                made = self.visit(statement)
+            except Unprovable as found:
+                if any(isinstance(part, _SHAPES_FUNCTION) for part in ast.walk(statement)):
+                    raise
+                made = _refusing(statement, found)
             new += made if isinstance(made, list) else [made]
         return new
 
@@ -263,7 +267,6 @@ class Rewriting(ast.NodeTransformer):
         if isinstance(target, ast.Tuple | ast.List):
             _only_names(target)
             return ast.Assign([target], _call("__unpack", value))
-        self.writes = True
         if isinstance(target, ast.Attribute):
             name = ast.Constant(self._mangled(target.attr))
             return ast.Expr(_call("__write", self.visit(target.value), name, value))
@@ -281,7 +284,6 @@ class Rewriting(ast.NodeTransformer):
         """Check a change in place."""
         operator, value = ast.Constant(type(node.op).__name__), self._operand(node.value)
         target = node.target
-        self.writes = True
         if isinstance(target, ast.Name):
             return ast.Assign([target], _call("__in_place", operator, ast.Name(target.id, ast.Load()), value))
         name = self._temporary()
@@ -305,8 +307,10 @@ class Rewriting(ast.NodeTransformer):
             if isinstance(target, ast.Name):
                 statements.append(ast.Delete([target]))
             elif isinstance(target, ast.Subscript):
-                self.writes = True
                 statements.append(ast.Expr(_call("__delete_item", self.visit(target.value), self._index(target.slice))))
+            elif isinstance(target, ast.Attribute):
+                name = ast.Constant(self._mangled(target.attr))
+                statements.append(ast.Expr(_call("__delete", self.visit(target.value), name)))
             else:
                 raise Unprovable(f"del {ast.unparse(target)}")
         return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
@@ -329,7 +333,7 @@ class Rewriting(ast.NodeTransformer):
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         """Check the condition."""
-        return ast.Assert(self._test(node.test), node.msg and self._operand(node.msg, deep=True))
+        return ast.Assert(self._test(node.test), node.msg and _call("__shown", self.visit(node.msg), ast.Constant(-1)))
 
     def visit_Raise(self, node: ast.Raise) -> ast.stmt:
         """Check how the error is made."""
@@ -354,28 +358,38 @@ class Rewriting(ast.NodeTransformer):
 
     def visit_Import(self, node: ast.Import) -> Any:
         """Read loaded modules; nothing is imported."""
-        if any("." in one.name and one.asname is None for one in node.names):
-            raise Unprovable(f"{ast.unparse(node)} inside a function")
-        return [
-            ast.fix_missing_locations(ast.copy_location(ast.Assign(
-                [ast.Name(one.asname or one.name, ast.Store())], _call("__module", ast.Constant(one.name))
-            ), node)) for one in node.names
-        ]  # fmt: skip
+        statements: list[ast.stmt] = []
+        for one in node.names:
+            bound, dot, _ = one.name.partition(".")
+            if dot and one.asname is None:  # `import a.b` binds a, and needs a.b
+                statements.append(ast.Expr(_call("__module", ast.Constant(one.name))))
+            name = bound if one.asname is None else one.name
+            target = ast.Name(one.asname or bound, ast.Store())
+            statements.append(ast.Assign([target], _call("__module", ast.Constant(name))))
+        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
         """Read names of loaded modules; nothing is imported."""
-        if node.level or any(one.name == "*" for one in node.names):
+        if any(one.name == "*" for one in node.names):
             raise Unprovable(f"{ast.unparse(node)} inside a function")
+        name = ast.Constant("." * node.level + (node.module or ""))
+        package = [ast.Name("__package__", ast.Load())] if node.level else []
         return [
             ast.fix_missing_locations(ast.copy_location(ast.Assign(
                 [ast.Name(one.asname or one.name, ast.Store())],
-                _call("__read", _call("__module", ast.Constant(node.module)), ast.Constant(one.name)),
+                _call("__read", _call("__module", name, *package), ast.Constant(one.name)),
             ), node)) for one in node.names
         ]  # fmt: skip
 
     def _temporary(self) -> str:
         self._locals += 1
         return f"__local{self._locals}"
+
+
+def _refusing(statement: ast.stmt, found: Unprovable) -> ast.stmt:
+    """Return a statement that is refused when it is reached."""
+    said = ast.Constant(f"{found} is not known to be harmless")
+    return ast.fix_missing_locations(ast.copy_location(ast.Raise(_call("__Refusal", said)), statement))
 
 
 def without_type_parameters(node: Any) -> Any:
@@ -387,6 +401,15 @@ def without_type_parameters(node: Any) -> Any:
 
 def _call(name: str, *given: ast.expr, keywords: list[ast.keyword] | None = None) -> ast.Call:
     return ast.Call(ast.Name(name, ast.Load()), list(given), keywords or [])
+
+
+def _without_defaults(node: ast.arguments) -> ast.arguments:
+    """Return arguments whose defaults are not computed: they are those of the function that is followed."""
+    none = ast.Constant(None)
+    return ast.arguments(
+        posonlyargs=node.posonlyargs, args=node.args, vararg=node.vararg, kwonlyargs=node.kwonlyargs, kwarg=node.kwarg,
+        kw_defaults=[one and none for one in node.kw_defaults], defaults=[none for _ in node.defaults],
+    )  # fmt: skip
 
 
 def _bare(argument: ast.arg) -> ast.arg:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import operator
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from looptap.streams.events import EventSnapshot
@@ -18,10 +19,12 @@ from looptap.streams.harmless.plain import (
     ATOM,
     MAPPING,
     MODULE,
+    OF_TEXT,
     OTHER,
     SEQUENCE,
     TENSOR,
     is_a,
+    is_of_torch,
     is_ordinary,
     is_plain,
     kind_of,
@@ -93,25 +96,74 @@ def _is_class(value: Any) -> bool:
     return is_a(value, type) and is_ordinary(value)
 
 
-_SHOWN = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__", "__iter__", "__getitem__",
-          "__str__", "__repr__", "__format__")  # fmt: skip
+_COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__contains__", "__iter__",
+             "__getitem__")  # fmt: skip
+_SIMPLE = (object, int, float, complex, str, bytes, types.FunctionType, types.BuiltinFunctionType)
+"""Types whose operators of C call nothing else."""
 
 
-def deep(value: Any) -> Any:
-    """Return a value to compare or format, if all that it contains is plain."""
-    if value is None or type(value) in (float, int, str, bool) or _is_class(value):
+def deep(value: Any, operators: tuple[str, ...] = _COMPARED) -> Any:
+    """Return a value to compare, if its operators and those of its items are plain."""
+    kind = type(value)
+    if value is None or kind in (float, int, str, bool) or _is_class(value):
         return value
-    if kind_of(type(value)) == TENSOR:
+    if kind_of(kind) == TENSOR:
         return operand(value)
-    if not is_plain(value):
-        if all(of_class(type(value), name) is object.__dict__.get(name) for name in _SHOWN):
-            return value  # compared by identity
-        if type(value) in (list, tuple):
-            for one in value:
-                deep(one)
-            return value
-        raise unknown(f"comparing or printing {type_name(value)}")
-    return value
+    if is_plain(value) or all(_is_simple(of_class(kind, name)) for name in operators):
+        return value
+    if kind in (list, tuple, set, frozenset):
+        for one in value:
+            deep(one, operators)
+        return value
+    raise unknown(f"{'comparing' if operators is _COMPARED else 'printing'} {type_name(value)}")
+
+
+def within(value: Any, container: Any) -> Any:
+    """Return ``value in container``."""
+    kind = type(container)
+    found = of_class(kind, "__contains__")
+    if type(found) is types.FunctionType:
+        return bool(truth(call(found, container, value)))
+    if is_a(container, (dict, *_VIEWS[::3])):
+        for key in (value, *({type(key): key for key in list(container)}.values())):
+            keyed(key)
+    elif is_a(container, _VIEWS):
+        deep(value), deep(list(container))
+    else:
+        deep(value), deep(container)
+    return value in container
+
+
+def _is_simple(operator: Any) -> bool:
+    return (
+        operator is None or getattr(operator, "__objclass__", None) in _SIMPLE
+        or any(operator is enum.Enum.__dict__.get(name) for name in ("__hash__", *OF_TEXT))
+    )  # fmt: skip
+
+
+def _text_of_tensors() -> list[Any]:
+    torch: Any = sys.modules.get("torch")
+    return [] if torch is None else [torch.Tensor.__repr__, torch.Tensor.__format__]
+
+
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
+
+
+def shown(value: Any, conversion: int = -1) -> Any:
+    """Return what is formatted in place of ``value``: its text, if its class makes that itself."""
+    kind, convert = type(value), _CONVERSIONS.get(conversion, str)
+    if kind_of(kind) in (OTHER, MODULE) and not _is_class(value) and _is_simple(of_class(kind, "__format__")):
+        for name in ("__repr__",) if convert in (repr, ascii) else ("__str__", "__repr__"):
+            found = of_class(kind, name)
+            if type(found) is types.FunctionType and not _is_simple(found):
+                text = deep(call(found, value))
+                return ascii(text)[1:-1] if convert is ascii else text
+            if found is not object.__dict__["__str__"]:
+                break
+    if kind_of(kind) in (TENSOR, SEQUENCE, MAPPING) and not all(map(is_of_torch, _text_of_tensors())):
+        raise unknown("printing a tensor in a way of the job's own")
+    deep(value, OF_TEXT)
+    return value if conversion == -1 else convert(value)
 
 
 def vouch(value: Any) -> Any:
@@ -127,7 +179,7 @@ def vouch(value: Any) -> Any:
         return [vouch(one) for one in value]
     if is_a(value, (*FUNCTIONS, *BUILTINS, operator.itemgetter, operator.attrgetter)):
         return judged(value)
-    if _is_class(value) or type(value) in _harmless_types():
+    if _is_class(value) or type(value) is EventSnapshot:
         return value
     if type(value).__module__ == "torch._C" and type(value).__name__ == "Generator":
         if id(value) not in current().own:
@@ -150,20 +202,13 @@ def vouch(value: Any) -> Any:
     raise unknown(f"computing with {type_name(value)}")
 
 
-@functools.cache
-def _harmless_types() -> frozenset[type]:
-    torch: Any = sys.modules.get("torch")
-    others = () if torch is None else (torch.layout, torch.memory_format)
-    return frozenset({EventSnapshot, *others})
-
-
 def keyed(value: Any) -> Any:
     """Return a key whose hash runs no code of the job."""
     if is_a(value, tuple):
         for one in value:
             keyed(one)
-    plain = kind_of(type(value)) not in (OTHER, MODULE) or _is_class(value) or type(value) is types.FunctionType
-    if not plain and not all(of_class(type(value), name) is object.__dict__[name] for name in ("__hash__", "__eq__")):
+    plain = kind_of(type(value)) not in (OTHER, MODULE) or _is_class(value)
+    if not plain and not all(_is_simple(of_class(type(value), name)) for name in ("__hash__", "__eq__")):
         raise unknown(f"the hash of {type_name(value)}")
     return value
 

@@ -4,37 +4,82 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
+import dataclasses
+import enum
+import importlib.util
+import inspect
 import operator
 import sys
 import types
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
-from looptap.streams.harmless.plain import ARRAY, ATOM, MODULE, OTHER, SEQUENCE, TENSOR, is_ordinary, kind_of, of_class
+from looptap.streams.harmless.plain import (
+    ARRAY,
+    ATOM,
+    MODULE,
+    OTHER,
+    SEQUENCE,
+    TENSOR,
+    attributes_of,
+    is_a,
+    is_copyable,
+    is_of_torch,
+    is_ordinary,
+    kind_of,
+    of_class,
+)  # fmt: skip
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import watched
-from looptap.streams.proving.copies import forward
 from looptap.streams.proving.reading import index_of
-from looptap.streams.proving.vouching import deep, is_own, keyed, name_of, operand, own, type_name, unknown, vouch
+from looptap.streams.proving.vouching import is_own, keyed, name_of, operand, own, shown, type_name, unknown, vouch
 
 
 def write(value: Any, name: str, new: Any) -> None:
     """Do ``value.name = new`` for what the evaluation made."""
+    setter = of_class(type(value), "__setattr__")
+    if type(setter) is types.FunctionType and not is_of_torch(setter) and _is_ours(value, name):
+        call(setter, value, name, new)
+    else:
+        set_plainly(value, name, new)
+
+
+def _is_ours(value: Any, name: str) -> bool:
     evaluation = current()
     if id(value) not in evaluation.own and id(value) not in evaluation.copies:
         raise Refusal(f".{name} = … would change a {type_name(value)} of the job")
-    descriptor, setter = of_class(type(value), name), of_class(type(value), "__setattr__")
-    if type(setter) is types.FunctionType and not (setter.__module__ or "").startswith("torch."):
-        raise unknown(f"setting {name} of {type_name(value)}")
+    return True
+
+
+def set_plainly(value: Any, name: str, new: Any) -> None:
+    """Do what ``object.__setattr__`` does, with the setter of a property followed."""
+    _is_ours(value, name)
+    descriptor = of_class(type(value), name)
     if type(descriptor) is property and type(descriptor.fset) is types.FunctionType:
         call(descriptor.fset, value, new)
         return
     if of_class(type(descriptor), "__set__") and type(descriptor) is not types.MemberDescriptorType:
         raise unknown(f"setting {name} of {type_name(value)}")
-    setattr(value, name, new)
+    setter = of_class(type(value), "__setattr__")
+    if is_of_torch(setter):
+        setattr(value, name, new)
+    else:
+        object.__setattr__(value, name, new)
+
+
+def delete(value: Any, name: str) -> None:
+    """Do ``del value.name`` for what the evaluation made."""
+    _is_ours(value, name)
+    deleter = of_class(type(value), "__delattr__")
+    if type(deleter) is types.FunctionType and not is_of_torch(deleter):
+        call(deleter, value, name)
+    elif of_class(type(of_class(type(value), name)), "__delete__"):
+        raise unknown(f"deleting {name} of {type_name(value)}")
+    else:
+        delattr(value, name)
 
 
 def write_item(value: Any, key: Any, new: Any) -> None:
@@ -95,8 +140,9 @@ def of_super(owner: type, value: Any) -> Any:
     return super(owner, value)
 
 
-def module(name: str) -> Any:
-    """Return a loaded module."""
+def module(name: str, package: str = "") -> Any:
+    """Return a loaded module; a relative name is one of ``package``."""
+    name = importlib.util.resolve_name(name, package)
     found = sys.modules.get(name)
     if found is None:
         raise Refusal(f"importing {name} would run its code in the job")
@@ -105,7 +151,38 @@ def module(name: str) -> Any:
 
 # ---------------------------------------------------------------- instances
 
+
+def copied_object(value: Any, deep: bool, seen: dict[int, Any]) -> Any:
+    """Return what `copy.copy` or `copy.deepcopy` gives, where no code of the job runs."""
+    kind = type(value)
+
+    def part(one: Any) -> Any:
+        return copied_object(one, deep, seen) if deep else one
+
+    if id(value) in seen:
+        return seen[id(value)]
+    if kind in (list, set, collections.deque):
+        made = own(kind(map(part, value)))
+    elif kind in (dict, collections.OrderedDict):
+        made = own(kind((keyed(part(key)), part(one)) for key, one in value.items()))
+    elif kind is tuple:
+        made = tuple(map(part, value))
+    elif kind_of(kind) in (TENSOR, ARRAY):
+        made = watched(copy.deepcopy if deep else copy.copy, operand(value))
+    elif kind_of(kind) == ATOM or is_a(value, (type, types.FunctionType, enum.Enum)):
+        made = value
+    elif is_copyable(kind):
+        made = seen[id(value)] = own(object.__new__(kind))
+        held = {name: part(one) for name, one in attributes_of(value).items()}
+        object.__getattribute__(made, "__dict__").update(held)
+    else:
+        raise unknown(f"copying {type_name(value)}")
+    seen[id(value)] = made
+    return made
+
+
 _CALL = type.__dict__["__call__"]
+_CALL_OF_ENUM = enum.EnumMeta.__dict__["__call__"]
 _NEW = tuple(of_class(kind, "__new__") for kind in (object, dict, collections.OrderedDict, list, set))
 """What makes an empty instance of a class written in Python."""
 _BY_JOB = ("__new__", "__init__", "__str__", "__repr__", "__del__", "__setattr__")
@@ -113,23 +190,53 @@ _BY_JOB = ("__new__", "__init__", "__str__", "__repr__", "__del__", "__setattr__
 
 def make(f: type, given: Any, named: Any) -> Any:
     """Return an instance of ``f``, made as its classes would make it."""
-    if not is_ordinary(f) or of_class(f, "__del__") or of_class(type(f), "__call__") is not _CALL:
+    if not is_ordinary(f) or of_class(f, "__del__") or of_class(type(f), "__call__") not in (_CALL, _CALL_OF_ENUM):
         raise unknown(name_of(f))
     if issubclass(f, BaseException) and not any(type(of_class(f, name)) is types.FunctionType for name in _BY_JOB):
-        return f(*map(deep, given))
+        return f(*map(shown, given))
     if issubclass(f, tuple) and hasattr(f, "_fields") and kind_of(f) == SEQUENCE and _is_named_tuple(f):
         return f(*given, **named)
-    if kind_of(f) == ATOM:
+    if kind_of(f) == ATOM or _is_enum(f):
         return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
     if _is_module_of_torch(f):
         return _module(f, given, named)
-    new, setting, init = (of_class(f, name) for name in ("__new__", "__setattr__", "__init__"))
-    if new in _NEW and setting is object.__dict__["__setattr__"] and not _is_torch(f):
+    new, init = of_class(f, "__new__"), of_class(f, "__init__")
+    if new in _NEW and not _is_torch(f):
         made = own(new(f))
         if given or named or type(init) is types.FunctionType:
             call(init, made, *given, **named)
         return made
     raise unknown(name_of(f))
+
+
+def _is_enum(f: type) -> bool:
+    """Return True for a class whose members are looked up by value, and nothing else."""
+    return issubclass(f, enum.Enum) and of_class(f, "_missing_") is enum.Enum.__dict__["_missing_"]
+
+
+def is_of_dataclass(f: types.FunctionType, given: Any) -> bool:
+    """Return True for a constructor that `dataclasses` has written, which has no source."""
+    fields = of_class(type(given[0]), "__dataclass_fields__") if given else None
+    if f.__code__.co_filename != "<string>" or type(fields) is not dict:
+        return False
+    names = {*fields, "__post_init__", "__setattr__", "__dataclass_builtins_object__"}
+    return names.issuperset((*f.__code__.co_names, *f.__code__.co_varnames[1 : f.__code__.co_argcount]))
+
+
+def fill(init: types.FunctionType, made: Any, *given: Any, **named: Any) -> None:
+    """Do what the constructor of a data class does."""
+    bound, kind = inspect.signature(init).bind(made, *given, **named).arguments, type(made)
+    assign = set_plainly if of_class(kind, "__dataclass_params__").frozen else write
+    for name, field in of_class(kind, "__dataclass_fields__").items():
+        if name in bound:
+            assign(made, name, bound[name])
+        elif field.default_factory is not dataclasses.MISSING:
+            assign(made, name, call(field.default_factory))
+        elif field.default is not dataclasses.MISSING:
+            assign(made, name, field.default)
+    after = of_class(kind, "__post_init__")
+    if after is not None:
+        call(after, made)
 
 
 def _is_named_tuple(f: type) -> bool:
@@ -156,5 +263,4 @@ def _module(f: type, given: Any, named: Any) -> Any:
     made = watched(f, *map(vouch, given), **{k: vouch(v) for k, v in named.items()})
     for module in made.modules():
         current().copies[id(module)] = (module, module)
-        module._compiled_call_impl = partial(forward, module)
     return made

@@ -147,6 +147,7 @@ KEEPS = {
     "an attribute": _attribute,
     "a buffer": lambda m, x: m.norm.running_mean.add_(1),
     "its flags": lambda m, x: m.norm.eval(),
+    "a new buffer": lambda m, x: m.linear.register_buffer("more", x),
     "a buffer replaced": _replaced,
     "its input": lambda m, x: x.mul_(1),
     "its noise": lambda m, x: x.clone().normal_(),
