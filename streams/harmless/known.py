@@ -69,7 +69,7 @@ SHOWS = [str, repr, ascii, format]
 SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in _words(
     "debug info warning error exception critical log"
 ))]  # fmt: skip
-"""Functions that only tell somebody: a question says nothing to the people who watch the job."""
+"""Functions that warn and log, which a question does not."""
 
 KEYS = [dict, set, frozenset, collections.Counter, collections.OrderedDict, dict.fromkeys, collections.defaultdict]
 """Functions that compute the hash of what they hold."""

@@ -92,7 +92,7 @@ def is_ordinary(kind: Any) -> bool:
 
 
 def _is_of_library(meta: Any) -> bool:
-    """Return True for a metaclass that a library has, not only by what it says of itself."""
+    """Return True for a metaclass of a library, whatever it says of itself."""
     module, name = (type.__getattribute__(meta, one) for one in ("__module__", "__qualname__"))
     known = str(module).partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")  # C may hold no text
     return known and getattr(sys.modules.get(str(module)), "__dict__", {}).get(name) is meta
@@ -103,14 +103,14 @@ _COPYING = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getsta
 
 
 def is_copyable(kind: type) -> bool:
-    """Return True for a class of the job's whose objects are copied by their attributes alone."""
+    """Return True for a class whose objects are copied by their attributes."""
     return kind_of(kind) == OTHER and bool(kind.__flags__ & (1 << 9)) and all(
         of_class(kind, name) is object.__dict__.get(name) for name in _COPYING
     )  # fmt: skip
 
 
 def is_of_torch(f: Any) -> bool:
-    """Return True for a function as torch's own file defines it, whatever it says of itself."""
+    """Return True for a function as the file of torch's module defines it."""
     module = sys.modules.get(f.__module__) if type(f) is types.FunctionType and type(f.__module__) is str else None
     return (
         module is not None and f.__globals__ is vars(module)

@@ -358,7 +358,7 @@ _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 def _followed(f: types.FunctionType, given: Any, named: Any) -> Any:
-    """Run the checked form of a function, with its tensor operations watched if it writes to tensors of its own."""
+    """Run the checked form of a function, watched if it writes to its tensors."""
     inner, checked = followed(f)
     function, evaluation = checked.function(inner), current()
     if evaluation.is_following or evaluation.watch is not None:

@@ -150,7 +150,7 @@ class _Copying:
         return self._object(value, depth) if depth < 3 else value
 
     def _object(self, value: Any, depth: int) -> Any:
-        """Return a copy of a plain object, such as the settings of a model; others stay shared."""
+        """Return a copy of plain settings; any other object stays shared."""
         held = attributes_of(value)
         if not is_copyable(type(value)) or not all(map(_is_data, held.values())):
             return value

@@ -26,7 +26,7 @@ _OF_COMPILER = os.path.join("torch", "_compile.py")
 _numbers = itertools.count(1)
 
 
-class Followed:
+class CheckedForm:
     """The checked form of one code of the job."""
 
     def __init__(self, factory: types.CodeType) -> None:
@@ -47,7 +47,7 @@ class Followed:
 
 
 # By identity, with the code itself so that no identity is taken twice: the hash of code takes a millisecond.
-_followed: dict[int, tuple[types.CodeType, Followed | str]] = {}
+_followed: dict[int, tuple[types.CodeType, CheckedForm | str]] = {}
 
 
 def checked_expression(
@@ -83,14 +83,14 @@ def _copied(body: ast.expr) -> ast.expr:
     return copy.deepcopy(body)
 
 
-def followed(f: types.FunctionType) -> tuple[types.FunctionType, Followed]:
+def followed(f: types.FunctionType) -> tuple[types.FunctionType, CheckedForm]:
     """Return the function inside decorators, and its checked form. Raises `Refusal`."""
     inner = undecorated(f)
     code = inner.__code__
     known = _followed.get(id(code))
     if known is None:
         try:
-            known = code, Followed(_factory(inner))
+            known = code, CheckedForm(_factory(inner))
         except Unprovable as found:
             known = code, str(found)
         if len(_followed) > MAX_FUNCTIONS:

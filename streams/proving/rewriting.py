@@ -404,7 +404,7 @@ def _call(name: str, *given: ast.expr, keywords: list[ast.keyword] | None = None
 
 
 def _without_defaults(node: ast.arguments) -> ast.arguments:
-    """Return arguments whose defaults are not computed: they are those of the function that is followed."""
+    """Return arguments without defaults: the function itself has them."""
     none = ast.Constant(None)
     return ast.arguments(
         posonlyargs=node.posonlyargs, args=node.args, vararg=node.vararg, kwonlyargs=node.kwonlyargs, kwarg=node.kwarg,

@@ -150,7 +150,7 @@ _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, 
 
 
 def shown(value: Any, conversion: int = -1) -> Any:
-    """Return what is formatted in place of ``value``: its text, if its class makes that itself."""
+    """Return what is formatted: the text of an object that makes its own."""
     kind, convert = type(value), _CONVERSIONS.get(conversion, str)
     if kind_of(kind) in (OTHER, MODULE) and not _is_class(value) and _is_simple(of_class(kind, "__format__")):
         for name in ("__repr__",) if convert in (repr, ascii) else ("__str__", "__repr__"):

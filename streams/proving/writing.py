@@ -153,7 +153,7 @@ def module(name: str, package: str = "") -> Any:
 
 
 def copied_object(value: Any, deep: bool, seen: dict[int, Any]) -> Any:
-    """Return what `copy.copy` or `copy.deepcopy` gives, where no code of the job runs."""
+    """Return what `copy.copy` gives, or `copy.deepcopy`, without code of the job."""
     kind = type(value)
 
     def part(one: Any) -> Any:
@@ -215,7 +215,7 @@ def _is_enum(f: type) -> bool:
 
 
 def is_of_dataclass(f: types.FunctionType, given: Any) -> bool:
-    """Return True for a constructor that `dataclasses` has written, which has no source."""
+    """Return True for a constructor that `dataclasses` has written."""
     fields = of_class(type(given[0]), "__dataclass_fields__") if given else None
     if f.__code__.co_filename != "<string>" or type(fields) is not dict:
         return False

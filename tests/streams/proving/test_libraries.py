@@ -1,4 +1,4 @@
-"""Code of libraries is followed like the job's: what a job has put into them is found."""
+"""Code of libraries is followed by its source: what a job has replaced is found."""
 
 from __future__ import annotations
 
