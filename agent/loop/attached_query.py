@@ -53,6 +53,7 @@ class AttachedQuery(BatchEvaluation):
         pipelines = (pipeline,) if recorder is None else (pipeline, recorder.condition)
         self.observed = frozenset[str]().union(*(p.observed for p in pipelines))
         self.awaits = MACHINE & frozenset().union(*(p.mentions for p in pipelines))
+        self._withheld_before = 0
         self._mapped = pipeline if isinstance(pipeline, Mapped) and not pipeline.unsafe else None
 
     def evaluate(self, event: Event, number: int, now: float, began: int) -> None:
@@ -89,8 +90,11 @@ class AttachedQuery(BatchEvaluation):
                     if self.pipeline.expects or self.missing_names:
                         self.missing_names = missing_of(event, self.pipeline.expects)
                         self._notify()
-                    if self.grouped or self.slides:
-                        self.pipeline.begin(partial=self._lacks_events(number, began))
+                    late = self._begins_late(number)
+                    self.pipeline.begin(number > began + 1 if self.grouped else late and self.slides, late)
+                if self._withheld_before != self.withheld:
+                    self._withheld_before = self.withheld
+                    self.pipeline.begin(partial=True)
                 self.events += 1
                 if self.pipeline.unsafe:
                     self._unsafely(number, lambda: self._evaluate(event, number, now), event)
@@ -113,9 +117,9 @@ class AttachedQuery(BatchEvaluation):
             self._interrupted(sink.number - before, event, number, now)
             raise
 
-    def _lacks_events(self, number: int, began: int) -> bool:
-        """Return True if its first window lacks events before this one, its first."""
-        return number > (began + 1 if self.grouped else self.every)
+    def _begins_late(self, number: int) -> bool:
+        """Return True if there were events before this one, its first."""
+        return number > self.every
 
     def _checked(self, event: Event) -> Event:
         """Refuse what torch's modes would see; make the values of arithmetic plain."""
@@ -152,8 +156,7 @@ class AttachedQuery(BatchEvaluation):
         if self.suspended:
             self.withheld += 1
             return
-        if not self.pipeline.mapped:
-            self.pipeline.begin(partial=True)
+        self.pipeline.begin(partial=True)
         if self.pipeline.yields(now):
             self.sink.lose()
 

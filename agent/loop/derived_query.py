@@ -239,8 +239,8 @@ class DerivedQuery(AttachedQuery):
 
     # ------------------------------------------------------------ in place of what events need
 
-    def _lacks_events(self, number: int, began: int) -> bool:
-        return super()._lacks_events(number, began) if self.grouped else self.late or self._number > self._nth
+    def _begins_late(self, number: int) -> bool:
+        return self.late or self._number > self._nth
 
     def _checked(self, event: Any) -> Any:
         """Refuse what torch's modes would see; the values are copies, and plain."""
@@ -290,9 +290,9 @@ def restart(query: AttachedQuery, number: int, now: float, *, partial: bool) -> 
     """Cut the open window after event ``number``: the numbers of events change."""
     if isinstance(query, DerivedQuery):
         query.catch_up(later=False)
-    if query.events and not query.pipeline.mapped:
+    if query.events:
         query.flush_partial(number, now)
-        query.pipeline.begin(partial=partial or query.slides)
+        query.pipeline.begin(partial or query.slides, late=True)
     for derived in query.derived:
         assert isinstance(derived, DerivedQuery)
         restart(derived, number, now, partial=partial)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from looptap.streams.columns.evaluation import BareNames, ColumnForm, ColumnSource
+from looptap.streams.flags import PARTIAL
 from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import evaluated
 from looptap.streams.harmless.refusal import Refusal, as_error
@@ -83,6 +84,10 @@ class Pipeline:
         self.skipped = 0
         self.events = 0  # of the open window
         self.partial = False
+        self.looks_back = 0
+        """How many events its `recent(n)` goes back at most."""
+        self.lacking = 0
+        """Events until that many have come since the last gap."""
         self._next = -math.inf
         self._start: float | None = None
 
@@ -131,9 +136,13 @@ class Pipeline:
         """End the window (flag B) and return the outputs."""
         raise AssertionError("a pipeline is Mapped or Reducing")
 
-    def begin(self, partial: bool) -> None:
-        """Flag the open window as partial if it began before the query."""
+    def begin(self, partial: bool, late: bool | None = None) -> None:
+        """Flag the open window as partial if it lacks events.
+
+        ``late``: so do the last events of `recent(n)`; by default if the window does.
+        """
         self.partial = partial
+        self.lacking = self.looks_back if (partial if late is None else late) else 0
 
     def yields(self, now: float) -> bool:
         """Return True if an event at this time may yield a value."""
@@ -179,6 +188,7 @@ class Mapped(Pipeline):
     ) -> None:
         super().__init__(text, window, every, throttle)
         self.sequence, self.slots = sequence, slots
+        self.looks_back = max((slot.size for slot in slots), default=0)
         self._rebind: Callable[[Any], Items | None] | None = rebind
         self.restarts = bool(sequence.resets)
         self._plain = not self.restarts and not throttle
@@ -207,7 +217,7 @@ class Mapped(Pipeline):
 
     def look_ahead(self, events: ColumnSource) -> bool:
         """Compute what sliding parts give at events; False if only one by one."""
-        return all(slot.look_ahead(events) for slot in self.slots)
+        return not self.lacking and all(slot.look_ahead(events) for slot in self.slots)
 
     def advance(self) -> None:
         """Let sliding parts take the events of `look_ahead`."""
@@ -226,22 +236,30 @@ class Mapped(Pipeline):
         return self.proven(self._push, item, now)
 
     def _push(self, item: Any, now: float) -> Sequence[Output]:
+        self.lacking = max(0, self.lacking - 1)
         for slot in self.slots:
             slot.push(item)
         if self.throttle and not self._due(now):
             return ()
+        flags = PARTIAL if self.lacking or self.partial else 0
         values = self.sequence.items(item)
-        return [(0, result(value)) for value in values] if self.checked else [(0, value) for value in values]
+        return [(flags, result(value)) for value in values] if self.checked else [(flags, value) for value in values]
+
+    def begin(self, partial: bool, late: bool | None = None) -> None:
+        """Flag the values up to the next restart of a fold, and until `recent(n)` is full."""
+        super().begin(partial, late)
+        self.partial = partial and self.restarts
 
     def recover(self, now: float) -> Sequence[Output]:
         """Restore the state after Ctrl-C in `push` or `flush`; return their outputs."""
         for slot in self.slots:  # one may have processed half of the event
             slot.reset()
+        self.begin(partial=True)
         return ()
 
     def flush(self, now: float = 0.0) -> Sequence[Output]:
         """Restart running folds; a mapped query yields nothing at a close."""
-        self.events = 0
+        self.events, self.partial = 0, False
         for reset in self.sequence.resets:
             reset()
         return ()

@@ -34,6 +34,7 @@ class Reducing(Pipeline):
     ) -> None:
         super().__init__(text, window, every, throttle)
         self.slots, self.inner, self.finish = slots, inner, finish
+        self.looks_back = max((slot.size for slot in inner), default=0)
         # The kind of window, unpacked because it is needed at each event.
         self._count = window.size if isinstance(window, Count) else math.inf
         self._seconds = window.size if isinstance(window, Seconds) else 0.0
@@ -90,6 +91,9 @@ class Reducing(Pipeline):
         return self._take_ready() if self._ready else ()
 
     def _push(self, item: Any) -> None:
+        if self.lacking:
+            self.lacking -= 1
+            self.partial = self.partial or self.lacking > 0
         for inner in self.inner:
             inner.push(item)
         for slot in self.slots:
@@ -188,9 +192,10 @@ class Reducing(Pipeline):
             self.begin(partial=True)
         return self._take_ready()
 
-    def begin(self, partial: bool) -> None:
-        """Flag the open window as partial if it lacks events."""
-        self.partial, self._events_at_last_gap = partial, self.events
+    def begin(self, partial: bool, late: bool | None = None) -> None:
+        """Flag the open window as partial if it lacks events, and those of `recent(n)`."""
+        super().begin(partial, late)
+        self._events_at_last_gap = self.events
 
     def merge(self, later: Reducing) -> None:
         """Merge the open window of another rank or of a later part of the window.

@@ -197,3 +197,61 @@ def test_to_close_an_empty_window_or_one_that_slides_flags_nothing(job):
     job.agent.emit("epoch")
     assert found(group) == [(3, False), (2, False)]
     assert found(sliding) == [(1, False), (3, False), (6, False), (9, False), (12, False)]
+
+
+RECENT = "sum(e.step for e in recent(3))"
+RECENT_IN_LIST = "sum([e.own.of(e.step) for e in recent(3)])"  # one by one, on the loop's thread
+
+
+@pytest.mark.parametrize("query", [RECENT, RECENT_IN_LIST, f"({RECENT} for e in events if e.step % 1 == 0)"])
+def test_the_last_events_of_a_query_attached_in_mid_run_are_partial_until_they_are_all_there(job, query):
+    early = job.run.stream(query, on="batch", unsafe="own" in query)
+    batches(job, 1, 5)
+    late = job.run.stream(query, on="batch", unsafe="own" in query)
+    batches(job, 6, 60)  # many at once, too
+    assert not any(r.partial for r in early.records)  # it has all events that there have been
+    assert found(late)[:4] == [(6, True), (13, True), (21, False), (24, False)]
+    assert late.values[2:] == early.values[7:]
+    assert not any(r.partial for r in late.records[2:])
+
+
+def test_after_an_absence_the_last_events_are_partial_until_they_are_all_there_again(job):
+    stream = job.run.stream(RECENT, on="batch", every=2)
+    steps = job.run.stream("step", on="batch")
+    chained = job.run.stream("sum(v for v in recent(3))", of=steps)
+    batches(job, 1, 4)
+    absent(job, lambda: batches(job, 5, 6))
+    batches(job, 7, 12)
+    assert found(stream) == [(2, False), (6, False), (8, True), (18, True), (30, False)]
+    before = [(1, False), (3, False), (6, False), (9, False)]
+    assert found(chained) == [*before, (7, True), (15, True), (24, False), (27, False), (30, False), (33, False)]
+
+
+@pytest.mark.parametrize(
+    "fold", ["(x for x in itertools.accumulate(e.step for e in events))", "ema((e.step for e in events), 1)"]
+)
+def test_a_fold_that_begins_in_the_middle_of_a_group_is_partial_up_to_its_end(job, fold):
+    early = job.run.stream(fold, on="batch")
+    batches(job, 1, 2)
+    late = job.run.stream(fold, on="batch")
+    batches(job, 3, 4)
+    job.agent.emit("epoch")
+    batches(job, 5, 6)
+    assert [r.partial for r in early.records] == [False] * 6
+    assert [r.partial for r in late.records] == [True, True, False, False]
+    absent(job, lambda: None)
+    batches(job, 7, 7)
+    job.agent.emit("epoch")
+    batches(job, 8, 8)
+    assert [r.partial for r in late.records][4:] == [True, False]
+
+
+def test_a_window_is_partial_if_the_last_events_that_its_items_look_at_are_not_all_there(job):
+    query = "sum(e.step > mean(x.step for x in recent(3)) for e in events)"
+    batches(job, 1, 3)
+    job.agent.emit("epoch")
+    late = job.run.stream(query, on="batch")
+    for _ in range(2):
+        batches(job, 4, 6)
+        job.agent.emit("epoch")
+    assert [r.partial for r in late.records] == [True, False]
