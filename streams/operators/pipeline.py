@@ -246,7 +246,7 @@ class Mapped(Pipeline):
         return [(flags, result(value)) for value in values] if self.checked else [(flags, value) for value in values]
 
     def begin(self, partial: bool, late: bool | None = None) -> None:
-        """Flag the values up to the next restart of a fold, and until `recent(n)` is full."""
+        """Flag values until a fold restarts, and until `recent(n)` is full."""
         super().begin(partial, late)
         self.partial = partial and self.restarts
 
