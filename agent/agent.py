@@ -119,13 +119,17 @@ class Agent:
                 source.number += 1
         except RecursionError as error:  # the interpreter has no frame left, not even for the log
             where = error.__traceback__
-            if where is not None and where.tb_next is None and event in self._types:  # nor for what counts the event
-                self._types[event].number += 1
+            if where is not None and where.tb_next is None:  # nor for what counts the event
+                if event in self._types:
+                    self._types[event].number += 1
+                else:  # nor to open its type
+                    self._uncounted[event] = self._uncounted[event] + 1 if event in self._uncounted else 1
         except Exception as error:
-            try:  # noqa: SIM105 - a call of `suppress` needs a frame, too
+            try:
                 self._unusual(event, observables, error)
             except RecursionError:
-                pass
+                if event.__class__ is str and (event not in self._types or not self._types[event].number):
+                    self._uncounted[event] = self._uncounted[event] + 1 if event in self._uncounted else 1
 
     def expose(self, **observables: Any) -> None:
         """Expose objects to queries at every event, by name, until the agent closes.
@@ -234,6 +238,7 @@ class Agent:
 
     def _follow(self, sources: EventSources) -> None:
         self._types = sources.by_name  # an exact dict, which `emit` reads 10 ns faster than a class around it
+        self._uncounted = sources.uncounted
         forget_agents()
 
     def _kept(self, source: EventSource, plan: EvaluationPlan) -> None:
@@ -253,6 +258,8 @@ class Agent:
                 self._life.sources.open(event).deliver(observables)
         except DeferredActions as found:
             after = found
+        except RecursionError:  # `emit` counts the event
+            raise
         except Exception as unexpected:
             self._life.log_error(unexpected)
         if after is not None:

@@ -332,6 +332,8 @@ class EventSources:
         """The events of queries whose values no client waits for: no wakeup is sent for them."""
         self.lock = new_lock()
         self.by_name: dict[str, EventSource] = {}
+        self.uncounted: dict[str, int] = {}
+        """Events whose type could not be opened: the stack of the loop had no room for a call."""
         for name in groups:
             self.by_name[name] = self._new(name, tuple(self.by_name.values()))
 
@@ -346,10 +348,14 @@ class EventSources:
             if len(self.by_name) >= MAX_EVENT_TYPES:
                 raise ValueError(f"{MAX_EVENT_TYPES} types of events, the bound; put what varies into an observable.")
             source = self.by_name.setdefault(event, self._new(event))
+            source.number += self.uncounted.pop(event, 0)
         return source
 
     def types(self) -> list[tuple[str, EventSource]]:
         """Return each event type once, with its name."""
+        for name in list(self.uncounted):
+            with contextlib.suppress(ValueError):  # beyond the bound of types
+                self.open(name).number += self.uncounted.pop(name, 0)
         return [(name, source) for name, source in list(self.by_name.items()) if source.origin.name == name]
 
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:

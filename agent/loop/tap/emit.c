@@ -280,6 +280,7 @@ typedef struct {
     PyObject *source; /* its source, or both NULL */
     PyObject *types_name;
     PyObject *kept_name;
+    PyObject *uncounted_name;
     PyObject *forget_name;
     PyObject *weakrefs;
     int shortcut; /* 0 once the function has got other code */
@@ -378,6 +379,22 @@ raise_event(Emit *self, SourceState *source, PyObject *const *args, PyObject *kw
     return outcome;
 }
 
+/* Count an event whose type cannot be opened for want of a frame; the agent opens it later. */
+static void
+count_unopened(Emit *self, PyObject *agent, PyObject *event)
+{
+    PyObject *counts = PyObject_GetAttr(agent, self->uncounted_name);
+    if (counts != NULL && PyDict_CheckExact(counts)) {
+        PyObject *before = PyDict_GetItemWithError(counts, event);
+        PyObject *now = PyLong_FromLongLong((before == NULL ? 0 : PyLong_AsLongLong(before)) + 1);
+        if (now != NULL) {
+            (void)PyDict_SetItem(counts, event, now);
+            Py_DECREF(now);
+        }
+    }
+    Py_XDECREF(counts);
+}
+
 /* Where the interpreter has no frame left for a function, the event is counted, and nothing is raised. */
 static PyObject *
 count_without_frame(Emit *self, PyObject *const *args, size_t nargsf)
@@ -391,6 +408,9 @@ count_without_frame(Emit *self, PyObject *const *args, size_t nargsf)
     if (source != NULL) {
         source->number++;
         Py_DECREF(source);
+    }
+    else {
+        count_unopened(self, args[0], args[1]);
     }
     PyErr_Clear();
     Py_RETURN_NONE;
@@ -446,8 +466,10 @@ emit_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->shortcut = 1;
     self->types_name = PyUnicode_InternFromString("_types");
     self->kept_name = PyUnicode_InternFromString("_kept");
+    self->uncounted_name = PyUnicode_InternFromString("_uncounted");
     self->forget_name = PyUnicode_InternFromString("forget");
-    if (self->types_name == NULL || self->kept_name == NULL || self->forget_name == NULL) {
+    if (self->types_name == NULL || self->kept_name == NULL || self->uncounted_name == NULL ||
+        self->forget_name == NULL) {
         Py_DECREF(self);
         return NULL;
     }
@@ -486,6 +508,7 @@ emit_dealloc(PyObject *op)
     Py_XDECREF(self->source);
     Py_XDECREF(self->types_name);
     Py_XDECREF(self->kept_name);
+    Py_XDECREF(self->uncounted_name);
     Py_XDECREF(self->forget_name);
     type->tp_free(op);
     Py_DECREF(type);
