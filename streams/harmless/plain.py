@@ -234,48 +234,61 @@ def _all_plain(container: Any) -> bool:
 
 # ---------------------------------------------------------------- models and optimizers
 
-_models: dict[int, tuple[weakref.ref[Any], int]] = {}
+_models: dict[int, tuple[weakref.ref[Any], int, bool]] = {}
 
 
-def is_plain_model(model: Any) -> bool:
-    """Return True if all submodules list their parameters plainly, as torch does."""
-    module = sys.modules["torch"].nn.Module
-    if not all(
-        type(held) is not types.FunctionType or is_of_torch(held) for held in map(vars(module).get, _OF_MODULES)
-    ):
-        return False
+def is_plain_model(model: Any, *, lists: bool = False) -> bool:
+    """Return True if all submodules hold their parameters plainly, as torch's do.
+
+    ``lists`` asks whether they also list them as torch does: ``parameters()`` and the like run no code of the job.
+    """
     known = _models.get(id(model))
-    if known is not None and known[0]() is model and known[1] > 0:
-        _models[id(model)] = (known[0], known[1] - 1)
-        return True
-    if kind_of(type(model)) != MODULE or not _plain_modules(model):
-        return False
-    if len(_models) > 100:
-        _models.clear()
-    _models[id(model)] = (weakref.ref(model), MAX_LOOKS_BETWEEN_CHECKS)
-    return True
+    if known is None or known[0]() is not model or known[1] <= 0:
+        if (listing := _plain_modules(model)) is None:
+            _models.pop(id(model), None)
+            return False
+        if len(_models) > 100:
+            _models.clear()
+        known = weakref.ref(model), MAX_LOOKS_BETWEEN_CHECKS + 1, listing
+    _models[id(model)] = (known[0], known[1] - 1, known[2])
+    return not lists or (known[2] and _torch_lists())
 
 
-def _plain_modules(model: Any) -> bool:
-    waiting, seen = [model], {id(model)}
+def _torch_lists() -> bool:
+    """Return True unless the job has replaced what torch's modules list with."""
+    held = map(vars(sys.modules["torch"].nn.Module).get, _METHODS)
+    return all(type(one) is not types.FunctionType or is_of_torch(one) for one in held)
+
+
+def _plain_modules(model: Any) -> bool | None:
+    """Return True if all modules list plainly what they hold; None if they hold more."""
+    torch = sys.modules["torch"]
+    waiting, seen, kinds, lists = [model], {id(model)}, set[type](), True
     while waiting:
         module = waiting.pop()
-        if kind_of(type(module)) != MODULE or not _METHODS.isdisjoint(vars(module)):
-            return False
-        for held in (module._parameters, module._buffers):
-            for tensor in held.values():
-                if tensor is None:
-                    continue
-                if not (is_sharded(tensor) or (kind_of(type(tensor)) == TENSOR and is_plain(tensor))):
-                    return False
-                if tensor.is_leaf and kind_of(type(tensor.grad)) not in (ATOM, TENSOR) and not is_sharded(tensor.grad):
-                    return False
-        children = [m for m in module._modules.values() if m is not None and id(m) not in seen]
+        kind = type(module)
+        if not issubclass(kind, torch.nn.Module) or of_class(kind, "__getattribute__") is not object.__getattribute__:
+            return None
+        held = vars(module)
+        parts = [held.get(name) for name in _HELD if of_class(kind, name) is None]
+        if len(parts) < len(_HELD) or not set(map(type, parts)) <= {dict, collections.OrderedDict}:
+            return None
+        kinds.add(kind)
+        lists = lists and _METHODS.isdisjoint(held)
+        for tensor in (*parts[0].values(), *parts[1].values()):
+            if tensor is None:
+                continue
+            if not (is_sharded(tensor) or (kind_of(type(tensor)) == TENSOR and is_plain(tensor))):
+                return None
+            if tensor.is_leaf and kind_of(type(tensor.grad)) not in (ATOM, TENSOR) and not is_sharded(tensor.grad):
+                return None
+        children = [m for m in parts[2].values() if m is not None and id(m) not in seen]
         seen.update(map(id, children))
         waiting.extend(children)
         if len(seen) > MAX_MODULES:
-            return False
-    return True
+            return None
+    base = torch.nn.Module
+    return lists and all(of_class(kind, name) is of_class(base, name) for kind in kinds for name in _METHODS)
 
 
 def sharded_type() -> Any:
@@ -288,7 +301,8 @@ def is_sharded(value: Any) -> bool:
     return type(value) is sharded_type() and kind_of(type(value._local_tensor)) == TENSOR
 
 
-_METHODS = frozenset(_OF_MODULES) - {"_parameters", "_buffers", "_modules"}
+_HELD = ("_parameters", "_buffers", "_modules")
+_METHODS = frozenset(_OF_MODULES) - {*_HELD, "__getattr__", "__getattribute__"}
 
 
 def is_plain_optimizer(optimizer: Any) -> bool:

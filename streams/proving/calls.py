@@ -283,14 +283,14 @@ def _helped_with(value: Any) -> Any:
         if is_plain_model(value):
             return value
         raise unknown(f"reading {type_name(value)}, which lists its parameters in a way of its own,")
-    if kind_of(type(value)) == OTHER and (is_plain_optimizer(value) or _of_keras(value)):
+    if kind_of(type(value)) == OTHER and (is_plain_optimizer(value) or _of_library(value)):
         return value
     return vouch(value)
 
 
-def _of_keras(value: Any) -> bool:
-    """Return True for an optimizer of Keras itself, whose rate `lr` reads."""
-    return (type(value).__module__ or "").partition(".")[0] == "keras"
+def _of_library(value: Any) -> bool:
+    """Return True for an optimizer of Keras or fastai itself, whose rate `lr` reads."""
+    return (type(value).__module__ or "").partition(".")[0] in ("keras", "fastai")
 
 
 def _declared(f: Any, given: Any, named: Any) -> Any:
@@ -425,7 +425,12 @@ def _of_torch(f: Any, bound: Any) -> bool:
 
 def method_of(function: Any, value: Any, given: Any, named: Any) -> Any:
     """Return what a bound method gives."""
-    if type(function) is types.FunctionType and is_module(value) and _walks(function) and is_plain_model(value):
+    if (
+        type(function) is types.FunctionType
+        and is_module(value)
+        and _walks(function)
+        and is_plain_model(value, lists=True)
+    ):
         found = function(value, *map(_bare, given), **{k: _bare(v) for k, v in named.items()})
         return own(found) if of_class(type(found), "__next__") else found
     return call(function, value, *given, **named)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from looptap.streams.values.modules.held import held_modules
 from looptap.streams.values.torch_interop import is_tensor
 
 _MAX_LINE_CHARACTERS = 1000
@@ -88,7 +89,7 @@ def summary(model: Any) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     seen: set[int] = set()
-    for name, module in model.named_modules():
+    for name, module in held_modules(model):
         own = {key: one for key, one in module._parameters.items() if one is not None}  # torch's
         if not own:
             continue

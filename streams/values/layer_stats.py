@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from looptap.streams.values.modules.held import held_modules, held_parameters
 from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
 
 What = Literal["grad", "weight"]
@@ -30,11 +31,11 @@ class _ParameterNames:
     """
 
     def __init__(self, model: Any) -> None:
-        self._modules = [weakref.ref(module) for module in model.modules()]
+        self._modules = [weakref.ref(module) for _, module in held_modules(model)]
         keys, objects = self._held()
         self._keys, self._identities = keys, list(map(id, objects))
         place_of = {identity: place for place, identity in enumerate(self._identities)}
-        named = dict(model.named_parameters())
+        named = dict(held_parameters(model))
         self.names = list(named)
         self._places = [place_of[id(parameter)] for parameter in named.values()]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.proving.probing import probe
+from looptap.streams.values.modules.held import held_parameters
 from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
 
 SALIENCY = ("gradient", "input", "integrated", "smooth")
@@ -131,7 +132,7 @@ def update_ratio(model: Any, optimizer: Any) -> dict[str, Any]:
     with the same state. A parameter without a gradient is left out.
     """
     with no_grad():
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        names = {id(parameter): name for name, parameter in held_parameters(model)}
         found: dict[str, Any] = {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:

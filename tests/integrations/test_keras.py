@@ -74,7 +74,8 @@ assert same == ended and history == bare
 assert shapes == [{"dense_2": (4, 8), "dense_3": (4, 1)}] * 11, shapes
 assert [row[0] for row in steps] == [*range(1, 13)]
 assert [tuple(row)[3:] for row in steps] == [(n // 6, n % 6, 4) for n in range(12)]
-assert all(norms) and len(means) == 2
+assert len(norms) == 12 and all(norms), norms
+assert len(means) == 2, means
 running = 0.0
 for n, row in enumerate(steps[:6], 1):  # what Keras calls the loss is the mean of the epoch so far
     running += row[1]

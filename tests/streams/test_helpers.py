@@ -427,3 +427,60 @@ def test_memory_is_available_in_any_query():
     agent.close()
     assert [len(stream.values) for stream in streams] == [4, 2, 4]
     assert not any(stream.error_count for stream in streams)
+
+
+class Wrapper(nn.Module):
+    """Looks names up elsewhere and lists its parameters in a way of its own; both count."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside, self.calls = inside, []
+
+    def __getattr__(self, name):
+        self.__dict__["calls"].append(name)
+        return super().__getattr__(name)
+
+    def named_parameters(self, *args, **kwargs):
+        self.calls.append("named_parameters")
+        return super().named_parameters(*args, **kwargs)
+
+
+def asked_of(model, *queries):
+    """Return the values of queries at a step of a job with this model, and the reasons of their ends."""
+    agent, run = pair("helpers")
+    agent.expose(model=model)
+    streams = [run.stream(query, on="step", budget=float("inf")) for query in queries]
+    agent.emit("step", step=1)
+    agent.close()
+    return [[*stream.values] for stream in streams], [stream.reason for stream in streams]
+
+
+def test_helpers_read_what_a_model_holds_and_run_no_code_of_its_class(model):
+    wrapped = Wrapper(model)
+    expected = {name: p.detach().norm().item() for name, p in nn.Module.named_parameters(wrapped)}
+    wrapped.calls.clear()
+    (norms, rows), reasons = asked_of(wrapped, "layer_norms(model, 'weight')", "summary(model)")
+    assert norms == [pytest.approx(expected, rel=1e-6)], reasons
+    assert [row[-1]["parameters"] for row in rows] == [sum(p.numel() for p in model.parameters())], reasons
+    assert wrapped.calls == []
+    (_,), (refused,) = asked_of(wrapped, "len(list(model.parameters()))")
+    assert "Refused" in refused
+    assert "named_parameters" not in wrapped.calls
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, as the compiler is loaded
+def test_helpers_and_parameters_of_a_compiled_model_and_of_a_wrapper_that_forwards_names(model):
+    class Forwards(nn.Module):
+        def __init__(self, inside):
+            super().__init__()
+            self.inside = inside
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(super().__getattr__("inside"), name)
+
+    for wrapped in (torch.compile(model), Forwards(model)):
+        values, reasons = asked_of(wrapped, "len(layer_norms(model, 'grad'))", "sum(1 for p in model.parameters())")
+        assert values == [[8], [10]], reasons
