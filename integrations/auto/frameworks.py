@@ -6,17 +6,21 @@ called, the guesses from passes over DataLoaders give way to it.
 
 from __future__ import annotations
 
+import inspect
+import sys
 import weakref
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from functools import partial
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from looptap.integrations.arrivals import once_imported
-from looptap.integrations.auto.hooks.call_notice import notice_words
+from looptap.integrations.auto.hooks.call_notice import notice_lookups, notice_returns, notice_words
 from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION
 from looptap.integrations.auto.hooks.run_events import RunEvents
+from looptap.integrations.auto.hooks.script_agent import STEP
+from looptap.integrations.harmless import harmlessly
 
-_NONE: frozenset[str] = frozenset()
 Decide = Callable[[bool], "str | None"]
 """Returns the event, given whether there was an update since the training or the evaluation began."""
 
@@ -26,39 +30,44 @@ class Framework(NamedTuple):
 
     module: str
     owner: str
+    loops: tuple[str, ...]
+    """The methods that run a training: while one does, the framework announces what it ``announces``."""
     method: str
     begins: str
     announces: frozenset[str]
     raises: Mapping[str, Decide]
-    ends: str
-    """The word after which guesses count again."""
     values: Callable[[Any], dict[str, Any]]
     """Returns the observables of such an event."""
 
 
 FRAMEWORKS = (
     Framework(
-        "ignite.engine.engine", "Engine", "_fire_event", "started", frozenset({EPOCH, EVALUATION}),
+        "ignite.engine.engine", "Engine", ("run",), "_fire_event", "started", frozenset({EPOCH, EVALUATION}),
         {"epoch_completed": lambda learned: EPOCH if learned else None,
          "completed": lambda learned: None if learned else EVALUATION},
-        "completed", lambda engine: {"epoch": engine.state.epoch, "metrics": {**engine.state.metrics}},
+        lambda engine: {"epoch": engine.state.epoch, "metrics": {**engine.state.metrics}},
     ),
     Framework(
-        "fastai.learner", "Learner", "_call_one", "before_fit", frozenset({EPOCH, EVALUATION}),
-        {"after_epoch": lambda learned: EPOCH, "after_validate": lambda learned: EVALUATION},
-        "after_fit", lambda learner: {"epoch": learner.epoch},
+        "fastai.learner", "Learner", ("fit", "validate"), "_call_one", "before_fit", frozenset({EPOCH, EVALUATION}),
+        {"after_epoch": lambda learned: EPOCH if learned else None, "after_validate": lambda learned: EVALUATION},
+        lambda learner: {"epoch": learner.epoch},
     ),
     Framework(
-        "skorch.net", "NeuralNet", "notify", "on_train_begin", frozenset({EPOCH}),
-        {"on_epoch_end": lambda learned: EPOCH}, "on_train_end", lambda net: {"epoch": len(net.history)},
+        "skorch.net", "NeuralNet", ("fit_loop",), "notify", "on_train_begin", frozenset({EPOCH}),
+        {"on_epoch_end": lambda learned: EPOCH}, lambda net: {"epoch": len(net.history)},
     ),
 )  # fmt: skip
 
 
 def watch_frameworks(events: RunEvents) -> None:
     """Have ``events`` follow each framework once the job imports it."""
-    for framework in FRAMEWORKS:
-        once_imported(framework.module, _Follower(framework, events).place)
+    places: dict[str, Callable[[ModuleType], object]] = {
+        **{framework.module: _Follower(framework, events).place for framework in FRAMEWORKS},
+        "fastai.optimizer": partial(_watch_fastai, events),
+        "keras.src.backend.torch.trainer": partial(_watch_keras, events),
+    }
+    for module, place in places.items():
+        once_imported(module, partial(harmlessly, place))
 
 
 class _Follower:
@@ -67,19 +76,70 @@ class _Follower:
     def __init__(self, framework: Framework, events: RunEvents) -> None:
         self._framework, self._events = framework, events
         self._begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._announces: Callable[[str], bool] = _nothing
 
     def place(self, module: ModuleType) -> None:
         """Place the notice in the framework; the module has been imported."""
-        if (owner := getattr(module, self._framework.owner, None)) is not None:
-            notice_words(owner, self._framework.method, self.note)
+        framework = self._framework
+        if (owner := getattr(module, framework.owner, None)) is not None:
+            self._announces = announcer(framework.announces, *(getattr(owner, name) for name in framework.loops))
+            notice_words(owner, framework.method, self.note)
 
     def note(self, speaker: Any, word: Any) -> None:
         """Raise the event that a word means, if any; ``speaker`` is the training."""
         framework, word = self._framework, str(getattr(word, "value", word))
-        steps = self._events.follow_framework(_NONE if word == framework.ends else framework.announces)
+        steps = self._events.follow_framework(self._announces)
         if word == framework.begins:
             self._begun[speaker] = steps
         decide = framework.raises.get(word)
         event = None if decide is None else decide(steps > self._begun.get(speaker, 0))
         if event is not None:
             self._events.raise_own(event, framework.values(speaker))
+
+
+def announcer(events: frozenset[str], *loops: Callable[..., Any]) -> Callable[[str], bool]:
+    """Return a function that tells whether an event is one of these, and one of ``loops`` is running in this thread."""
+    running = frozenset(inspect.unwrap(loop).__code__ for loop in loops)
+
+    def announces(event: str) -> bool:
+        if event not in events:
+            return False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code not in running:
+            frame = frame.f_back
+        return frame is not None
+
+    return announces
+
+
+def _nothing(event: str) -> bool:
+    return False
+
+
+def _watch_fastai(events: RunEvents, module: ModuleType) -> None:
+    """Follow the optimizers of fastai, which are not torch's, as those."""
+    notice_returns(module.Optimizer, "__init__", events.own_updates.note_optimizer)
+    notice_lookups(module.Optimizer, "zero_grad", events.before_zero_grad)
+    notice_returns(module.Optimizer, "step", events.after_step)
+
+
+def _watch_keras(events: RunEvents, trainer: ModuleType) -> None:
+    """Give each training of Keras a `KerasCallback`: Keras' optimizers are not torch's, and it has callbacks.
+
+    It is added as the training begins: Keras' list of callbacks, which may be the job's own, is whole by then.
+    """
+    announces = announcer(frozenset({STEP, EPOCH, EVALUATION}), trainer.TorchTrainer.fit)
+
+    def begin(callbacks: Any) -> None:
+        if announces(STEP):
+            from looptap.integrations.auto.keras_training import watch_training
+
+            watch_training(callbacks, events, announces)
+
+    def tested(callbacks: Any, logs: Any) -> None:
+        if not announces(EVALUATION):  # else the callback says so
+            metrics = dict(logs or {})
+            events.raise_own(EVALUATION, {**metrics, "metrics": metrics})
+
+    notice_lookups(trainer.callbacks_module.CallbackList, "on_train_begin", begin)
+    notice_words(trainer.callbacks_module.CallbackList, "on_test_end", tested)

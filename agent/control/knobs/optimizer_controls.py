@@ -1,4 +1,4 @@
-"""Controls of an exposed torch optimizer, and of a schedule that drives one.
+"""Controls of an exposed optimizer of torch or fastai, and of a schedule that drives one of torch.
 
 When a learning rate is set, ``scale`` multiplies the whole schedule by the same factor, so that it continues from the
 new value; ``freeze`` keeps the learning rate while the schedule continues unseen, until a later ``scale`` resumes it.
@@ -19,6 +19,8 @@ SCALE, FREEZE, THAW = "scale", "freeze", "thaw"
 _LR = Control(float, minimum=0, doc="the learning rate of all parameter groups, or of one")
 _DECAY = Control(float, minimum=0, doc="the weight decay of all parameter groups, or of one")
 _MOMENTUM = Control(float, minimum=0, maximum=1, doc="the momentum (of Adam and the like: the first beta)")
+_SETTINGS = (("lr", _LR), ("weight_decay", _DECAY), ("momentum", _MOMENTUM), ("wd", _DECAY), ("mom", _MOMENTUM))
+"""What is set of a group; the last two are fastai's names."""
 _GROUP_SCALES = ("initial_lr", "max_lr", "min_lr")
 _LIST_SCALES = ("base_lrs", "max_lrs", "_last_lr")
 _MAX_WRAPPERS_COUNT = 4
@@ -30,9 +32,9 @@ whether what drives it is frozen."""
 
 def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Iterator[Found]:
     """Yield the controls of an optimizer: for all groups, and for each of several."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "optim") or not isinstance(thing, torch.optim.Optimizer):
+    if (groups := groups_of(thing)) is None:
         return
+    torch: Any = sys.modules["torch"]
     kind = torch.optim.lr_scheduler.LRScheduler
     schedulers = [s for s in exposed.values() if isinstance(s, kind) and drives_optimizer(s, thing)]
     drives = ", ".join(type(s).__name__ for s in schedulers)
@@ -41,19 +43,30 @@ def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Ite
         f"a scheduler drives the learning rate of {name!r} and would overwrite it; have the job expose it too, as in "
         "agent.expose(scheduler=scheduler)." if hidden else ""
     )  # fmt: skip
-    count = len(thing.param_groups)
-    for label, control in (("lr", _LR), ("weight_decay", _DECAY), ("momentum", _MOMENTUM)):
-        if not all(_has(group, label) for group in thing.param_groups):
+    count = len(groups)
+    for label, control in _SETTINGS:
+        if not all(_has(group, label) for group in groups):
             continue
         picks = [list(range(count)), *([i] for i in range(count) if count > 1)]
-        for at, groups in enumerate(picks):
+        for at, picked in enumerate(picks):
             path = f"{name}.{label}" + (f"[{at - 1}]" if at else "")
-            get = _reader(thing, label, groups)
+            get = _reader(thing, label, picked)
             if label == "lr":
-                frozen = _frozen_reader(groups, schedulers)
-                yield path, control, get, _lr_setter(thing, groups, schedulers), drives, refusal, frozen
+                frozen = _frozen_reader(picked, schedulers)
+                yield path, control, get, _lr_setter(thing, picked, schedulers), drives, refusal, frozen
             else:
-                yield path, control, get, _setter(thing, label, groups), None, "", lambda: False
+                yield path, control, get, _setter(thing, label, picked), None, "", lambda: False
+
+
+def groups_of(thing: Any) -> Any:
+    """Return the settings of an optimizer, a dict for each group: torch's or fastai's own; None for another thing."""
+    torch: Any = sys.modules.get("torch")
+    fastai: Any = sys.modules.get("fastai.optimizer")
+    if torch is not None and hasattr(torch, "optim") and isinstance(thing, torch.optim.Optimizer):
+        return thing.param_groups
+    if fastai is not None and isinstance(thing, fastai.Optimizer):
+        return thing.hypers
+    return None
 
 
 def drives_optimizer(scheduler: Any, optimizer: Any) -> bool:
@@ -79,7 +92,7 @@ def _read(group: dict[str, Any], label: str) -> float:
 
 def _reader(optimizer: Any, label: str, groups: list[int]) -> Callable[[], Any]:
     def get() -> Any:
-        values = [_read(optimizer.param_groups[i], label) for i in groups]
+        values = [_read(groups_of(optimizer)[i], label) for i in groups]
         return values[0] if len(set(values)) == 1 else values
 
     return get
@@ -88,7 +101,7 @@ def _reader(optimizer: Any, label: str, groups: list[int]) -> Callable[[], Any]:
 def _setter(optimizer: Any, label: str, groups: list[int]) -> Callable[[Any, str], object]:
     def set(value: Any, schedule: str) -> None:
         for one, i in zip(_each(value, groups), groups, strict=True):
-            group = optimizer.param_groups[i]
+            group = groups_of(optimizer)[i]
             if label not in group:
                 group["betas"] = (one, *group["betas"][1:])
             else:
@@ -116,7 +129,7 @@ def _as(now: Any, value: float) -> Any:
 def _lr_setter(optimizer: Any, groups: list[int], schedulers: list[Any]) -> Callable[[Any, str], object]:
     def set(value: Any, schedule: str) -> None:
         values = dict(zip(groups, _each(value, groups), strict=True))
-        now = {i: _read(optimizer.param_groups[i], "lr") for i in groups}
+        now = {i: _read(groups_of(optimizer)[i], "lr") for i in groups}
         for scheduler in schedulers:
             now |= {i: seen for i, seen in _unseen(scheduler).items() if i in now}
         if schedule == THAW:
@@ -131,17 +144,17 @@ def _lr_setter(optimizer: Any, groups: list[int], schedulers: list[Any]) -> Call
             for scheduler in schedulers:
                 _thaw(scheduler, values)
             for i, factor in factors.items():
-                _scale(optimizer.param_groups[i], factor)
-            whole = len(optimizer.param_groups) == len(factors) and len({*factors.values()}) == 1
+                _scale(groups_of(optimizer)[i], factor)
+            whole = len(groups_of(optimizer)) == len(factors) and len({*factors.values()}) == 1
             for scheduler in schedulers:
                 _scale_all(scheduler, factors, whole)
         elif not schedulers:
             for i in groups:
-                group = optimizer.param_groups[i]
+                group = groups_of(optimizer)[i]
                 if "initial_lr" in group:
                     group["initial_lr"] = values[i]
         for i, one in values.items():
-            group = optimizer.param_groups[i]
+            group = groups_of(optimizer)[i]
             group["lr"] = _as(group["lr"], one)
         for scheduler in schedulers:
             if schedule == FREEZE:

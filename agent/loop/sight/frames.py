@@ -143,6 +143,15 @@ def bindings(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
         yield from [(name, value) for name, value in [*space.items()] if not name.startswith("__")]
 
 
+def is_argument(frame: FrameType | None, name: str) -> bool:
+    """Return True if the nearest variable of that name is an argument of its function."""
+    for one in outward(frame):
+        code = one.f_code
+        if name in code.co_varnames:
+            return name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return False
+
+
 def variables_in_sight(frame: FrameType | None) -> dict[str, Any]:
     """Return the values in sight by name, as `find` finds them, without modules."""
     found: dict[str, Any] = {}

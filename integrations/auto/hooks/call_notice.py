@@ -96,31 +96,52 @@ def notice_calls(owner: type, name: str, note: Callable[[Any], object]) -> None:
     torch.compile takes the method for what it was: the question whether it compiles has the answer yes, at which only
     the method itself is left. So a function that compiles as one graph still does.
     """
-    method = vars(owner).get(name)
-    if method is None or hasattr(method, "_looptap_note"):
-        return
     compiling = sys.modules["torch"].compiler.is_compiling
 
-    @functools.wraps(method)
-    def noticed(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if not compiling():
-            harmlessly(note, self)
-        return method(self, *arguments, **keywords)
+    def make(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def noticed(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if not compiling():
+                harmlessly(note, self)
+            return method(self, *arguments, **keywords)
 
-    noticed._looptap_note = note  # type: ignore[attr-defined]  # the mark that it is placed
-    setattr(owner, name, noticed)
+        return noticed
+
+    _replace(owner, name, note, make)
 
 
 def notice_words(owner: type, name: str, note: Callable[[Any, Any], object]) -> None:
-    """Call ``note`` with the object and the first argument before each call."""
+    """Call ``note`` with the object and the first argument, or None, before each call."""
+
+    def make(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def noticed(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            harmlessly(note, self, arguments[0] if arguments else None)
+            return method(self, *arguments, **keywords)
+
+        return noticed
+
+    _replace(owner, name, note, make)
+
+
+def notice_returns(owner: type, name: str, note: Callable[[Any], object]) -> None:
+    """Call ``note`` with the object after each call that returns."""
+
+    def make(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def noticed(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = method(self, *arguments, **keywords)
+            harmlessly(note, self)
+            return result
+
+        return noticed
+
+    _replace(owner, name, note, make)
+
+
+def _replace(owner: type, name: str, note: Any, make: Callable[[Callable[..., Any]], Any]) -> None:
     method = vars(owner).get(name)
-    if method is None or hasattr(method, "_looptap_note"):
-        return
-
-    @functools.wraps(method)
-    def noticed(self: Any, word: Any, *arguments: Any, **keywords: Any) -> Any:
-        harmlessly(note, self, word)
-        return method(self, word, *arguments, **keywords)
-
-    noticed._looptap_note = note  # type: ignore[attr-defined]  # the mark that it is placed
-    setattr(owner, name, noticed)
+    if method is not None and not hasattr(method, "_looptap_note"):
+        noticed = make(method)
+        noticed._looptap_note = note  # the mark that it is placed
+        setattr(owner, name, noticed)

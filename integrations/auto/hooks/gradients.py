@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_FIRST_LOOK_NUMBERS = 65_536
 """Numbers of a gradient that is looked at before larger ones."""
+
+MAX_LOOKED_AT_COUNT = 16
+"""Gradients of which values are read to know them again."""
+MAX_VALUES_COUNT = 8
+"""Values of one of them."""
 
 Marks = list[tuple[int, int]]
 Key = tuple[int, ...]
@@ -67,9 +72,52 @@ def is_sharded(optimizer: Any) -> bool:
     return any(map(_is_sharded, _parameters(optimizer)))
 
 
-def replaced(before: Marks, now: Marks) -> bool:
-    """Return True if a gradient of ``before`` is another tensor now, or gone."""
-    return any(old[0] != new[0] for old, new in zip(before, now, strict=False) if old[0])
+class LeftGradients(NamedTuple):
+    """The gradients that a pass has left, and some of their values where those are on the CPU."""
+
+    marks: Marks
+    values: list[float] | None
+
+    @classmethod
+    def of(cls, optimizer: Any) -> LeftGradients:
+        """Note the gradients of an optimizer."""
+        return cls(marks_of(optimizer), _some_values(optimizer))
+
+    def are_replaced(self, optimizer: Any) -> bool:
+        """Return True if a gradient is another tensor now, or gone, or has other values.
+
+        What only makes them smaller, such as clipping or unscaling, leaves those of the pass. On another device each
+        write counts.
+        """
+        marks = marks_of(optimizer)
+        held = [(old, new) for old, new in zip(self.marks, marks, strict=False) if old[0]]
+        if any(old[0] != new[0] for old, new in held):
+            return True
+        if self.values is None or (values := _some_values(optimizer)) is None:
+            return any(old != new for old, new in held)
+        return not all(map(_is_shrunk, self.values, values))
+
+
+def _some_values(optimizer: Any) -> list[float] | None:
+    """Return a few values of a few gradients; None if they are not plain tensors on the CPU."""
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        gradients = [gradient for one in _parameters(optimizer) if (gradient := one.grad) is not None]
+        if torch._C._len_torch_dispatch_stack() or not all(map(_is_readable, gradients)):
+            return None
+        few = gradients[:: -(-len(gradients) // MAX_LOOKED_AT_COUNT) or 1]
+        flat = [gradient.view(-1) for gradient in few]
+        return [value for one in flat for value in one[:: -(-len(one) // MAX_VALUES_COUNT) or 1].tolist()]
+
+
+def _is_readable(gradient: Any) -> bool:
+    torch: Any = sys.modules["torch"]
+    plain = type(gradient) is torch.Tensor and gradient.layout is torch.strided and not gradient.is_complex()
+    return plain and bool(gradient.is_cpu) and bool(gradient.is_contiguous())
+
+
+def _is_shrunk(before: float, now: float) -> bool:
+    return (before * now >= 0 and abs(now) <= abs(before) * (1 + 1e-6)) or now != now
 
 
 def _is_sharded(parameter: Any) -> bool:

@@ -72,11 +72,13 @@ class OwnUpdates:
     def expects(self, place: Place, backwards: int) -> str | None:
         """Return what follows a pass, `OWN` or `STEPS`; None if its gradients can tell.
 
-        ``backwards`` is the number of passes since the last step of an optimizer, with this one.
+        ``backwards`` is the number of passes since the last update, with this one.
         """
         optimizers = self._living()
-        if not optimizers or backwards >= MAX_BACKWARDS_COUNT:
+        if not optimizers:
             return OWN
+        if backwards >= MAX_BACKWARDS_COUNT:
+            self._note_own(place)
         known = self._follows.get(place)
         if known == OWN or len(optimizers) > MAX_OPTIMIZERS_COUNT:
             return known or STEPS
@@ -95,9 +97,13 @@ class OwnUpdates:
             own = all(reached)
         else:
             own = backwards >= NO_MODULE_BACKWARDS_COUNT or _others_have_gradients(before, frame)
-        if own and len(self._follows) < MAX_PLACES_COUNT:
-            self._follows[place] = OWN
+        if own:
+            self._note_own(place)
         return own
+
+    def _note_own(self, place: Place) -> None:
+        if len(self._follows) < MAX_PLACES_COUNT:
+            self._follows[place] = OWN
 
     def _living(self) -> list[Any]:
         for key, reference in [*self._torch_optimizers.items()]:

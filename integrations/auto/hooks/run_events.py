@@ -16,7 +16,7 @@ from typing import Any
 
 from looptap.agent.agent import Agent
 from looptap.integrations.auto.hooks.evaluations import Evaluation
-from looptap.integrations.auto.hooks.gradients import Marks, has_gradients, key_of, marks_of
+from looptap.integrations.auto.hooks.gradients import LeftGradients, Marks, has_gradients, key_of, marks_of
 from looptap.integrations.auto.hooks.own_frames import hide_own_frames
 from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
 from looptap.integrations.auto.hooks.passes import EVALUATION
@@ -44,6 +44,8 @@ class RunEvents:
     def before_backward(self, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner) -> Runner | None:
         """Note losses and their gradients; return what runs in place of ``run``, if any."""
         update = self._updates.mine
+        if not update.backwards:
+            update.places.clear()
         update.backwards += 1
         if update.stepped:
             self._end_update(update)
@@ -70,6 +72,8 @@ class RunEvents:
         follows = self.own_updates.expects(place, update.backwards)
         if follows == STEPS:
             return _then_look(update, count, looks, unsure, run) if looks else None
+        if follows == OWN:
+            update.backwards = 0
         own = self._then_raise(update, run) if follows == OWN else self._then_decide(update, count, place, run)
         return _then_look(update, count, looks, unsure, own) if looks else own
 
@@ -125,13 +129,11 @@ class RunEvents:
         gradients = sys.modules["torch"].is_grad_enabled()
         event = update.passes.before_batch(iterator, update.done, gradients, in_mode)
         if self._script.started:
-            if event in update.announced:  # by the framework itself
-                pass
-            elif event == EVALUATION:
+            if event == EVALUATION:
                 self._end_evaluation(update)
             elif event is not None:
                 self._script.raise_event(event, update)
-            elif not (gradients and in_mode) and EVALUATION not in update.announced:
+            elif not (gradients and in_mode):
                 self._begin_evaluation(update, iterator)
         update.fetch_began = time.perf_counter()
 
@@ -145,14 +147,18 @@ class RunEvents:
     def before_eval(self, module: Any) -> None:
         """Note that an evaluation begins, if ``module`` is a model that is trained."""
         update = self._updates.mine
-        if self._script.started and EVALUATION not in update.announced and self._script.optimizers.trains(module):
+        if self._script.started and self._script.optimizers.trains(module):
             self._begin_evaluation(update)
 
-    def follow_framework(self, announced: frozenset[str]) -> int:
-        """Note which events a framework announces itself; return the updates so far."""
+    def follow_framework(self, announces: Callable[[str], bool]) -> int:
+        """Note what says which events a framework announces itself; return the updates so far."""
         update = self._updates.mine
-        update.announced = announced
+        update.announces = announces
         return update.done
+
+    def opened_agent(self) -> Agent | None:
+        """Return the agent, opened now for a training that a framework announces; None if there cannot be one."""
+        return self._script.open()
 
     def raise_own(self, event: str, values: dict[str, Any]) -> None:
         """Raise an event that a framework has announced."""
@@ -173,6 +179,8 @@ class RunEvents:
         """Note that an evaluation begins, or continues with the next batch."""
         begun = update.evaluation
         if begun is not None and (iterator is None or begun.fetches_from(iterator)):
+            return
+        if update.announces(EVALUATION):
             return
         if begun is not None:  # its loop has broken off, and another one begins
             self._end_evaluation(update)
@@ -246,8 +254,8 @@ class RunEvents:
 
         def decide(before: Look) -> None:
             if not update.stepped and self.own_updates.decide(place, before, update.backwards, sys._getframe()):
-                for _ in range(count):
-                    update.losses.popleft()  # of updates whose events were not raised
+                update.forget_first(count)  # those of updates whose events were not raised
+                update.backwards = 0
                 self._script.raise_event(STEP, update)
 
         return run_backward
@@ -277,7 +285,8 @@ def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], unsure: li
         reached = [one for one, old, new in zip(looks, before, marks(), strict=True) if old != new]
         keys = {key_of(optimizer) for _, optimizer in reached}
         update.reached |= dict.fromkeys(range(count, len(update.losses)), keys)
-        update.left = {key_of(optimizer): marks_of(optimizer) for _, optimizer in looks} if update.counted_from else {}
+        left = looks if update.counted_from else []
+        update.left = {key_of(optimizer): LeftGradients.of(optimizer) for _, optimizer in left}
         for known, optimizer in unsure:
             known.keeps_gradients = key_of(optimizer) in keys
             if known.keeps_gradients:

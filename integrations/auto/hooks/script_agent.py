@@ -63,6 +63,11 @@ class ScriptAgent:
         if self._agent is not None and known.get(optimizer) is None and len(known.by_id) <= MAX_NAMED_COUNT:
             self._meet(optimizer, sys._getframe())
 
+    def open(self) -> Agent | None:
+        """Return the agent, made now if there is none; None if it cannot be."""
+        self._meet(None, sys._getframe())
+        return self._agent
+
     def frame_for(self, event: str) -> FrameType | None:
         """Return the frame to read the script's variables from, if a query asks."""
         return sys._getframe() if self._agent is not None and is_asked(self._agent, event) else None
@@ -76,13 +81,14 @@ class ScriptAgent:
         What was noted for it is released, unless it is not the ``last`` one. ``loss`` finds one where the event is
         no update; ``values`` are those of an event that a framework has announced.
         """
+        announced = values is None and update.announces(event)
         known = None if optimizer is None else self.optimizers.get(optimizer)
         if self._agent is None or (known is None and optimizer is not None):
             known = self._meet(optimizer, sys._getframe())
         agent = self._agent
         if event == STEP:
             update.steps += 1
-        if agent is not None:
+        if agent is not None and not announced:
             # The frame is the lambda's: one that held itself would keep those of the script alive.
             emit_found(
                 agent, event,

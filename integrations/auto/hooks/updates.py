@@ -10,10 +10,11 @@ import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from looptap.integrations.auto.hooks.evaluations import Evaluation
-from looptap.integrations.auto.hooks.gradients import Key, Marks, key_of, marks_of, replaced
+from looptap.integrations.auto.hooks.gradients import Key, LeftGradients, key_of
 from looptap.integrations.auto.hooks.own_updates import Place
 from looptap.integrations.auto.hooks.passes import LoaderPasses
 from looptap.integrations.auto.sight.found_names import NamesAtBackward, UnknownValue
@@ -27,7 +28,7 @@ class ThreadUpdate:
     """The open update of one thread."""
 
     __slots__ = (
-        "announced", "at_backward", "backwards", "copies", "counted_from", "data_seconds", "ended", "evaluation",
+        "announces", "at_backward", "backwards", "copies", "counted_from", "data_seconds", "ended", "evaluation",
         "fetch_began", "followers", "in_evaluation_mode", "late", "left", "losses", "model_in_sight", "passes",
         "places", "raised", "reached", "replaced", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
@@ -42,12 +43,12 @@ class ThreadUpdate:
         """By the parameters of an optimizer how many of the losses no longer count: their gradients are gone."""
         self.reached: dict[int, set[Key]] = {}
         """By loss the parameters of the optimizers whose gradients it has reached, where that was looked at."""
-        self.left: dict[Key, Marks] = {}
+        self.left: dict[Key, LeftGradients] = {}
         """By the parameters of an optimizer the gradients that the last pass has left, where some were dropped."""
         self.replaced = False
         """True if an optimizer has stepped on others than those."""
         self.steps = self.backwards = 0
-        """Updates so far, and backward passes since an optimizer has stepped."""
+        """Updates so far, and backward passes since the last one."""
         self.places: set[Place] = set()
         """Where the script has called ``backward`` since the last update."""
         self.passes = LoaderPasses()
@@ -67,8 +68,8 @@ class ThreadUpdate:
         """Optimizers that stepped since the last update of a `GradScaler`; None without one."""
         self.evaluation: Evaluation | None = None
         """The evaluation that has begun, by ``model.eval()`` or a batch, until the next backward pass."""
-        self.announced: frozenset[str] = frozenset()
-        """The guesses that a framework spares: it announces such events itself."""
+        self.announces: Callable[[str], bool] = _nothing
+        """Returns True for an event that the framework which is training announces itself."""
         self.ended = False
         """True once the script has ended."""
         self.at_backward = NamesAtBackward()
@@ -111,7 +112,7 @@ class ThreadUpdate:
             self.followers[next(reversed(self.stepped))] = key
         self.stepped[key] = weakref.ref(optimizer)
         if self.left and (parameters := key_of(optimizer)) in self.counted_from and parameters in self.left:
-            self.replaced = self.replaced or replaced(self.left[parameters], marks_of(optimizer))
+            self.replaced = self.replaced or self.left[parameters].are_replaced(optimizer)
         return self.followers.get(key) is None
 
     def end_of_steps(self) -> None:
@@ -121,16 +122,20 @@ class ThreadUpdate:
 
     def forget(self) -> None:
         """Release what was noted for the event, which has been raised."""
-        self.losses.clear()
-        self.counted_from.clear()
-        self.reached.clear()
-        self.left.clear()
+        self.forget_first(len(self.losses))
         self.replaced = False
-        self.places.clear()
         if self.data_seconds:
             self.data_seconds = 0.0
         if self.at_backward:
             self.at_backward.forget()
+
+    def forget_first(self, count: int) -> None:
+        """Release the first ``count`` losses, and which of them count."""
+        for _ in range(count):
+            self.losses.popleft()
+        self.counted_from.clear()
+        self.reached.clear()
+        self.left.clear()
 
     def unscaled_losses(self) -> list[Any]:
         """Return all losses since the last update, unscaled.
@@ -193,6 +198,10 @@ class ThreadUpdates(threading.local):
 
     def __init__(self) -> None:
         self.mine = ThreadUpdate()
+
+
+def _nothing(event: str) -> bool:
+    return False
 
 
 def total(losses: list[Any]) -> Any:

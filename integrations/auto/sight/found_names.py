@@ -9,10 +9,12 @@ from typing import Any
 
 from looptap.agent.loop.sight import frames
 from looptap.streams.events import FoundObservables
+from looptap.streams.harmless.plain import ARRAY, ATOM, TENSOR, kind_of
 
 MAX_WANTED_NAMES_COUNT = 64
 """Names that are read at backward passes."""
 _AT_SOME_EVENTS = frozenset({"loss", "losses", "x", "y", "inputs", "data_seconds", "guess"})
+_NUMBERS = frozenset({ATOM, TENSOR, ARRAY})
 _INPUTS = frozenset({"x", "inputs"})
 WANTED_EVENTS = 1000
 """Events for which a name is read at backward passes, after a query has last asked for it."""
@@ -108,10 +110,12 @@ def found_names(
             except KeyError:
                 pass
         try:
-            return frames.find(frame, name)
+            value = frames.find(frame, name)
         except KeyError:
             if frames.is_ours(name):
                 raise
+        else:  # what skorch calls step is a dict
+            return value if name not in otherwise or kind_of(type(value)) in _NUMBERS else otherwise[name]
         if ended and name not in otherwise:
             observables.unknown[name] = f"the script has ended, and with it the function that had {name}."
         elif name in _INPUTS and name in special and name not in observables.coming:

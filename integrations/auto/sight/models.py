@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from looptap.agent.control.knobs.optimizer_controls import drives_optimizer
-from looptap.agent.loop.sight.frames import bindings, path_of
+from looptap.agent.loop.sight.frames import bindings, is_argument, path_of
 
 MAX_OBJECTS_COUNT = 5000
 """Values in sight that a search looks at."""
@@ -92,16 +92,22 @@ def modules_in_sight(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
 def name_of(thing: Any, frame: FrameType | None, otherwise: str = "optimizer") -> str:
     """Return the name that the job has for an optimizer or a model.
 
-    That is a variable, else the attribute that holds it, with what has that attribute if it only says what it is:
-    ``actor.optimizer``.
+    That is a variable, else the attribute that holds it. A name that only says what it is, such as the parameter of a
+    helper function, comes last; such an attribute gets the name of what has it: ``actor.optimizer``.
     """
-    if found := next((name for name, value in bindings(frame) if value is thing and name != "self"), ""):
+    names = [name for name, value in bindings(frame) if value is thing and name != "self"]
+    given = {name for name in names if name in _PLAIN_NAMES and is_argument(frame, name)}
+    if found := next((name for name in names if name not in given), ""):
         return found
     parts = _PARTS.findall(path_of(frame, thing))
+    if len(parts) == 2 and parts[0] != "self":  # what has it is a variable here, and may be an attribute elsewhere
+        holder = next(value for name, value in bindings(frame) if name == parts[0])
+        parts = [*_PARTS.findall(path_of(frame, holder)), parts[-1]] if path_of(frame, holder) else parts
     if parts:
         several = len(parts) > 2 if parts[0] == "self" else len(parts) > 1
         return ".".join(parts[-2:]) if several and parts[-1] in _PLAIN_NAMES else str(parts[-1])
-    return next((name for name, value in _with_attributes(frame) if value is thing and name != "self"), otherwise)
+    held = (name for name, value in _with_attributes(frame) if value is thing and name != "self")
+    return names[0] if names else next(held, otherwise)
 
 
 def scheduler_of(optimizer: Any, frame: FrameType | None) -> Any:

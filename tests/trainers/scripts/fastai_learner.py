@@ -1,4 +1,4 @@
-"""fastai: three epochs with a validation each."""
+"""fastai: three epochs with a validation each, and one validation more."""
 
 import fastai.callback.progress  # noqa: F401 - it gives the learner no_bar
 import torch
@@ -13,4 +13,5 @@ loaders = [DataLoader(TensorDataset(torch.randn(n, 4), torch.randn(n, 1)), bs=4,
 learner = Learner(DataLoaders(*loaders), nn.Linear(4, 1), loss_func=nn.MSELoss())
 with learner.no_bar(), learner.no_logging():
     learner.fit(3, 1e-2)
+    learner.validate()
 print("parameters", [p.tolist() for p in learner.model.parameters()])

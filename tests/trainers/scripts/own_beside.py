@@ -1,4 +1,4 @@
-"""A training with torch's optimizer, then others with an own one."""
+"""A training with torch's optimizer, then others with an own one, and torch's once more."""
 
 import torch
 from torch import nn
@@ -55,4 +55,12 @@ for _ in range(20):
     own.step()
     own.zero_grad()
     print("again", again.item(), flush=True)
+third = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(third.parameters(), lr=0.1)
+for _ in range(4):
+    final = (third(torch.randn(8, 4)) ** 2).mean()
+    final.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("final", final.item(), flush=True)
 print("parameters", [p.tolist() for m in (first, second) for p in m.parameters()])
