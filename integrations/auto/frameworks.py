@@ -20,6 +20,7 @@ from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION
 from looptap.integrations.auto.hooks.run_events import RunEvents
 from looptap.integrations.auto.hooks.script_agent import STEP
 from looptap.integrations.harmless import harmlessly
+from looptap.integrations.training_run import ends_with
 
 Decide = Callable[[bool], "str | None"]
 """Returns the event, given whether there was an update since the training or the evaluation began."""
@@ -129,12 +130,21 @@ def _watch_keras(events: RunEvents, trainer: ModuleType) -> None:
     It is added as the training begins: Keras' list of callbacks, which may be the job's own, is whole by then.
     """
     announces = announcer(frozenset({STEP, EPOCH, EVALUATION}), trainer.TorchTrainer.fit)
+    ends_with(trainer.TorchTrainer, "fit")
 
     def begin(callbacks: Any) -> None:
-        if announces(STEP):
-            from looptap.integrations.auto.keras_training import watch_training
+        from looptap.integrations.keras import KerasCallback
 
-            watch_training(callbacks, events, announces)
+        if not announces(STEP) or any(isinstance(one, KerasCallback) for one in callbacks.callbacks):
+            return
+        events.follow_framework(announces)
+        if (agent := events.opened_agent()) is None:
+            return
+        callback = KerasCallback(agent=agent)
+        callback.set_params(callbacks.params)
+        callback.set_model(callbacks.model)
+        callbacks.callbacks.append(callback)
+        callbacks._configure_async_dispatch(callbacks.callbacks)  # to another thread if none has to do with batches
 
     def tested(callbacks: Any, logs: Any) -> None:
         if not announces(EVALUATION):  # else the callback says so
