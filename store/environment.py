@@ -25,6 +25,7 @@ def about() -> dict[str, Any]:
         "pid": process.pid,
         "python": ".".join(map(str, sys.version_info[:3])),
         "process": (process.host, process.machine, process.boot, process.namespace, process.pid, process.start),
+        "program": process.program,
     }
     for name in ("looptap", "torch", "numpy"):
         if name == "looptap" or name in sys.modules:

@@ -346,7 +346,8 @@ class StoredRun:
         if self._open_again():
             return
         try:
-            writing = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow))).alive()
+            program = str(self.metadata.get("program", ""))
+            writing = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow)), program).alive()
         except (KeyError, TypeError, ValueError):
             writing = None
         if writing and (folder := self.metadata.get("announced")):  # an exec ends a run, and not its process

@@ -63,7 +63,8 @@ def abandoned(directory: Path, open_runs: Collection[str]) -> list[tuple[Path, R
             file = read(path)
         except (LinkError, OSError):
             continue
-        if file.process == this and file.run.id not in open_runs:
+        former = msgspec.structs.replace(file.process, program=this.program)  # which an exec has changed
+        if former == this and file.run.id not in open_runs:
             found.append((path, file.run))
             for endpoint in file.endpoints:
                 if endpoint.startswith(IPC):

@@ -37,22 +37,31 @@ class Process(msgspec.Struct, frozen=True):
     namespace: str
     pid: int
     start: str
+    program: str = ""
+    """What tells the program that it runs from one that an exec puts in its place; empty if unknown."""
 
     @classmethod
     def this(cls) -> Process:
         """Return the calling process."""
         pid = os.getpid()
-        return cls(socket.gethostname(), _machine_id(), boot_id(), _namespace(), pid, start_time(pid) or "")
+        start = start_time(pid) or ""
+        return cls(socket.gethostname(), _machine_id(), boot_id(), _namespace(), pid, start, program_of(pid))
 
     def alive(self) -> bool | None:
-        """Return True if it is running; None if unknown (another host or container)."""
+        """Return True if it runs, and the same program; None if that is unknown.
+
+        That is on another host or in another container.
+        """
         if (self.host, self.machine, self.namespace) != (socket.gethostname(), _machine_id(), _namespace()):
             return None
         if self.boot != boot_id():
             # Containers and cloned machines may share all of the above without being the same one.
             return False if self.machine and self.namespace == _FIRST_NAMESPACE else None
         start = start_time(self.pid)
-        return None if start is None else bool(start) and start == self.start
+        if not start or start != self.start:
+            return None if start is None else False
+        program = program_of(self.pid) if self.program else ""
+        return not program or program == self.program
 
     def pulse(self) -> tuple[str, float] | None:
         """Return its state, a letter of Linux, and its seconds of processor time.
@@ -62,10 +71,9 @@ class Process(msgspec.Struct, frozen=True):
         if not self.alive() or not sys.platform.startswith("linux"):
             return None
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+            fields = _stat(self.pid)
         except OSError:
             return None
-        fields = stat[stat.rindex(b")") + 2 :].split()
         return fields[0].decode("ascii"), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def activity(self, busy_before: float) -> str:
@@ -117,13 +125,31 @@ def start_time(pid: int) -> str | None:
     if not sys.platform.startswith("linux"):
         return _start_elsewhere(pid)
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = _stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return ""
     except OSError:
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may hold anything
     return "" if fields[0] in b"ZXx" else fields[19].decode("ascii")
+
+
+def program_of(pid: int) -> str:
+    """Return the random addresses at which the kernel put a process's program and stack.
+
+    They change with each exec, and only then. Empty if unknown: of another user, or not on Linux.
+    """
+    try:
+        fields = _stat(pid)
+    except OSError:
+        return ""
+    code, stack = fields[23].decode("ascii"), fields[25].decode("ascii")
+    return f"{code} {stack}" if int(stack) > 1 else ""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return what Linux says of a process, from its state on. Raises OSError."""
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may hold anything
 
 
 def _start_elsewhere(pid: int) -> str | None:

@@ -328,6 +328,56 @@ def test_a_pass_before_an_exec_has_ended(tmp_path):
     ]  # fmt: skip
 
 
+BECAME = """
+    import os, sys, time, looptap
+    agent = looptap.Agent("gone", store="kept")
+    agent.stream("loss", "loss", keep=True)
+    agent.emit("batch", loss=1.0)
+    while agent.stats()["store"]["kept"] < 1:
+        time.sleep(0.01)
+    print(os.getpid(), flush=True)
+    os.execv("/bin/cat", ["cat"])
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_run_whose_process_has_become_a_program_without_an_agent_has_ended(tmp_path):
+    with subprocess.Popen(
+        [*PYTHON, *program(tmp_path, BECAME)], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        pid = int(process.stdout.readline())
+        soon(lambda: Path(f"/proc/{pid}/cmdline").read_bytes() == b"cat\0")
+        (run,) = looptap.runs()
+        assert (run.name, run.pid, run.alive) == ("gone", pid, False)
+        with pytest.raises(looptap.LooptapError, match="ended"):
+            looptap.attach("gone")
+        with looptap.open(next((tmp_path / "kept").glob("*.looptap"))) as stored:
+            assert not stored.alive
+            assert stored.stream("loss").values == [1.0]
+        process.communicate(b"")
+
+
+DAEMON = """
+    import os, sys, looptap
+    early = looptap.Agent("daemon") if sys.argv[1] == "early" else None
+    if os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    os.setsid()
+    os.closerange(3, 4096)
+    agent = early or looptap.Agent("daemon")
+    for step in range(3):
+        agent.emit("batch", step=step)
+    print("inert" in repr(agent), *(run.alive for run in looptap.runs()))
+    agent.close()
+"""
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(("when", "said"), [("early", "True True"), ("late", "False True")])
+def test_a_daemon_may_close_all_descriptors_in_a_forked_child(tmp_path, when, said):
+    assert finished([*program(tmp_path, DAEMON), when], tmp_path).decode().splitlines() == [said]
+
+
 class Endless:
     """A loader that raises an error of its own for its length."""
 
