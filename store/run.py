@@ -346,8 +346,9 @@ class StoredRun:
         if self._open_again():
             return
         try:
+            process = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow)))
             program = str(self.metadata.get("program", ""))
-            writing = Process(*msgspec.convert(self.metadata["process"], built(_ProcessRow)), program).alive()
+            writing = msgspec.structs.replace(process, program=program).alive()
         except (KeyError, TypeError, ValueError):
             writing = None
         if writing and (folder := self.metadata.get("announced")):  # an exec ends a run, and not its process
