@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import hypothesis
 import pytest
 from programs import UNTESTED
 from slowness import SLOWNESS
+from waiting import soon
 
 pytest_plugins = ("stuck", "processes")
 
@@ -60,10 +62,14 @@ def _wait_for_files():
 
 @pytest.fixture(scope="module", autouse=True)
 def _leave_out_what_other_files_leave():
-    """Freeze what outlives the tests of a file; nothing may watch the next ones."""
+    """Freeze what outlives the tests of a file; no agent and nothing that watches may."""
     yield
     gc.collect()
     gc.freeze()
+    soon(
+        lambda: all(one.name != "looptap-io" for one in threading.enumerate()), 10.0,
+        detail="an agent is still open: close it, or the tests of other files see its thread",
+    )  # fmt: skip
     for module, state in (("looptap.integrations.tee.start", "_tees"), ("looptap.integrations.auto.entry", "_placed")):
         assert not getattr(sys.modules.get(module), state, ()), f"{module} would also watch the tests of other files"
 

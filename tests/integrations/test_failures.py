@@ -202,13 +202,14 @@ def test_a_failed_backward_pass_adds_no_loss_to_the_next_step_of_an_accelerated_
 def test_an_accelerated_loop_that_fails_leaves_its_model_free(directory):
     with pytest.raises(ZeroDivisionError):
         accelerated([AccelerateTracker("failed")], at=lambda number, _: 1 // (3 - number))
-    models = []
+    models, agents = [], []
 
     def unended():
         accelerator = accelerate.Accelerator(cpu=True, log_with=[AccelerateTracker("failed")])
         model = accelerator.prepare(Net())
         models.append(weakref.ref(model))
         accelerator.init_trackers("failed")
+        agents.append(accelerator.get_tracker("looptap", unwrap=True))
         raise RuntimeError
 
     for _ in range(2):
@@ -217,6 +218,7 @@ def test_an_accelerated_loop_that_fails_leaves_its_model_free(directory):
     accelerate.state.AcceleratorState._reset_state(True)
     gc.collect()
     assert [one() for one in models] == [None, None]
+    agents[-1].close()
 
 
 def test_noted_methods_leave_the_object_as_it_was_in_any_order():

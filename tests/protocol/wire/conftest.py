@@ -170,6 +170,7 @@ def directory() -> Iterator[Path]:
 @pytest.fixture
 def wire(directory: Path) -> Iterator[Wire]:
     """Return a `Wire`, which the test opens."""
+    before = threading.enumerate()
     with contextlib.closing(Wire(directory)) as made:
         yield made
-    assert not [t for t in threading.enumerate() if t.name == "looptap-io"]
+    assert not [t for t in threading.enumerate() if t.name == "looptap-io" and t not in before]
