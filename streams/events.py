@@ -12,6 +12,8 @@ from weakref import ReferenceType
 import numpy as np
 
 from looptap.streams.errors import MissingObservable, UnknownObservable
+from looptap.streams.harmless.checked_code import call
+from looptap.streams.harmless.checked_evaluation import current, evaluating
 from looptap.streams.text import did_you_mean, is_typo
 
 BUILT_IN = ("event_number", "event_time", "event_dt", "rank")
@@ -48,6 +50,14 @@ class Lazy:
         self.function = function
         if not lazies:
             lazies.append(True)
+
+    def computed(self) -> Any:
+        """Return the value; inside a question, its function is checked like any other."""
+        if not evaluating():
+            return self.function()
+        found = call(self.function)
+        current().own.pop(id(found), None)  # other queries see it, too
+        return found
 
 
 def lazy(function: Callable[[], Any]) -> Any:
@@ -208,7 +218,7 @@ class Event:
         if name in exposed:
             value = exposed[name]
             if type(value) is Lazy:
-                value = self.__dict__[name] = value.function()
+                value = self.__dict__[name] = value.computed()
             return value
         if name == "rank":
             return self._source.rank
@@ -237,14 +247,6 @@ class Event:
         """Return what stands outside of the event under this name; None if nothing."""
         exposed = self._source.exposed
         return exposed[name] if name in exposed else self._source.machine.get(name)
-
-    def __looptap_lazy__(self, name: str) -> Lazy | None:
-        """Return the observable of this name if it is lazy and not computed yet."""
-        own = self.__dict__
-        if type(own) is FoundObservables:
-            own.load((name,))
-        value = None if name in own else self._source.exposed.get(name)
-        return value if type(value) is Lazy else None
 
     def __looptap_with__(self, other: Mapping[str, Any]) -> Event:
         """Return an event with other values of some observables, for one query."""
@@ -299,12 +301,9 @@ class LazyEvent(Event):
     def __getattr__(self, name: str) -> Any:
         lazies = self._lazies
         if name in lazies:
-            value = self.__dict__[name] = lazies[name].function()
+            value = self.__dict__[name] = lazies[name].computed()
             return value
         return super().__getattr__(name)
-
-    def __looptap_lazy__(self, name: str) -> Lazy | None:
-        return None if name in self.__dict__ else self._lazies.get(name) or super().__looptap_lazy__(name)
 
     def __looptap_names__(self) -> set[str]:
         return {*super().__looptap_names__(), *self._lazies}

@@ -19,7 +19,7 @@ from looptap.streams.operators.reducing import needs_group
 from looptap.streams.operators.windows import Sliding
 from looptap.streams.preserving.interrupts import complete
 from looptap.streams.preserving.unsafe_evaluation import UnsafeEvaluation
-from looptap.streams.proving.plain_reads import read_plainly, refuse_in_modes
+from looptap.streams.proving.plain_reads import copyable, read_plainly, refuse_in_modes
 from looptap.streams.values.snapshots import snapshot
 
 
@@ -124,9 +124,10 @@ class AttachedQuery(BatchEvaluation):
     def _checked(self, event: Event) -> Event:
         """Refuse what torch's modes would see; make the values of arithmetic plain."""
         refuse_in_modes(event, self.pipeline.numbers, self.pipeline.text)
-        if self.pipeline.numbers is None or self.pipeline.bare is not None:
+        if self.pipeline.numbers is None:
             return event  # other code checks itself
-        return cast(Event, read_plainly(event, self.pipeline.numbers, self.pipeline.text))
+        bare = self.pipeline.bare is not None
+        return cast(Event, read_plainly(event, self.pipeline.numbers, self.pipeline.text, bare))
 
     def _evaluate(self, event: Event, number: int, now: float) -> None:
         self._outputs = outputs = self.pipeline.push(event, number, now)
@@ -304,6 +305,8 @@ class AttachedQuery(BatchEvaluation):
         for name in self.recorder.condition.reads:
             if name in present:
                 value = getattr(event, name)
+                if not self.pipeline.unsafe:
+                    value = copyable(value, self.pipeline.text)
                 kept[name], size = (value, 0) if type(value) is ModuleType else snapshot(value, self.max_bytes)
                 total += size
         return kept, total

@@ -1,58 +1,186 @@
-"""Make results safe to copy, so that no unchecked code of the job runs."""
+"""Make results and items safe to copy, so that no unchecked code of the job runs."""
 
 from __future__ import annotations
 
+import collections
+import enum
+import sys
 import types
+from collections.abc import Callable, KeysView, Mapping, ValuesView
 from typing import Any
 
 import numpy as np
 
 from looptap.streams.harmless.checked_code import call
-from looptap.streams.harmless.plain import ARRAY, ATOM, MAPPING, MODULE, SEQUENCE, TENSOR, is_plain, kind_of, of_class
+from looptap.streams.harmless.plain import (
+    ARRAY,
+    ATOM,
+    MAPPING,
+    MODULE,
+    SEQUENCE,
+    TENSOR,
+    attributes_of,
+    is_a,
+    is_plain,
+    is_plain_model,
+    kind_of,
+    of_class,
+)
 from looptap.streams.harmless.refusal import Refusal
 
 _CONVERSIONS = ("__array__", "__index__", "__float__", "__fspath__")
-"""Methods by which a copy of an object is made."""
-_READING = ("__getattribute__", "__getattr__", "__iter__", "items", "keys", "to_local", "savefig", "__str__")
-"""Methods that a copy would call, and that are not followed."""
+"""Methods that give an array, a number or a path; they are followed."""
+_READ = (
+    *_CONVERSIONS, "__getattribute__", "__getattr__", "__class__", "__iter__", "__len__", "__eq__",
+    "__ne__", "__gt__", "__str__", "__repr__", "__torch_dispatch__", "to_local", "wait", "dtype",
+    "shape", "ndim", "size", "nbytes", "is_cpu", "savefig", "save", "dpi", "get_size_inches", "utcoffset", "year",
+    "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds", "microseconds", "param_groups",
+    "get_last_lr", "last_epoch",
+)  # fmt: skip
+"""What a copy reads of an object: none of it may be code of the job."""
 _KNOWN = frozenset({
     "builtins", "numpy", "torch", "looptap", "collections", "datetime", "decimal", "fractions", "uuid", "pathlib",
     "enum", "types", "argparse", "PIL", "matplotlib", "pandas", "polars", "pyarrow", "jax", "jaxlib", "tensorflow",
     "mlx",
 })  # fmt: skip
 """Packages whose objects copy themselves without effects."""
+_EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__int__), (float, float.__float__), (complex, complex.__complex__), (str, str.__str__),
+    (bytes, bytes.__bytes__),
+)  # fmt: skip
+"""Numbers and texts, and what makes one of a subclass."""
+MAX_BYTES = 2**30
+"""The size of an object that is not even converted."""
+MAX_DEPTH = 64
+"""Containers in each other; a copy goes no deeper."""
 
 
-def result(value: Any) -> Any:
+def result(value: Any, depth: int = 0) -> Any:
     """Return a result that may be copied. Raises `Refusal`."""
     kind = kind_of(type(value))
-    if kind in (ATOM, TENSOR, ARRAY, MODULE):
+    if kind in (ATOM, ARRAY) or depth > MAX_DEPTH or is_plain(value):
+        return value
+    if kind == MODULE and is_plain_model(value):
         return value
     if kind in (SEQUENCE, MAPPING):
-        if is_plain(value):
-            return value
-        if type(value) is list or type(value) is tuple:
-            return type(value)(map(result, value))
-        if type(value) is dict:
-            return {key: result(one) for key, one in value.items()}
+        return _contained(value, depth)
+    if kind in (TENSOR, MODULE):
+        raise _refusal(value, "methods")
+    return _of_object(value, depth)
+
+
+def _contained(value: Any, depth: int) -> Any:
+    """Return a container whose items may be copied."""
+    kind = type(value)
+    if isinstance(value, dict):
+        return {result(key, depth + 1): result(one, depth + 1) for key, one in value.items()}
+    items = [result(one, depth + 1) for one in value]
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, items)
+    return set(items) if kind in (set, frozenset) else items
+
+
+def _of_object(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if is_a(value, Mapping):
+        return {result(key, depth + 1): result(one, depth + 1) for key, one in call(_pairs_of, value)}
+    if is_a(value, (list, set, frozenset, collections.deque, KeysView, ValuesView)):
+        return [result(one, depth + 1) for one in call(_items_of, value)]
+    if is_a(value, types.SimpleNamespace) or kind.__qualname__ == "Namespace":
+        return {name: result(one, depth + 1) for name, one in attributes_of(value).items()}
+    if _is_known(kind):
         return value
-    if _package(type(value)) in _KNOWN:
-        return value
+    if is_a(value, enum.Enum):
+        return result(attributes_of(value).get("_value_"), depth + 1)
+    if is_a(value, np.ndarray):
+        return np.ndarray.view(value, np.ndarray)
+    if type(of_class(kind, "__torch_dispatch__")) is classmethod:
+        raise _refusal(value, "__torch_dispatch__")
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and is_a(value, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch._C.TensorBase.as_subclass(value, torch.Tensor)
+    size = attributes_of(value).get("nbytes", of_class(kind, "nbytes"))
+    if type(size) is int and size > MAX_BYTES:
+        raise Refusal(f"a {kind.__qualname__} of {size:,} bytes is over any max_bytes=: reduce it in the query")
     for name in _CONVERSIONS:
-        found = of_class(type(value), name)
-        if type(found) is types.FunctionType and _package(found) not in _KNOWN:
-            return result(call(found, value))
-    exported = of_class(type(value), "__dlpack__")
-    if type(exported) is types.FunctionType and _package(exported) not in _KNOWN:
-        return np.from_dlpack(value)  # the protocol hands out a view of memory, and does nothing else
-    for name in _READING:
-        found = of_class(type(value), name)
-        if type(found) is types.FunctionType and _package(found) not in _KNOWN:
-            raise Refusal(f"copying a {type(value).__qualname__}, whose {name} is code of the job, is not known to be "
-                          "harmless")  # fmt: skip
+        found = of_class(kind, name)
+        if type(found) is types.FunctionType:
+            return result(call(found, value), depth + 1)
+    if type(of_class(kind, "__dlpack__")) is types.FunctionType:
+        return np.from_dlpack(_Exchanged(value))
+    fields = of_class(kind, "__dataclass_fields__")
+    if type(fields) is dict:
+        return {name: result(_field(value, name), depth + 1) for name in fields}
+    own = [base for base in kind.__mro__ if not _is_known(base)]
+    for name in _READ:
+        if any(name in base.__dict__ and _runs(base.__dict__[name]) for base in own):
+            raise _refusal(value, name)
+    for base, exact in _EXACT:
+        if is_a(value, base):
+            return exact(value)
     return value
 
 
-def _package(thing: Any) -> str:
-    module = thing.__module__
-    return module.partition(".")[0] if type(module) is str else ""
+class _Exchanged:
+    """An array whose methods of exchange are followed."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __dlpack__(self, **named: Any) -> Any:
+        return call(of_class(type(self._value), "__dlpack__"), self._value, **named)
+
+    def __dlpack_device__(self) -> Any:
+        return call(of_class(type(self._value), "__dlpack_device__"), self._value)
+
+
+def _pairs_of(mapping: Any) -> Any:
+    return [(key, one) for key, one in mapping.items()]  # followed, as all code of the job's
+
+
+def _items_of(container: Any) -> Any:
+    return [one for one in container]  # followed, as all code of the job's
+
+
+def _field(value: Any, name: str) -> Any:
+    """Return a field of a data class; one that is computed is not read."""
+    own = attributes_of(value)
+    if name in own:
+        return own[name]
+    held = of_class(type(value), name)
+    if type(held) is types.MemberDescriptorType:
+        return held.__get__(value)
+    if _runs(held):
+        raise _refusal(value, name)
+    return held
+
+
+_OF_C = (
+    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
+    types.ClassMethodDescriptorType, types.BuiltinFunctionType,
+)  # fmt: skip
+
+
+def _runs(held: Any) -> bool:
+    """Return True for what may run Python as an attribute is read or called."""
+    if type(held) in _OF_C:
+        return False
+    return callable(held) or of_class(type(held), "__get__") is not None
+
+
+def _refusal(value: Any, name: str) -> Refusal:
+    return Refusal(
+        f"copying a {type(value).__qualname__}, whose {name} is code of the job, is not known to be harmless"
+    )
+
+
+def _is_known(kind: type) -> bool:
+    """Return True for a class that such a package has, whatever it says of itself."""
+    module, name = (type.__getattribute__(kind, one) for one in ("__module__", "__qualname__"))
+    if type(module) is not str or module.partition(".")[0] not in _KNOWN or module.startswith("looptap.examples"):
+        return False
+    found: Any = sys.modules.get(module)
+    for step in name.split("."):
+        found = getattr(found, "__dict__", {}).get(step)
+    return found is kind or not kind.__flags__ & (1 << 9)

@@ -19,7 +19,7 @@ from looptap.streams.harmless.refusal import Refusal, as_error
 from looptap.streams.harmless.results import result
 from looptap.streams.operators.slots import Feed, Items, SlidingSlot
 from looptap.streams.operators.windows import Count, Seconds, Window
-from looptap.streams.proving.reading import observable
+from looptap.streams.proving.reading import read
 from looptap.streams.values.modules.module_read import ModuleRead
 from looptap.streams.values.snapshots import snapshot
 
@@ -42,7 +42,7 @@ class Latest:
     def take(self, event: Any) -> None:
         """Copy the observable of this event; note the error if that fails."""
         try:
-            self.value = evaluated(lambda: snapshot(observable(event, self.name))[0])
+            self.value = evaluated(lambda: snapshot(result(read(event, self.name)))[0])
             self.problem = ""
         except Exception as error:  # the query that asked shows None, its stream why
             self.value, self.problem = None, str(error)

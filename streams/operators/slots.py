@@ -16,13 +16,22 @@ from looptap.streams.aggregations.sliding import PartialSums, SlidingSums, slide
 from looptap.streams.aggregations.state import ItemSeries
 from looptap.streams.columns.arithmetic import Mask, NotInColumns
 from looptap.streams.columns.evaluation import ColumnForm, ColumnSource
+from looptap.streams.harmless.checked_evaluation import evaluating
+from looptap.streams.harmless.results import result
 from looptap.streams.native.compiled import tap
 from looptap.streams.values.sizing import MISSING
-from looptap.streams.values.snapshots import MISSING_NUMBER, take_item
+from looptap.streams.values.snapshots import MISSING_NUMBER, NUMBERS, take_item
 
 Feed = Callable[[Any], Any]
 MIN_SLIDING_EVENTS = 16 if tap is None else 1
 """The size of a window from which many events at once cost less: in arrays, 50 µs each time it has moved by that."""
+
+
+def taken(value: Any) -> Any:
+    """Return a detached copy of an item, whose conversion is checked."""
+    if type(value) in NUMBERS:
+        return value
+    return take_item(result(value) if evaluating() else value)
 
 
 class Items:
@@ -109,11 +118,11 @@ class Slot:
         if self._copied:
             self._add(self._feed(event))
         elif self._one:
-            if (item := take_item(self._feed(event))) is not MISSING_NUMBER or self._takes_missing:
+            if (item := taken(self._feed(event))) is not MISSING_NUMBER or self._takes_missing:
                 self._add(item)
         else:
             for each in self._feed(event):
-                if (item := take_item(each)) is not MISSING_NUMBER or self._takes_missing:
+                if (item := taken(each)) is not MISSING_NUMBER or self._takes_missing:
                     self._add(item)
 
     def extend(self, items: ItemSeries) -> None:
@@ -164,7 +173,7 @@ class SlidingSlot:
         elif self.sequence.copied:
             items = [self.sequence.feed(event)]
         else:
-            items = [take_item(x) for x in self.sequence.items(event)]
+            items = [taken(x) for x in self.sequence.items(event)]
             if not self._younger_total.takes_missing:
                 items = [item for item in items if item is not MISSING_NUMBER]
         self._total = None

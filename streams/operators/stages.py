@@ -11,9 +11,8 @@ from typing import Any
 from looptap.streams.aggregations.registry import REDUCERS, Bounds
 from looptap.streams.events import EventSnapshot
 from looptap.streams.harmless.checked_evaluation import evaluating
-from looptap.streams.operators.slots import Items, SlidingSlot, Slot
+from looptap.streams.operators.slots import Items, SlidingSlot, Slot, taken
 from looptap.streams.proving.vouching import own
-from looptap.streams.values.snapshots import take_item
 
 
 def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> Slot | SlidingSlot:
@@ -23,7 +22,7 @@ def collected_events(names: Iterable[str], size: int | None, bounds: Bounds) -> 
     def keep(event: Any) -> EventSnapshot:
         has = getattr(event, "__looptap_names__", None)
         present = (has() if has else set(getattr(event, "_fields", ()))) | {"event_number", "event_time"}
-        kept = {n: take_item(getattr(event, n)) for n in wanted if n in present}
+        kept = {n: taken(getattr(event, n)) for n in wanted if n in present}
         return EventSnapshot(kept, tuple(getattr(event, "__dict__", ())))
 
     make = REDUCERS["list"].maker(bounds=bounds)
@@ -75,7 +74,7 @@ def uncopied(items: Items) -> Items:
 
 def snapshotting(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return ``f`` with a snapshot of its result, so that a fold keeps no graph."""
-    return lambda a, x: take_item(f(a, x))
+    return lambda a, x: taken(f(a, x))
 
 
 _NOTHING: Any = object()
@@ -101,7 +100,7 @@ class FoldStage:
 
     def push(self, item: Any) -> Any:
         """Fold the item in; return the running result."""
-        self.total = take_item(item if self.total is _NOTHING else self.f(self.total, item))
+        self.total = taken(item if self.total is _NOTHING else self.f(self.total, item))
         return self.total
 
 

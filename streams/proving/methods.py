@@ -54,7 +54,9 @@ def method(value: Any, name: str, /, *given: Any, **named: Any) -> Any:
     return _container_method(value, name, given, named)
 
 
-_DUNDERS = frozenset({"__len__", "__contains__", "__iter__", "__reversed__"})
+_DUNDERS = frozenset(
+    {"__array__", "__dlpack__", "__dlpack_device__", "__len__", "__contains__", "__iter__", "__reversed__"}
+)
 _ITERATING = frozenset({"extend", "extendleft"})
 _HASHING = frozenset({
     "union", "intersection", "difference", "symmetric_difference", "difference_update", "intersection_update",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from looptap.streams.events import Event
 from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import check_modes, evaluated, in_modes
-from looptap.streams.harmless.plain import TENSOR, is_plain, kind_of, of_class
+from looptap.streams.harmless.plain import TENSOR, is_a, is_plain, kind_of
 from looptap.streams.harmless.refusal import Refusal, as_error
 from looptap.streams.harmless.results import result
 from looptap.streams.preserving.torch_state import modes_observe
-from looptap.streams.proving.reading import observable
+from looptap.streams.proving.reading import read
 
+T = TypeVar("T")
 _NUMBERS = frozenset({float, int, bool, str, type(None)})
 
 
@@ -28,30 +29,39 @@ def refuse_in_modes(event: Any, names: Iterable[str] | None, text: str) -> None:
         raise as_error(in_modes(), text, file_of)
 
 
-def read_plainly(event: Any, names: Iterable[str], text: str) -> Any:
-    """Return the event with these observables plain. Raises RefusedQuery."""
-    if type(event) is Event:
-        own = event.__dict__
-        for name in names:
-            if name not in own or type(own[name]) not in _NUMBERS:
-                break
-        else:
-            return event
-    if of_class(type(event), "__looptap_lazy__") is None:
+def read_plainly(event: Any, names: Iterable[str], text: str, bare: bool = False) -> Any:
+    """Return the event with these observables plain. Raises RefusedQuery.
+
+    A ``bare`` query gives them as they are, and needs only what can be copied.
+    """
+    own = event.__dict__ if is_a(event, Event) else None
+    if own is None or all(name in own and type(own[name]) in _NUMBERS for name in names):
         return event
-    try:
-        converted = evaluated(_converted, event, names)
-    except Refusal as refusal:
-        raise as_error(refusal, text, file_of) from None
+    if bare and all(name in own and is_plain(own[name]) for name in names):
+        return event
+    converted = proven(lambda: _converted(event, names, bare), text)
     return event.__looptap_with__(converted) if converted else event
 
 
-def _converted(event: Any, names: Iterable[str]) -> dict[str, Any]:
+def copyable(value: Any, text: str) -> Any:
+    """Return what can be copied in place of a value of the job. Raises RefusedQuery."""
+    return value if type(value) in _NUMBERS else proven(lambda: result(value), text)
+
+
+def proven(do: Callable[[], T], text: str) -> T:
+    """Return what checked code returns. Raises RefusedQuery."""
+    try:
+        return evaluated(do)
+    except Refusal as refusal:
+        raise as_error(refusal, text, file_of) from None
+
+
+def _converted(event: Any, names: Iterable[str], bare: bool) -> dict[str, Any]:
     """Return the numbers and arrays of other libraries as plain ones."""
     found: dict[str, Any] = {}
     for name in names:
         try:
-            value = observable(event, name)
+            value = read(event, name)
         except AttributeError:
             continue  # the query raises the same
         if type(value) in _NUMBERS:
@@ -60,7 +70,7 @@ def _converted(event: Any, names: Iterable[str]) -> dict[str, Any]:
             check_modes()
         if not is_plain(value):
             found[name] = plain = result(value)
-            if not is_plain(plain):
+            if not bare and not is_plain(plain):
                 kind = f"{type(value).__module__}.{type(value).__qualname__}"
                 raise Refusal(f"{name} is a {kind}, and arithmetic on it is not known to be harmless")
     return found

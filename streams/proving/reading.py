@@ -18,19 +18,8 @@ def read(value: Any, name: str) -> Any:
     """Return ``value.name``."""
     kind = type(value)
     if kind is Event or kind is LazyEvent:
-        own = value.__dict__
-        return own[name] if name in own else observable(value, name)
+        return getattr(value, name)
     return reader(kind, name)(value)
-
-
-def observable(event: Any, name: str) -> Any:
-    """Return an observable of an event; a lazy one is computed, and checked."""
-    lazy = event.__looptap_lazy__(name)
-    if lazy is not None:
-        event.__dict__[name] = found = call(lazy.function)
-        current().own.pop(id(found), None)  # other queries see it, too
-        return found
-    return getattr(event, name)
 
 
 def item(value: Any, key: Any) -> Any:
