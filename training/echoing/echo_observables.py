@@ -21,7 +21,7 @@ class EchoObservables(Noted):
         self.steps = 0
         """Batches handed over, in all epochs."""
         self.epoch = 0
-        """Fresh epochs that have ended."""
+        """The number of the epoch under way; between epochs, of those that have begun."""
         self.fresh = 0
         """Examples that were read."""
         self.seen = 0

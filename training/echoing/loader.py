@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,11 +14,11 @@ from looptap.training.echoing import echo_arguments
 from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.auto_factor import Auto, StageMeter
 from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, SHUFFLED, Automatic, Factor, Mode
+from looptap.training.echoing.echo_pass import EchoPass
 from looptap.training.echoing.flow import Flow
 from looptap.training.echoing.pytrees import versions
-from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
+from looptap.training.echoing.shuffle_buffer import Example
 from looptap.training.echoing.source import open_source
-from looptap.training.echoing.worker_stages import Copies
 from looptap.training.host_loader import workers_of
 from looptap.training.saved_state import require_state
 
@@ -108,16 +107,14 @@ class Echo(Flow):
         sampler = getattr(loader, "batch_sampler", None)
         self._size: int | None = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
         self._seed = f"{seed}/{rank}"
-        self._in_epoch = self._epoch_fresh = self._room = self._turns = 0
-        self._inside, self._over, self._now = False, False, self.mode
         self._source = open_source(loader, augment, self._seed)
+        self._passes: list[EchoPass] = []  # those that have begun and not ended, the newest last
+        self._reading: list[EchoPass] = []  # those that have an iterator
+        self._begun = 0  # passes so far, also in earlier processes
         self.buffer = max(1, self._tenth()) if buffer is None else buffer
         self._meter, self._controller = StageMeter(workers_of(loader)), Auto(bound)
         self._copies, self._order = random.Random(f"copies/{seed}"), random.Random(f"order/{seed}")
-        self._asked = Copies(self._copies)  # does not refer to this object: a loader in a cycle would be freed late
-        self._factor, self._capacity = self.factor, self.buffer
         self._resumed: dict[str, Any] | None = None
-        self._buffer, self._pending = ShuffleBuffer(self._order, self._max_bytes // 2), deque[Example]()
 
     # ------------------------------------------------------------ settings and properties
 
@@ -147,8 +144,8 @@ class Echo(Flow):
         """Return plain data from which `load_state_dict` continues after the last batch."""
         if self._resumed is not None:  # state loaded, but not continued yet
             return dict(self._resumed)
-        state = self._whole_state()
-        return state | self._epoch_state() if self._inside else state
+        state, now = self._whole_state(), self._now
+        return state if now is None else state | self._epoch_state(now)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state`` at the next ``iter``. Raises ValueError.
@@ -160,7 +157,7 @@ class Echo(Flow):
         if state["kind"] != kind:
             raise ValueError(f"The state is that of a loader of another kind, {state['kind']!r}; this one is {kind!r}.")
         if state["inside"]:
-            require_state(state, self._epoch_state(), "an Echo within an epoch")
+            require_state(state, self._epoch_state(self._new_pass(0)), "an Echo within an epoch")
         for name in _COUNTERS:
             setattr(self, name, state[name])
         self.mode, self.buffer, self._guard = state["mode"], state["buffer"], state["guard"]
@@ -168,8 +165,8 @@ class Echo(Flow):
         for generator, found in ((self._copies, state["copies"]), (self._order, state["order"])):
             version, numbers, rest = found
             generator.setstate((version, tuple(numbers), rest))
-        self._inside = False
-        self._resumed = dict(state) if state["inside"] else None
+        self._passes, self._resumed = [], dict(state) if state["inside"] else None
+        self._begun = state.get("begun", self.epoch + bool(state["inside"]))
         if isinstance(self._source, Iterated) and state.get("loader") is not None:
             self._source.load_own(state["loader"])
 
@@ -177,92 +174,120 @@ class Echo(Flow):
         """Return the part of a state that is not that of an epoch."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _COUNTERS}
         state |= {"factor": self.factor, "auto": self.auto, "buffer": self.buffer, "mode": self.mode}
-        state |= {"inside": self._inside, "kind": type(self._source).__name__, "guard": self._guard}
-        if isinstance(self._source, Iterated) and not self._inside and (own := self._source.own_state()) is not None:
+        inside = bool(self._passes)
+        state |= {"inside": inside, "kind": type(self._source).__name__, "guard": self._guard}
+        if self._begun != self.epoch + inside:  # a pass within another has begun
+            state["begun"] = self._begun
+        if isinstance(self._source, Iterated) and not inside and (own := self._source.own_state()) is not None:
             state["loader"] = own
         return state | {"copies": self._copies.getstate(), "order": self._order.getstate()}
 
     # ------------------------------------------------------------ the loop
 
     def __iter__(self) -> Iterator[Any]:
-        found, self._turns = self._begin(), self._turns + 1
-        turn = self._turns
-        arriving, clock = iter(self._source), self._clock
-        self._arrival = None
+        run, found = self._begin()
+        try:
+            yield from self._made_by(run, found)
+            self._passes = [one for one in self._passes if one is not run]
+            self.epoch = self._passes[-1].number if self._passes else self._begun
+        finally:
+            self._left(run)
+
+    def _made_by(self, run: EchoPass, found: dict[str, Any] | None) -> Iterator[Any]:
+        arriving, clock = iter(run.source), self._clock
         if found is not None:
-            self._refill(found, arriving)
+            self._refill(run, found, arriving)
         while True:
-            begun, self._waited = clock(), 0.0
-            self._look()
-            held, examples = self._straight(arriving), list[Example]()
+            begun, run.waited = clock(), 0.0
+            self._look(run)
+            held, examples = self._straight(run, arriving), list[Example]()
             if not held:
-                examples = self._gather(arriving)
+                examples = self._gather(run, arriving)
                 if not examples:
                     break
-                held = [self._made(examples)]
-            guarded = self._whole and self._guard == "version" and examples
+                held = [self._made(run, examples)]
+            guarded = run.whole and self._guard == "version" and examples
             batch = held[0] if guarded else None  # keep no other reference, so that the loop can free the batch
             before = versions(batch) if guarded else []
-            self._in_epoch += 1
+            run.batches += 1
+            run.room += -(-(self._size or 1) // _GROWTH_DIVISOR)
+            count = sum(one.count for one in examples)
             self.steps += 1
-            self._room += -(-(self._size or 1) // _GROWTH_DIVISOR)
-            self.seen += sum(one.count for one in examples)
+            self.seen += count
             self.duplicates = len(examples) - len({one.key[:2] for one in examples})
-            waited, handed = self._waited, clock()
+            waited, handed = run.waited, clock()
             main = handed - begun - waited
             examples = examples if before else []
-            if isinstance(self._source, Iterated):
-                last = not (len(self._buffer) or self._pending)
-                self._source.hand_over(last=last, shuffled=self._now == SHUFFLED)
+            if isinstance(run.source, Iterated):
+                run.source.hand_over(last=not run.waits, shuffled=run.mode == SHUFFLED)
             yield held.pop()
-            if turn != self._turns:
-                return self._say("An epoch ended early, since the loader was iterated again before its end.")
             self._meter.handed(clock() - handed, main, waited)
             if before and versions(batch) != before:
-                self._spoiled(examples[0])
+                self._spoiled(run, examples[0])
         next(arriving, None)  # lets a loader that has yielded its last batch end its epoch
-        if not self._epoch_fresh:
+        if not run.fresh:
             self._say("The loader yielded nothing in this epoch: it may be exhausted.")
-        self._inside = False
-        self.epoch += 1
 
-    def _begin(self) -> dict[str, Any] | None:
+    def _begin(self) -> tuple[EchoPass, dict[str, Any] | None]:
+        """Return the next pass, and the state from which it continues, if any.
+
+        Passes that the loop has left early end here.
+        """
         state, self._resumed = self._resumed, None
-        if self._inside and state is None:  # the loop left the epoch before its end
-            self.epoch += 1
-        self._agree(state is None)
-        self._now = self.mode if state is None else state["now"]
-        self._clear()
-        self._in_epoch = self._epoch_fresh = 0
-        self._room = self._first_room()
-        self._over, self._inside = False, True
-        self._ask()
-        self._source.begin(self.epoch, self._whole, self._asked)
-        return state
+        if state is None:
+            self.epoch, self._begun = self._begun, self._begun + 1
+        run = self._new_pass(self.epoch)
+        self._passes = [*(one for one in self._passes if one.running), run]
+        self._reading = [*self._reading, run]
+        if state is not None:
+            run.factor, run.capacity = state["agreed"]
+        self._agree(run, state is None)
+        run.mode = self.mode if state is None else state["now"]
+        run.room = self._first_room(run)
+        self._ask(run)
+        run.source.begin(run.number, run.whole, run.asked)
+        return run, state
 
-    def _first_room(self) -> int:
-        return min(_START_BATCHES, math.ceil(self._factor)) * (self._size or 1)
+    def _new_pass(self, number: int) -> EchoPass:
+        """Return a pass with a source that no other iterator reads."""
+        free = all(one.source is not self._source for one in self._reading)
+        source = self._source if free else open_source(self.loader, self._augment, self._seed)
+        return EchoPass(source, number, self.mode, self._copies, self._order, self._max_bytes)
 
-    def _look(self) -> None:
-        """Apply the requested settings to the next batch."""
-        before, step = self._factor, self.steps
+    def _left(self, run: EchoPass) -> None:
+        """Note that the iterator of a pass is gone.
+
+        A pass that was left early is the one that a checkpoint holds, unless it was within another one.
+        """
+        run.running = False
+        self._reading = [one for one in self._reading if one is not run]
+        if any(one.running for one in self._passes):
+            self._passes = [one for one in self._passes if one is not run]
+            self.epoch = self._passes[-1].number
+
+    def _first_room(self, run: EchoPass) -> int:
+        return min(_START_BATCHES, math.ceil(run.factor)) * (self._size or 1)
+
+    def _look(self, run: EchoPass) -> None:
+        """Apply the requested settings to the next batch of a pass."""
+        before, step = run.factor, self.steps
         if self.auto:
             self.__dict__["factor"] = self._controller.next(self.factor, self._meter, step)
         elif self.schedule is not None:
             self._scheduled(self.schedule)
-        self._agree(step % self._every == 0)
-        self._ask()
-        if self._factor != before:
+        self._agree(run, step % self._every == 0)
+        self._ask(run)
+        if run.factor != before:
             self._meter.changed()
-            if not len(self._buffer):
-                self._room = self._first_room()
+            if not len(run.buffer):
+                run.room = self._first_room(run)
             if self._broadcast is None:  # otherwise at the next epoch: workers of a stream read it at any time
-                self._source.turned()
+                run.source.turned()
 
-    def _ask(self) -> None:
+    def _ask(self, run: EchoPass) -> None:
         """State which copies to make of what is requested from now on."""
-        self._asked.factor = self._factor if self._in_workers else 1.0
-        self._asked.intact = self._factor == 1.0 and not len(self._buffer) and not self._pending
+        run.asked.factor = run.factor if self._in_workers(run.mode) else 1.0
+        run.asked.intact = run.factor == 1.0 and not run.waits
 
     def _scheduled(self, schedule: Callable[[int], float]) -> None:
         try:
@@ -273,14 +298,14 @@ class Echo(Flow):
         except Exception as error:  # a schedule that fails must not affect the loop
             self._say(f"The schedule of the factor failed at step {self.steps}, and {self.factor:g} stays: {error}")
 
-    def _agree(self, now: bool) -> None:
+    def _agree(self, run: EchoPass, now: bool) -> None:
         """Apply the requested settings, on several ranks those of rank 0, on all at once."""
         if self._broadcast is None:
-            self._factor, self._capacity = self.factor, self.buffer
+            run.factor, run.capacity = self.factor, self.buffer
         elif now:
             wanted = self._broadcast((self.factor, self.buffer, self.mode))
-            self._factor, self._capacity, mode = wanted
-            self.__dict__.update(factor=self._factor, buffer=self._capacity, mode=mode)
+            run.factor, run.capacity, mode = wanted
+            self.__dict__.update(factor=run.factor, buffer=run.capacity, mode=mode)
 
 
 def _ranks() -> tuple[int, int]:

@@ -313,12 +313,63 @@ def test_an_epoch_that_the_loop_leaves_is_over_and_the_next_is_whole():
                 break
         assert items(list(echo)) == {i: 2 for i in range(40)}
         assert (echo.epoch, len(echo)) == (2, 10)
-    echo, other = iter(echo), iter(echo)
-    next(echo)
-    next(other)
-    with pytest.warns(RuntimeWarning, match="iterated again before its end"):
-        assert list(echo) == []
-    assert len(list(other)) == 9
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["indices", "stream", "any loader"])
+def test_passes_may_overlap_as_those_of_a_data_loader(mode, kind):
+    def made():
+        batches = loader() if kind == "indices" else loader(Stream(40)) if kind == "stream" else [*loader()]
+        augment = None if kind == "any loader" else jitter
+        return Echo(batches, 2, mode if augment or mode == SHUFFLED else BATCH, augment=augment, buffer=20)
+
+    twice = {i: 2 for i in range(40)}
+    echo, outer, inner = made(), [], []
+    for batch in echo:  # nested
+        outer.append(batch)
+        if len(outer) in (2, 4):
+            inner.append([*echo])
+        if len(outer) == 6:
+            for _ in echo:  # left early
+                break
+    assert [items(one) for one in (outer, *inner)] == [twice] * 3
+    assert (echo.epoch, echo.note) == (4, "")
+    echo = made()
+    pairs = [*zip(echo, echo, strict=True)]
+    assert [items(one) for one in zip(*pairs, strict=True)] == [twice] * 2
+    left = iter(echo)
+    first = next(left)
+    assert items([*echo]) == twice
+    assert items([first, *left]) == twice
+
+
+def test_passes_of_two_threads_do_not_mix():
+    echo, found = Echo(loader(), 2, AFTER, buffer=20), []
+    threads = [threading.Thread(target=lambda: found.append([*echo])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [items(one) for one in found] == [{i: 2 for i in range(40)}] * 4
+    assert (echo.steps, echo.seen, echo.fresh, echo.epoch) == (40, 320, 160, 4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_checkpoint_in_a_loop_holds_its_own_pass_and_not_one_within_it(mode):
+    def made():
+        return Echo(loader(), 2, mode, augment=jitter, buffer=20)
+
+    echo, resumed, found, saved = made(), made(), [], []
+    for batch in echo:
+        found.append(batch)
+        if len(found) == 3:
+            assert len([*echo]) == 10  # a pass within this one
+        if len(found) == 5:
+            saved.append(pickle.loads(pickle.dumps(echo.state_dict())))
+    resumed.load_state_dict(*saved)
+    assert (resumed.epoch, resumed.steps) == (0, 15)
+    assert flat(resumed) == flat(found[5:])
+    assert (resumed.epoch, resumed.steps) == (echo.epoch, echo.steps) == (2, 20)
 
 
 def test_the_buffer_keeps_no_more_memory_alive_than_it_may():
@@ -701,7 +752,7 @@ RANK = """
     for epoch in range(2):
         echo.set_epoch(epoch)
         for (x,) in echo:
-            factors.append(echo._factor)
+            factors.append(echo._now.factor)
             places += x.flatten().tolist()
             if echo.steps == 6 and rank == 0:
                 echo.factor = 3
