@@ -188,8 +188,9 @@ class Echo(Flow):
         run, found = self._begin()
         try:
             yield from self._made_by(run, found)
-            self._passes = [one for one in self._passes if one is not run]
-            self.epoch = self._passes[-1].number if self._passes else self._begun
+            if run in self._passes:  # else a state was loaded meanwhile
+                self._passes = [one for one in self._passes if one is not run]
+                self.epoch = self._passes[-1].number if self._passes else self._begun
         finally:
             self._left(run)
 
@@ -261,7 +262,7 @@ class Echo(Flow):
         """
         run.running = False
         self._reading = [one for one in self._reading if one is not run]
-        if any(one.running for one in self._passes):
+        if run in self._passes and any(one.running for one in self._passes):
             self._passes = [one for one in self._passes if one is not run]
             self.epoch = self._passes[-1].number
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 
 from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
+from looptap.training.sampling.in_flight import BatchesInFlight
 from looptap.training.sampling.per_example import CrossEntropy, criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
 from looptap.training.sampling.small_batches import HeldSteps
@@ -21,11 +25,23 @@ from looptap.training.selection.features.features import features_of
 from looptap.training.selection.methods.autoassist import AutoAssist
 from looptap.training.selection.methods.catalog import METHODS, MethodControl
 from looptap.training.selection.methods.method import Method
+from looptap.training.selection.sampling_pass import SamplingPass
 from looptap.training.selection.selection_loss import NOTHING_ASKED, SelectionLoss
 from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
 
 _ROUNDING_BATCHES = 1e-6  # by which an expected length may be too long
 _QUIETLY = np.errstate(all="ignore")  # warnings of numbers that are not finite: what is wrong stands in `note`
+
+_drawing = threading.RLock()  # of this module, since a Selection may be copied
+
+
+def _new_lock() -> None:
+    """Replace the lock in a forked child: a thread that is not there may hold it."""
+    global _drawing
+    _drawing = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 @facade
@@ -101,22 +117,25 @@ class Selection(SelectionLoss):
     # ------------------------------------------------------------ as a batch sampler
 
     def __iter__(self) -> Iterator[list[int]]:
-        if not self._resumed:
-            self._begin()
-        self._resumed = False
-        turn = self._turn = self._turn + 1
-        again, add = self._again, self._flight.add
-        while again or not self._over():  # runs on cold caches at each step: every line costs a microsecond
-            indices = again.popleft() if again else self._draw()
-            self.given += 1
-            add(indices)
-            yield indices.tolist()
-            if turn != self._turn:
-                self._say("Another loop iterates over this Selection: the earlier one ends. Create one for each loop.")
-                return
-        self._inside = False
-        if not self._flight.batches:  # else the epoch ends with the step on what workers have in hand
-            self.epoch += 1
+        run = self._next_pass()
+        walk, add = self.walk, run.flight.add
+        again = self._again if len(self._passes) == 1 else deque[Ints]()
+        try:
+            while again or not run.over:  # runs on cold caches at each step: every line costs a microsecond
+                if again:
+                    indices = again.popleft()
+                else:
+                    with _drawing:
+                        before = walk.walked
+                        indices = self._draw()
+                        run.left -= walk.walked - before
+                run.given += 1
+                self.given = run.given
+                add(indices)
+                yield indices.tolist()
+            self._end(run)
+        finally:
+            self._left_by(run)
 
     def __len__(self) -> int:
         return max(1, math.ceil(self.expected_length - _ROUNDING_BATCHES))
@@ -128,13 +147,14 @@ class Selection(SelectionLoss):
         Before an epoch they are those of the next. An epoch ends with the step on its last batch, which workers may
         have read long before.
         """
-        if not self._inside and self._flight.batches:
+        if not self._passes and self._flight.batches:
             return float(self.given)
-        if not self._inside:
+        if not self._passes:
             return self._rest * self.kept / self.drawn_size
-        if self._length is not None:
-            return float(self._length)
-        return self.given + len(self._again) + max(0, self._end - self.walk.walked) * self.kept / self.drawn_size
+        now = self._passes[-1]
+        if now.length is not None:
+            return float(now.length)
+        return now.given + len(self._again) + max(0, now.left) * self.kept / self.drawn_size
 
     @property
     def next_length(self) -> float:
@@ -159,8 +179,7 @@ class Selection(SelectionLoss):
         begun, scored, held, together, gate = self._clock(), False, False, 0, self._gate
         try:
             ids = self._ids(indices)
-            if self._flight.arrived(ids) and not self._flight.batches and not self._inside:
-                self.epoch += 1
+            self.epoch += self._arrived(ids)
             self.steps += 1
             self.table.trained(ids, self.steps)
             if gate.is_due or self._held.full:
@@ -205,7 +224,7 @@ class Selection(SelectionLoss):
         if self.switch is not self._position:
             return False
         batches = self._flight.batches
-        if len(batches) < 2 and not self._inside:  # an epoch ends
+        if len(batches) < 2 and not self._passes:  # an epoch ends
             return False
         try:
             oldest = self._flight.oldest(indices)
@@ -239,9 +258,59 @@ class Selection(SelectionLoss):
 
     # ------------------------------------------------------------ inside
 
+    def _next_pass(self) -> SamplingPass:
+        """Return the pass of a new iterator."""
+        if not any(one.running for one in self._passes):
+            if self._resumed is None:
+                self._begin()
+                run = SamplingPass(self._flight, self._rest)
+            else:
+                run = SamplingPass(self._flight, self._left, *self._resumed)
+            self._passes = [run]
+        else:
+            self._flight = BatchesInFlight(self.table.size)
+            run = SamplingPass(self._flight, len(self.shard))  # within another one, whose place stays
+            self._passes = [*self._passes, run]
+        if self._agree is not None and self._resumed is None:
+            run.length = max(1, math.ceil(self._agree(self._expected(run.left)) - _ROUNDING_BATCHES))
+        self._resumed = None
+        return run
+
+    def _end(self, run: SamplingPass) -> None:
+        """Note that a pass has had its last batch, unless a state was loaded meanwhile."""
+        if run in self._passes:
+            self._left = run.left
+            self._drop(run)
+            if self._passes or not run.flight.batches:  # else it ends with the step on what workers have in hand
+                self.epoch += 1
+
+    def _left_by(self, run: SamplingPass) -> None:
+        """Note that the iterator of a pass is gone.
+
+        One that was left early continues with the next, unless it was within another one.
+        """
+        run.running = False
+        if run in self._passes:
+            self._left = run.left
+            if any(one.running for one in self._passes):
+                self._drop(run)
+
+    def _drop(self, run: SamplingPass) -> None:
+        self._passes = [one for one in self._passes if one is not run]
+        self._flight = self._passes[-1].flight if self._passes else run.flight
+
+    def _arrived(self, ids: Ints) -> bool:
+        """Note that a step was made on a batch; return True if it was the last of an epoch."""
+        if self._flight.arrived(ids):
+            return not (self._flight.batches or self._passes)
+        for one in self._passes[:-1]:
+            if one.flight.arrived(ids):
+                break
+        return False
+
     def _begin(self) -> None:
         self._settle()
-        if not self._inside:  # an epoch of which the last steps were not observed ends now
+        if not self._passes:  # an epoch of which the last steps were not observed ends now
             self.epoch += bool(self._flight.batches)
         elif self.steps != self._left_at:  # it was left early: what workers had in hand is drawn again
             self._again.extendleft(reversed(self._flight.batches))
@@ -251,16 +320,7 @@ class Selection(SelectionLoss):
         self.table.recount()
         self._method.begin(self.epoch)
         self._mark, self._cost, self._held_cost, self._gate.idle = 0.0, 0.0, 0.0, 0
-        if self.walk.walked >= self._end:  # else the epoch before it was left early, and its rest comes first
-            self._end += len(self.shard)
-        self.given, self._inside, self._length = 0, True, None
-        if self._agree is not None:
-            self._length = max(1, math.ceil(self._agree(self._expected()) - _ROUNDING_BATCHES))
-
-    def _over(self) -> bool:
-        if not self._inside:
-            return True
-        return self.walk.walked >= self._end if self._length is None else self.given >= self._length
+        self.given = 0
 
     def _draw(self) -> Ints:
         if self._selecting:
@@ -347,13 +407,12 @@ class Selection(SelectionLoss):
 
     @property
     def _rest(self) -> int:
-        """The instances that the coming epoch offers."""
-        end = self._end + (len(self.shard) if self.walk.walked >= self._end else 0)
-        return end - self.walk.walked
+        """The instances that the coming epoch offers: first the rest of one that was left early."""
+        return self._left if self._left > 0 else self._left + len(self.shard)
 
     @_QUIETLY
-    def _expected(self) -> float:
-        """Return how many batches the coming epoch would have. Does not raise."""
+    def _expected(self, instances: int) -> float:
+        """Return how many batches a pass over so many would have. Does not raise."""
         share = 1.0
         if self._selecting:
             try:
@@ -361,7 +420,7 @@ class Selection(SelectionLoss):
                 share = 1.0 if math.isnan(found) else found
             except Exception as error:  # features that fail
                 self._fail(f"The method {self.method!r} failed: {error}. Sampling is plain.")
-        return share * self._rest / self.drawn_size
+        return share * instances / self.drawn_size
 
     def take_over(self, method: type[Method]) -> None:
         """Use ``method`` from the next draw on.

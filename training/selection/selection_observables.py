@@ -20,6 +20,7 @@ from looptap.training.selection.audit import RatingQuality
 from looptap.training.selection.learning import Learning
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.samples import MAX_SAMPLES, read_samples
+from looptap.training.selection.sampling_pass import SamplingPass
 from looptap.training.selection.switch import Switch
 
 T = TypeVar("T")
@@ -73,8 +74,9 @@ class SelectionObservables(Noted):
             Switch(int(_MAX_IDLE_SHARE * len(shard) / batch_size)),
         )
         self._method = self.make(Method)
-        self._selecting, self._inside, self._turn = False, False, 0
-        self._end = 0  # instances that are offered by the end of this epoch
+        self._selecting = False
+        self._passes: list[SamplingPass] = []  # those that have begun and not ended, the newest last
+        self._left = 0  # instances that the last pass has left; below 0, it has had some of the next
         self._skipped = 0  # instances, at the step before
         self._asked_at: Any = None  # the step and the method of which `_answers` are
         self._answers: dict[str, Any] = {}

@@ -37,17 +37,18 @@ class SelectionState(SelectionObservables):
 
     def __init__(self, size: int, shard: Ints, batch_size: int, seed: list[int]) -> None:
         super().__init__(size, shard, batch_size, seed)
-        self._length: int | None = None  # batches of this epoch, where ranks have agreed on them
         self._flight = BatchesInFlight(size)
         self._again = deque[Ints]()  # what is drawn again, since no step on it was observed
         self._methods: dict[str, Method] = {}  # those that were used: each continues where it was
-        self._resumed = False
+        self._resumed: tuple[int, int | None] | None = None  # of the pass that is resumed: see `SamplingPass`
         self._left_at = 0  # the steps when an epoch was last left early
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         for method in (self._method, *self._methods.values()):  # of a copy
             method.settings = weakref.proxy(self)
+        for one in self._passes:  # their iterators are not copied
+            one.running, self._left = False, one.left
 
     @property
     def drawn_again(self) -> int:
@@ -57,10 +58,16 @@ class SelectionState(SelectionObservables):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank, as tensors and plain data."""
         flying = [*self._flight.batches] if self.steps else []
+        given, left, length = self.given, self._left, None
+        inside = bool(self._passes or self._resumed or flying)
+        if self._passes:
+            given, left, length = (now := self._passes[-1]).given, now.left, now.length
+        elif self._resumed is not None:
+            given, length = self._resumed
         state = {
             "size": self.table.size, "rank": self.rank, "world": self.world, "epoch": self.epoch, "steps": self.steps,
-            "given": self.given - len(flying), "inside": self._inside or bool(flying), "end": self._end,
-            "length": self._length, "drawn": [one.copy() for one in (*flying, *self._again)], "taken": self.taken,
+            "given": given - len(flying), "inside": inside, "end": self.walk.walked + left, "length": length,
+            "drawn": [one.copy() for one in (*flying, *self._again)], "taken": self.taken,
             "seconds_spent": self.seconds_spent, "seconds_saved": self.seconds_saved, "walk": self.walk.state_dict(),
             "table": self.table.state_dict(np.unique(self.shard)), "sums": list(self.table.sums),
             "method": self.method, "methods": {name: one.state_dict() for name, one in self._methods.items()},
@@ -117,17 +124,15 @@ class SelectionState(SelectionObservables):
         if (state["rank"], state["world"]) != (self.rank, self.world):
             if len(others) + 1 != state["world"]:
                 self._say(f"Of {state['world']} ranks the states of {len(others) + 1} were given: the others are new.")
-            self._inside = self._resumed = False
-            self.walk.walked = self._end = self.epoch * len(self.shard)
+            self._passes, self._resumed, self._left = [], None, 0
+            self.walk.walked = self.epoch * len(self.shard)
             self._skipped = self.skipped
             return
         self.table.sums = list(state["sums"])
         self.walk.load_state_dict(state["walk"])
         self._skipped = self.skipped
-        self.given, self._inside, self._end, self._length = (
-            state["given"], state["inside"], state["end"], state["length"],
-        )  # fmt: skip
-        self._resumed = self._inside
+        self.given, self._left, self._passes = state["given"], state["end"] - self.walk.walked, []
+        self._resumed = (state["given"], state["length"]) if state["inside"] else None
         self._again.extend(np.asarray(indices) for indices in state["drawn"])
 
 

@@ -177,9 +177,7 @@ def test_drawing_by_loss_is_that_of_its_formula_and_unbiased(data):
         np.add.at(weights, indices, prioritized.table.weight[indices])
         np.testing.assert_allclose(prioritized.table.weight[indices], 1 / (N * q[indices]), rtol=1e-4)
     expected = draws * 12 * q
-    assert (
-        (counts - expected) ** 2 / expected
-    ).sum() < 90  # chi-square of 59 degrees: 87.2 at 1%, and strata lower it
+    assert ((counts - expected) ** 2 / expected).sum() < 90  # chi-square of 59 degrees: 87.2 at 1%, and strata lower it
     assert np.abs(weights / weights.mean() - 1).max() < 0.15  # each counts as often as by plain sampling
 
 

@@ -8,6 +8,7 @@ import math
 import pickle
 import subprocess
 import sys
+import threading
 import tracemalloc
 import warnings
 
@@ -122,11 +123,50 @@ def test_labels_may_be_large_numbers():
         tracemalloc.stop()
 
 
-def test_a_loop_that_ends_another_says_so():
-    selection = Selection(16, 4)
-    outer = [list(selection) for _ in DataLoader(WithIndex(range(16)), batch_sampler=selection)]
-    assert len(outer) == 1
-    assert "Another loop" in selection.note
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_loops_within_loops_end_no_other_and_offer_all_equally_often(switch):
+    selection = Selection(16, 4, switch=switch)
+    loader, outer, inner = DataLoader(WithIndex(range(16)), batch_sampler=selection), [], []
+    for indices, _ in loader:
+        outer.append(indices.tolist())
+        selection.observe(indices, losses=torch.ones(4))
+        inner.append([batch for batch, _ in loader])
+        for _ in loader:  # left early
+            break
+    assert len(outer) == 4
+    assert [len(one) for one in inner] == [4] * 4
+    assert (selection.note, selection.epoch, selection.steps) == ("", 5, 4)
+    assert len([*loader]) == 4
+    selection = Selection(16, 4, switch="off")
+    pairs = [*zip(selection, selection, strict=True)]
+    assert sorted(i for pair in pairs for batch in pair for i in batch) == sorted([*range(16)] * 2)
+
+
+def test_two_threads_share_a_walk():
+    selection, found = Selection(1000, 4, switch="off"), []
+    threads = [threading.Thread(target=lambda: found.extend(selection)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(i for batch in found for i in batch) == sorted([*range(1000)] * 4)
+
+
+def test_a_checkpoint_in_a_loop_holds_its_own_pass():
+    def trained(selection, found, within=0):
+        for batch in selection:
+            found.append(batch)
+            selection.observe(batch, losses=torch.ones(4))
+            if len(found) == within:
+                assert len([*selection]) == 4
+                yield selection.state_dict()
+
+    whole, rest, resumed = [], [], Selection(16, 4, switch="off")
+    for state in trained(Selection(16, 4, switch="off"), whole, within=2):
+        resumed.load_state_dict(copy.deepcopy(state))
+    assert [*trained(resumed, rest)] == []
+    assert rest == whole[2:]
+    assert len(whole) == 4
 
 
 def test_indices_that_are_refilled_in_place_are_read_again():
