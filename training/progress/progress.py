@@ -30,6 +30,12 @@ _RETRY_SECONDS = 0.05  # the same while there is no estimate
 _FORECAST_PACE_FACTOR = 1000  # times the duration of the last forecast, until the next
 
 
+class _Iterating:
+    """An iterator of `Progress.train`, and where it was when it seemed to be abandoned."""
+
+    steps = epoch = began_with = 0
+
+
 @facade
 class Progress(ProgressObservables):
     """Estimator of when a training loop will end.
@@ -114,6 +120,8 @@ class Progress(ProgressObservables):
         )
         super().__init__(Ledger(clock), insert)
         self._began = self.ledger.now
+        self._iterating: _Iterating | None = None  # the iterator whose batches count
+        self._beside = -1, 0  # the steps when the last other one began, and its batches
         plan = TrainingPlan(1.0, 0.0, self._validation)
         self.estimator = Estimator(
             plan, self._rule, self.ledger, forecast=forecast, speed=speed, metric=self.metric,
@@ -131,8 +139,15 @@ class Progress(ProgressObservables):
     # ------------------------------------------------------------ in the loop
 
     def train(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
-        """Yield and count the batches of an epoch; one counts at the next request."""
+        """Yield and count the batches of an epoch; one counts at the next request.
+
+        Those of an iterator within the loop of another one, or beside it, are part of its steps and do not count.
+        """
         loader = self._length.loader if loader is None else loader
+        if self._iterating is not None and not self._abandoned():
+            yield from self._beside_another(loader)
+            return
+        self._iterating = run = _Iterating()
         self._ignored()
         if self._in_epoch and not self._resumed:  # the loop has left its last epoch early, and may do so again
             self.epoch, self._length.most = self.epoch + 1, self._in_epoch
@@ -147,6 +162,8 @@ class Progress(ProgressObservables):
         try:
             for batch in loader:  # on cold caches: every line costs a microsecond
                 yield batch
+                if self._iterating is not run:
+                    self._come_back(run)
                 self.steps += 1
                 left -= 1
                 if not left:
@@ -157,7 +174,9 @@ class Progress(ProgressObservables):
             self.epoch += 1
             self._from = self.steps
         finally:
-            self._phase(OTHER)
+            if self._iterating is run:
+                self._iterating = None
+                self._phase(OTHER)
 
     def validate(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield and count the batches of a validation; then training continues."""
@@ -302,6 +321,34 @@ class Progress(ProgressObservables):
         self._shown.until = -math.inf
 
     # ------------------------------------------------------------ inside
+
+    def _beside_another(self, loader: Iterable[Any]) -> Iterator[Any]:
+        begun, batches = self.steps, 0
+        for batch in loader:
+            yield batch
+            batches += 1
+        self._beside = begun, batches
+
+    def _abandoned(self) -> bool:
+        """Return True if the loop does not come back to an iterator that is still there.
+
+        It has had no step since another one began, which has ended. Those are counted now.
+        """
+        (begun, batches), run = self._beside, self._iterating
+        if begun != self.steps or run is None:
+            return False
+        run.steps, run.epoch, run.began_with = self.steps, self.epoch, self._from
+        self.steps, self.epoch = self.steps + batches, self.epoch + 1
+        self._from, self._beside = self.steps, (-1, 0)
+        return True
+
+    def _come_back(self, run: _Iterating) -> None:
+        """Continue with an iterator that seemed to be abandoned: the others were within its step."""
+        self._flush()
+        self._iterating = run
+        self.steps, self.epoch, self._from = run.steps, run.epoch, run.began_with
+        self._counter.resume(self.steps, self._counter.size)
+        self._phase(TRAIN)
 
     @property
     def _in_epoch(self) -> int:

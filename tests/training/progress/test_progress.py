@@ -559,3 +559,39 @@ def test_a_run_that_has_finished_is_all_done_at_once():
     progress.finished()
     assert progress.fraction == progress.report["fraction"] == 1.0
     assert progress.report["over"] is True
+
+
+# ---------------------------------------------------------------- iterators that overlap
+
+
+def test_iterators_within_the_loop_of_another_or_beside_it_are_part_of_its_steps():
+    clock = Clock()
+    progress = Progress(10, epochs=4, clock=clock)
+    for _ in range(2):
+        for done, _ in enumerate(progress.train(range(10))):
+            for _ in range(2 * (done == 3)):  # two within one step
+                for _ in progress.train(range(7)):
+                    clock.now += 0.5
+            for _ in progress.train(range(7)):
+                break
+            clock.now += 1.0
+    assert (progress.steps, progress.epoch) == (20, 2)
+    for _ in zip(progress.train(range(10)), progress.train(range(10)), strict=True):
+        clock.now += 1.0
+    assert (progress.steps, progress.epoch) == (30, 3)
+    assert progress.report["train_cost"] == 10
+    for _ in progress.train(range(10)):
+        clock.now += 1.0
+    assert progress.fraction == pytest.approx(1.0, abs=0.01)
+
+
+def test_an_iterator_that_is_abandoned_but_kept_holds_up_nothing():
+    clock = Clock()
+    progress = Progress(10, epochs=4, clock=clock)
+    kept = iter(progress.train(range(10)))
+    next(kept)  # a look at the first batch
+    for epoch in range(4):
+        for _ in progress.train(range(10)):
+            clock.now += 1.0
+        assert progress.epoch == epoch + bool(epoch)  # the first counts once the second has begun
+    assert (progress.steps, progress.epoch) == (40, 4)
