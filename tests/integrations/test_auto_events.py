@@ -305,3 +305,19 @@ def test_an_unknown_name_lists_those_that_are_in_sight():
     assert seen.values[-1] == []
     assert "no observable 'los'" in seen.stderr
     assert "batch_idx" in seen.stderr
+
+
+def test_the_losses_of_a_failed_training_are_not_those_of_the_next():
+    found = Observed("failed_training", ["losses, loss"])
+    parts = []
+    for word, *rest in (line.split() for line in found.lines):
+        if word == "part":
+            parts.append(float(rest[0]))
+        else:  # an update, or the end of a training
+            if word == "step":
+                losses, loss = found.values[0].pop(0)
+                assert losses == pytest.approx(parts)
+                assert loss == pytest.approx(sum(parts), rel=TOLERANCE)
+            parts.clear()
+    assert found.values == [[]]
+    assert found.lines == plain("failed_training")

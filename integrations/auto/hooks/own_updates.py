@@ -74,7 +74,7 @@ class OwnUpdates:
 
         ``backwards`` is the number of passes since the last update, with this one.
         """
-        optimizers = self._living()
+        optimizers = self.living()
         if not optimizers:
             return OWN
         if backwards >= MAX_BACKWARDS_COUNT:
@@ -88,7 +88,7 @@ class OwnUpdates:
     def look(self, backwards: int) -> Look:
         """Return the state of all gradients before a pass."""
         dropped = backwards >= TRUSTED_BACKWARDS_COUNT
-        return [(one, marks_of(one), dropped and not has_gradients(one)) for one in self._living()]
+        return [(one, marks_of(one), dropped and not has_gradients(one)) for one in self.living()]
 
     def decide(self, place: Place, before: Look, backwards: int, frame: FrameType | None) -> bool:
         """Return True if the pass since ``before`` is an update of its own."""
@@ -105,7 +105,8 @@ class OwnUpdates:
         if len(self._follows) < MAX_PLACES_COUNT:
             self._follows[place] = OWN
 
-    def _living(self) -> list[Any]:
+    def living(self) -> list[Any]:
+        """Return the optimizers that are still there."""
         for key, reference in [*self._torch_optimizers.items()]:
             if reference() is None:
                 self._torch_optimizers.pop(key, None)

@@ -59,6 +59,8 @@ class RunEvents:
             else:
                 self._end_evaluation(update, late=True)
         update.in_evaluation_mode = self._script.optimizers.evaluate()
+        if update.made:
+            harmlessly(self._drop_failed, update)
         looks, unsure = (harmlessly(self._looks, update) if self._script.started else None) or ([], [])
         count = len(update.losses)
         for output, gradient in zip(outputs, gradients, strict=False):
@@ -95,6 +97,13 @@ class RunEvents:
         if update.note_step(optimizer) and not update.raised:
             update.raised = True
             self._script.raise_event(STEP, update, optimizer)
+
+    def before_group(self, optimizer: Any) -> None:
+        """Note an optimizer that is being made."""
+        self.own_updates.note_optimizer(optimizer)
+        update = self._updates.mine
+        if update.losses:  # of a training that may have failed
+            update.made.append(weakref.ref(optimizer))
 
     def before_zero_grad(self, optimizer: Any) -> None:
         """Note that the losses so far are not those of the next step of ``optimizer``."""
@@ -210,6 +219,15 @@ class RunEvents:
                 known.looks_left -= 1
                 unsure.append((known, optimizer))
         return few if asked or update.counted_from else unsure, unsure
+
+    def _drop_failed(self, update: ThreadUpdate) -> None:
+        """Drop the losses of a failed training, which a new optimizer lacks."""
+        made, update.made = [one for reference in update.made if (one := reference()) is not None], []
+        fresh = [one for one in made if not has_gradients(one)]
+        if fresh and not any(map(has_gradients, self.own_updates.living())):
+            update.forget()
+        for optimizer in fresh:
+            update.drop_losses(optimizer)
 
     def _end_update(self, update: ThreadUpdate) -> None:
         """Raise the event of an update that has had its last step, if it has had none."""

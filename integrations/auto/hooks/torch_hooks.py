@@ -44,7 +44,7 @@ def place_hooks(events: RunEvents) -> None:
     notice_calls(torch.nn.Module, "eval", _uncompiled(events.before_eval))
     if optimizers_exist():
         events.own_updates.find_optimizers()
-    notice_lookups(optimizer.Optimizer, "add_param_group", _uncompiled(events.own_updates.note_optimizer))
+    notice_lookups(optimizer.Optimizer, "add_param_group", _uncompiled(events.before_group))
     notice_readings(optimizer.Optimizer, "_zero_grad_profile_name", _uncompiled(events.before_zero_grad))
     loaders = sys.modules.get("torch.utils.data.dataloader")
     for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):

@@ -29,7 +29,7 @@ class ThreadUpdate:
 
     __slots__ = (
         "announces", "at_backward", "backwards", "copies", "counted_from", "data_seconds", "ended", "evaluation",
-        "fetch_began", "followers", "in_evaluation_mode", "late", "left", "losses", "model_in_sight", "passes",
+        "fetch_began", "followers", "in_evaluation_mode", "late", "left", "losses", "made", "model_in_sight", "passes",
         "places", "raised", "reached", "replaced", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
 
@@ -39,6 +39,8 @@ class ThreadUpdate:
         multiplied by, or None, and its version."""
         self.copies = False
         """True once the script has changed a loss in place after its backward pass: from then on they are copied."""
+        self.made: list[Any] = []
+        """Weak references to optimizers that were made since those losses."""
         self.counted_from: dict[Key, int] = {}
         """By the parameters of an optimizer how many of the losses no longer count: their gradients are gone."""
         self.reached: dict[int, set[Key]] = {}
