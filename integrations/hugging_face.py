@@ -46,7 +46,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         self._name = name
         self.run = TrainingRun("transformers", name, agent, options)
         self._logs: dict[str, Any] = {}
-        self._finished = False
+        self._finished = self._epoch_ends = False
         ends_with(transformers.Trainer, "train")
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         """Open the agent, and begin to note losses."""
         trainer = caller_of(sys._getframe(1), transformers.Trainer)
         self.run.begin(args.run_name or args.output_dir, args.to_dict, trainer)
-        self._logs, self._finished = {}, False
+        self._logs, self._finished, self._epoch_ends = {}, False, False
         optimizer, schedule = optimizer_and_schedule(what.get("optimizer"), what.get("lr_scheduler"))
         self.run.expose(model=what.get("model"), optimizer=optimizer, scheduler=schedule)
         self.run.expose(state=state, echo=turned_loader(what.get("train_dataloader")))
@@ -68,7 +68,10 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         self.run.at_end(NotedMethod(trainer, "training_step", self._note).stop)
         self.run.checkpoint(self._save, at="step_end", together=True)
         harmlessly(self._expect, args, state, what.get("train_dataloader"))
-        self.run.resume((state.stateful_callbacks or {}).get(STATE), args.process_index)
+        stored = (state.stateful_callbacks or {}).get(STATE) or {}
+        self.run.resume(stored, args.process_index)
+        if stored.get("epoch_ends"):  # the trainer ends no epoch of which it has no step left
+            self.run.emit("epoch", {"epoch": state.epoch, "step": state.global_step, "logs": {}})
 
     @harmless
     def on_train_end(self, args: Any, state: Any, control: Any, **what: Any) -> None:
@@ -107,6 +110,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
             self.run.emit("step_end", {"step": state.global_step, "epoch": state.epoch})
         finally:
             self._finished = False
+        self._epoch_ends = state.epoch is not None and float(state.epoch).is_integer()
         self._store(state, control)
         return self._stopped(control)
 
@@ -114,6 +118,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
     def on_epoch_end(self, args: Any, state: Any, control: Any, **what: Any) -> Any:
         """Raise ``epoch``."""
         self.run.emit("epoch", {"epoch": state.epoch, "step": state.global_step, "logs": self._logs})
+        self._epoch_ends = False
         self._store(state, control)
         return self._stopped(control)
 
@@ -182,14 +187,19 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # transformer
         The trainer logs and evaluates first, so this is called again after each of these events.
         """
         if control.should_save and self.run.agent is not None:
-            state.stateful_callbacks[STATE] = self.run.state_dict("checkpoint")
+            state.stateful_callbacks[STATE] = self._state()
+
+    def _state(self) -> dict[str, Any]:
+        """Return the agent's state, and whether the event of the epoch is still to come."""
+        return {**self.run.state_dict("checkpoint"), "epoch_ends": self._epoch_ends}
 
     def _save(self) -> str:
         """Save a checkpoint, resumable like the trainer's own."""
         trainer = self.run.trainer
         if trainer is None or self.run.agent is None or not self._finished:
             raise ControlError("a checkpoint is saved where a step has ended: ask for it with on='step_end'.")
-        trainer.state.stateful_callbacks[STATE] = self.run.state_dict("checkpoint")
+        self._epoch_ends = float(trainer.state.epoch).is_integer()
+        trainer.state.stateful_callbacks[STATE] = self._state()
         trainer._save_checkpoint(trainer.model_wrapped, trial=None)
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
         return f"{trainer.args.output_dir}/checkpoint-{trainer.state.global_step}"

@@ -11,16 +11,62 @@ from typing import Any
 from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.echo_arguments import AFTER, BATCH, BEFORE, SHUFFLED
 from looptap.training.echoing.echo_observables import EchoObservables
-from looptap.training.echoing.echo_pass import EchoPass
 from looptap.training.echoing.pytrees import copied, size
 from looptap.training.echoing.rng import kept_random, seed_random
-from looptap.training.echoing.shuffle_buffer import Example
+from looptap.training.echoing.shuffle_buffer import Example, ShuffleBuffer
 from looptap.training.echoing.source import Indexed, Streamed
-from looptap.training.echoing.worker_stages import Delivered, Entry, Fresh, Key, drawn, pinned
+from looptap.training.echoing.worker_stages import Copies, Delivered, Entry, Fresh, Key, drawn, pinned
 from looptap.training.host_loader import workers_of
 from looptap.training.instances import expected_length, next_length, on_item
 
 _PLACES = {"_in_epoch": "batches", "_epoch_fresh": "fresh", "_room": "room"}  # names in checkpoints, and here
+
+
+class EchoPass:
+    """A pass over the data, with its own place, buffer and source.
+
+    Passes may overlap, as those of a DataLoader: nested loops, ``zip(loader, loader)``, two threads.
+    """
+
+    def __init__(
+        self, source: Indexed | Streamed | Iterated, number: int, mode: str, copies: random.Random,
+        order: random.Random, max_bytes: int,
+    ) -> None:  # fmt: skip
+        self.source, self.number, self.mode = source, number, mode
+        """Where fresh batches come from, the number of the epoch, and its insertion point."""
+        self.running = True
+        """False once its iterator is gone; the pass may still be resumed."""
+        self.asked = Copies(copies)
+        """How many copies to make of what is requested from now on."""
+        self.factor, self.capacity = 1.0, 1
+        """The settings that apply to the next batch, on several ranks the same."""
+        self.batches = self.fresh = self.room = 0
+        """Batches handed over, examples read, and how many the buffer may hold so far."""
+        self.over = False
+        """True once the source has ended."""
+        self.waited = 0.0
+        self.arrival: float | None = None
+        """When the newest fresh batch came."""
+        self._order, self._roomy = order, max_bytes // 2
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all items that wait."""
+        self.buffer, self.pending = ShuffleBuffer(self._order, self._roomy), deque[Example]()
+
+    @property
+    def whole(self) -> bool:
+        """True if batches are echoed, not examples."""
+        return self.mode in (BATCH, SHUFFLED)
+
+    @property
+    def waits(self) -> bool:
+        """True if an item waits to be handed over."""
+        return bool(len(self.buffer) or self.pending)
+
+    def oldest(self) -> int | None:
+        """Return the number of the oldest fresh batch of which an item waits."""
+        return min((one.key[0] for one in (*self.pending, *self.buffer.items)), default=None)
 
 
 class Flow(EchoObservables):
@@ -44,7 +90,7 @@ class Flow(EchoObservables):
 
     @property
     def _now(self) -> EchoPass | None:
-        """The pass whose batch the loop has now, or that it has left early; None between epochs."""
+        """The pass under way, or that was left early; None between epochs."""
         return self._passes[-1] if self._passes else None
 
     def __len__(self) -> int:

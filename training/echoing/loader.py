@@ -14,8 +14,7 @@ from looptap.training.echoing import echo_arguments
 from looptap.training.echoing.any_loader import Iterated
 from looptap.training.echoing.auto_factor import Auto, StageMeter
 from looptap.training.echoing.echo_arguments import BATCH, MAX_FACTOR, MODES, SHUFFLED, Automatic, Factor, Mode
-from looptap.training.echoing.echo_pass import EchoPass
-from looptap.training.echoing.flow import Flow
+from looptap.training.echoing.flow import EchoPass, Flow
 from looptap.training.echoing.pytrees import versions
 from looptap.training.echoing.shuffle_buffer import Example
 from looptap.training.echoing.source import open_source

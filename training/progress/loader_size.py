@@ -68,6 +68,10 @@ class EpochLength:
             self.loader = loader
             self.update()
 
+    def whole_after(self, batches: int, loader: Any) -> bool:
+        """Return True if so many batches are an epoch, as far as is known."""
+        return self.present is not None and batches >= self.present and stated_length(loader) is None
+
     def ended(self, batches: int) -> None:
         """Record that the loader has ended an epoch after ``batches``."""
         self.most = math.inf

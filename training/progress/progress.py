@@ -30,12 +30,6 @@ _RETRY_SECONDS = 0.05  # the same while there is no estimate
 _FORECAST_PACE_FACTOR = 1000  # times the duration of the last forecast, until the next
 
 
-class _Iterating:
-    """An iterator of `Progress.train`, and where it was when it seemed to be abandoned."""
-
-    steps = epoch = began_with = 0
-
-
 @facade
 class Progress(ProgressObservables):
     """Estimator of when a training loop will end.
@@ -120,7 +114,8 @@ class Progress(ProgressObservables):
         )
         super().__init__(Ledger(clock), insert)
         self._began = self.ledger.now
-        self._iterating: _Iterating | None = None  # the iterator whose batches count
+        self._iterating: list[int] | None = None  # the iterator that counts; where it was when it seemed abandoned
+        self._handed = False  # whether the loop has a batch that is not counted yet
         self._beside = -1, 0  # the steps when the last other one began, and its batches
         plan = TrainingPlan(1.0, 0.0, self._validation)
         self.estimator = Estimator(
@@ -147,11 +142,12 @@ class Progress(ProgressObservables):
         if self._iterating is not None and not self._abandoned():
             yield from self._beside_another(loader)
             return
-        self._iterating = run = _Iterating()
+        self._iterating = run = [0, 0, 0]
         self._ignored()
         if self._in_epoch and not self._resumed:  # the loop has left its last epoch early, and may do so again
             self.epoch, self._length.most = self.epoch + 1, self._in_epoch
-        self._from, self._resumed = self.steps - self._resumed, 0
+        self._from, resumed, self._resumed = self.steps - self._resumed, self._resumed, 0
+        ends = resumed > 0 and self._length.whole_after(resumed, loader)
         self._length.begin(loader, self._in_epoch)
         self._shown.until = -math.inf
         if self._insert is not None:
@@ -161,10 +157,14 @@ class Progress(ProgressObservables):
         left = 1
         try:
             for batch in loader:  # on cold caches: every line costs a microsecond
+                if ends:  # the epoch that is resumed had its last batch, and this is the next one
+                    ends, self.epoch, self._from = False, self.epoch + 1, self.steps
+                self._handed = True
                 yield batch
                 if self._iterating is not run:
                     self._come_back(run)
-                self.steps += 1
+                if self._handed:  # else a checkpoint has counted it
+                    self.steps += 1
                 left -= 1
                 if not left:
                     left = self._trained(batch)
@@ -175,7 +175,7 @@ class Progress(ProgressObservables):
             self._from = self.steps
         finally:
             if self._iterating is run:
-                self._iterating = None
+                self._iterating, self._handed = None, False
                 self._phase(OTHER)
 
     def validate(self, loader: Iterable[Any]) -> Iterator[Any]:
@@ -298,7 +298,12 @@ class Progress(ProgressObservables):
     # ------------------------------------------------------------ a resumed run
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: counters, values, shares of time."""
+        """Return the state for a checkpoint: counters, values, shares of time.
+
+        A batch that the loop has now counts as done.
+        """
+        if self._handed:
+            self.steps, self._handed = self.steps + 1, False
         self._flush()
         return {
             "epoch": self.epoch, "steps": self.steps, "in_epoch": self._in_epoch, "elapsed": self.elapsed,
@@ -324,9 +329,8 @@ class Progress(ProgressObservables):
 
     def _beside_another(self, loader: Iterable[Any]) -> Iterator[Any]:
         begun, batches = self.steps, 0
-        for batch in loader:
+        for batches, batch in enumerate(loader, 1):  # noqa: B007 - counted after the loop
             yield batch
-            batches += 1
         self._beside = begun, batches
 
     def _abandoned(self) -> bool:
@@ -334,19 +338,19 @@ class Progress(ProgressObservables):
 
         It has had no step since another one began, which has ended. Those are counted now.
         """
-        (begun, batches), run = self._beside, self._iterating
+        begun, batches, run = *self._beside, self._iterating
         if begun != self.steps or run is None:
             return False
-        run.steps, run.epoch, run.began_with = self.steps, self.epoch, self._from
+        run[:] = self.steps, self.epoch, self._from
         self.steps, self.epoch = self.steps + batches, self.epoch + 1
         self._from, self._beside = self.steps, (-1, 0)
         return True
 
-    def _come_back(self, run: _Iterating) -> None:
-        """Continue with an iterator that seemed to be abandoned: the others were within its step."""
+    def _come_back(self, run: list[int]) -> None:
+        """Continue with an iterator that seemed abandoned: the others were in its step."""
         self._flush()
-        self._iterating = run
-        self.steps, self.epoch, self._from = run.steps, run.epoch, run.began_with
+        self._iterating, self._handed = run, True
+        self.steps, self.epoch, self._from = run
         self._counter.resume(self.steps, self._counter.size)
         self._phase(TRAIN)
 

@@ -6,7 +6,7 @@ from looptap.training.sampling.in_flight import BatchesInFlight
 
 
 class SamplingPass:
-    """A pass of ``left`` instances, which are offered by the walk that all passes share.
+    """A pass of ``left`` instances, offered by the walk that all passes share.
 
     Passes may overlap. Together they offer all instances equally often, each as many as an epoch has.
     """

@@ -300,7 +300,7 @@ class Selection(SelectionLoss):
         self._flight = self._passes[-1].flight if self._passes else run.flight
 
     def _arrived(self, ids: Ints) -> bool:
-        """Note that a step was made on a batch; return True if it was the last of an epoch."""
+        """Note a step on a batch; return True if it was the last of an epoch."""
         if self._flight.arrived(ids):
             return not (self._flight.batches or self._passes)
         for one in self._passes[:-1]:
@@ -407,7 +407,7 @@ class Selection(SelectionLoss):
 
     @property
     def _rest(self) -> int:
-        """The instances that the coming epoch offers: first the rest of one that was left early."""
+        """The instances of the coming epoch, or the rest of one that was left early."""
         return self._left if self._left > 0 else self._left + len(self.shard)
 
     @_QUIETLY

@@ -1,4 +1,4 @@
-"""A training that fails between two backward passes, and one of a new model after it."""
+"""Trainings that fail between two backward passes, and one after them."""
 
 import torch
 from torch import nn
