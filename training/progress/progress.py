@@ -171,8 +171,7 @@ class Progress(ProgressObservables):
             if self.steps > self._counter.sized:
                 self._counter.see(batch, self.steps, self._in_epoch)
             self._length.ended(self._in_epoch)
-            self.epoch += 1
-            self._from = self.steps
+            self.epoch, self._from = self.epoch + 1, self.steps
         finally:
             if self._iterating is run:
                 self._iterating, self._handed = None, False
