@@ -99,7 +99,7 @@ class _Follower:
 
 
 def announcer(events: frozenset[str], *loops: Callable[..., Any]) -> Callable[[str], bool]:
-    """Return a function that tells whether an event is one of these, and one of ``loops`` is running in this thread."""
+    """Return a function that is True of these events while one of ``loops`` runs."""
     running = frozenset(inspect.unwrap(loop).__code__ for loop in loops)
 
     def announces(event: str) -> bool:
@@ -125,9 +125,9 @@ def _watch_fastai(events: RunEvents, module: ModuleType) -> None:
 
 
 def _watch_keras(events: RunEvents, trainer: ModuleType) -> None:
-    """Give each training of Keras a `KerasCallback`: Keras' optimizers are not torch's, and it has callbacks.
+    """Give each training of Keras a `KerasCallback`.
 
-    It is added as the training begins: Keras' list of callbacks, which may be the job's own, is whole by then.
+    Keras' optimizers are not torch's. It is added as the training begins: Keras' list of callbacks, which may be the job's own, is whole by then.
     """
     announces = announcer(frozenset({STEP, EPOCH, EVALUATION}), trainer.TorchTrainer.fit)
     ends_with(trainer.TorchTrainer, "fit")

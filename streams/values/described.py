@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from looptap.streams.values.modules.held import held_modules
+from looptap.streams.values.held import held_modules
 from looptap.streams.values.torch_interop import is_tensor
 
 _MAX_LINE_CHARACTERS = 1000

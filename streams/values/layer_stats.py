@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from looptap.streams.values.modules.held import held_modules, held_parameters
+from looptap.streams.values.held import held_modules, held_parameters
 from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
 
 What = Literal["grad", "weight"]

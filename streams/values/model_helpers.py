@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from looptap.streams.proving.probing import probe
-from looptap.streams.values.modules.held import held_parameters
+from looptap.streams.values.held import held_parameters
 from looptap.streams.values.torch_interop import dense, full, is_tensor, local, no_grad
 
 SALIENCY = ("gradient", "input", "integrated", "smooth")

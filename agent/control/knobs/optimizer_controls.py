@@ -1,4 +1,4 @@
-"""Controls of an exposed optimizer of torch or fastai, and of a schedule that drives one of torch.
+"""Controls of an exposed optimizer, and of a schedule that drives one.
 
 When a learning rate is set, ``scale`` multiplies the whole schedule by the same factor, so that it continues from the
 new value; ``freeze`` keeps the learning rate while the schedule continues unseen, until a later ``scale`` resumes it.
@@ -59,7 +59,10 @@ def controls_of_optimizer(name: str, thing: Any, exposed: dict[str, Any]) -> Ite
 
 
 def groups_of(thing: Any) -> Any:
-    """Return the settings of an optimizer, a dict for each group: torch's or fastai's own; None for another thing."""
+    """Return an optimizer's settings, a dict for each group; None for another thing.
+
+    Optimizers are torch's and fastai's.
+    """
     torch: Any = sys.modules.get("torch")
     fastai: Any = sys.modules.get("fastai.optimizer")
     if torch is not None and hasattr(torch, "optim") and isinstance(thing, torch.optim.Optimizer):

@@ -144,7 +144,7 @@ def bindings(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
 
 
 def is_argument(frame: FrameType | None, name: str) -> bool:
-    """Return True if the nearest variable of that name is an argument of its function."""
+    """Return True if the nearest variable of that name is an argument."""
     for one in outward(frame):
         code = one.f_code
         if name in code.co_varnames:

@@ -111,7 +111,7 @@ def notice_calls(owner: type, name: str, note: Callable[[Any], object]) -> None:
 
 
 def notice_words(owner: type, name: str, note: Callable[[Any, Any], object]) -> None:
-    """Call ``note`` with the object and the first argument, or None, before each call."""
+    """Call ``note`` with the object and the first argument before each call."""
 
     def make(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)

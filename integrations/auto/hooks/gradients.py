@@ -73,7 +73,7 @@ def is_sharded(optimizer: Any) -> bool:
 
 
 class LeftGradients(NamedTuple):
-    """The gradients that a pass has left, and some of their values where those are on the CPU."""
+    """The gradients that a pass has left, with some values if on the CPU."""
 
     marks: Marks
     values: list[float] | None
@@ -99,7 +99,7 @@ class LeftGradients(NamedTuple):
 
 
 def _some_values(optimizer: Any) -> list[float] | None:
-    """Return a few values of a few gradients; None if they are not plain tensors on the CPU."""
+    """Return a few values of a few gradients; None if they are not on the CPU."""
     torch: Any = sys.modules["torch"]
     with torch.no_grad(), torch._C.DisableTorchFunction():
         gradients = [gradient for one in _parameters(optimizer) if (gradient := one.grad) is not None]

@@ -160,13 +160,13 @@ class RunEvents:
             self._begin_evaluation(update)
 
     def follow_framework(self, announces: Callable[[str], bool]) -> int:
-        """Note what says which events a framework announces itself; return the updates so far."""
+        """Note what a framework announces itself; return the updates so far."""
         update = self._updates.mine
         update.announces = announces
         return update.done
 
     def opened_agent(self) -> Agent | None:
-        """Return the agent, opened now for a training that a framework announces; None if there cannot be one."""
+        """Return the agent, opened now if need be; None if there cannot be one."""
         return self._script.open()
 
     def raise_own(self, event: str, values: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def held_modules(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the model, named "", and each module below, once, like ``named_modules()``."""
+    """Yield the model, named "", and each module below it, as ``named_modules()``."""
     seen: set[int] = set()
     waiting = [("", model)]
     while waiting:
