@@ -127,7 +127,8 @@ def _watch_fastai(events: RunEvents, module: ModuleType) -> None:
 def _watch_keras(events: RunEvents, trainer: ModuleType) -> None:
     """Give each training of Keras a `KerasCallback`.
 
-    Keras' optimizers are not torch's. It is added as the training begins: Keras' list of callbacks, which may be the job's own, is whole by then.
+    Keras' optimizers are not torch's. It is added as the training begins: Keras' list of callbacks, which may be the
+    job's own, is whole by then.
     """
     announces = announcer(frozenset({STEP, EPOCH, EVALUATION}), trainer.TorchTrainer.fit)
     ends_with(trainer.TorchTrainer, "fit")

@@ -1,4 +1,4 @@
-"""Frameworks that announce their epochs and evaluations themselves, and what others hold."""
+"""Frameworks under `looptap run`: epochs, evaluations, optimizers, controls."""
 
 import pytest
 import torch

@@ -430,7 +430,7 @@ def test_memory_is_available_in_any_query():
 
 
 class Wrapper(nn.Module):
-    """Looks names up elsewhere and lists its parameters in a way of its own; both count."""
+    """Looks names up and lists parameters in a way of its own; both count."""
 
     def __init__(self, inside):
         super().__init__()
@@ -446,7 +446,7 @@ class Wrapper(nn.Module):
 
 
 def asked_of(model, *queries):
-    """Return the values of queries at a step of a job with this model, and the reasons of their ends."""
+    """Return the values of queries at a step, and the reasons of their ends."""
     agent, run = pair("helpers")
     agent.expose(model=model)
     streams = [run.stream(query, on="step", budget=float("inf")) for query in queries]

@@ -1,4 +1,4 @@
-"""Lightning Fabric: accumulation of two batches, and a validation after each epoch."""
+"""Lightning Fabric: accumulation of two batches, a validation after each epoch."""
 
 import lightning_fabric
 import torch

@@ -1,4 +1,4 @@
-"""Optimizers that the networks of a library's algorithm hold, and networks whose methods are called."""
+"""Optimizers that the networks of an algorithm hold; their methods are called."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Keras: two trainings by `fit` with validations, one of which fails, an evaluation, and a loop by hand."""
+"""Keras: trainings by `fit`, one of which fails, an evaluation, a loop by hand."""
 
 import os
 

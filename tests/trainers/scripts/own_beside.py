@@ -1,4 +1,4 @@
-"""A training with torch's optimizer, then others with an own one, and torch's once more."""
+"""A training with torch's optimizer, others with an own one, and torch's again."""
 
 import torch
 from torch import nn
