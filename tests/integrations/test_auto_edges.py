@@ -15,6 +15,7 @@ ASKED = {
     "mixed_updates": [LOSS, "len(losses)"],
     "surgery": [LOSS, "losses", MEAN, "lambda e: e.loss"],
     "late_mode": [LOSS],
+    "fetched_ahead": [LOSS, MEAN],
     "two_parts": [
         LOSS, "sorted(layer_norms(model, 'grad'))", "x.shape", "y.shape", "len(activations('decoder'))",
         "mean(nn.functional.relu(e.loss) for e in events)",
@@ -103,6 +104,12 @@ def test_the_loss_is_unknown_where_the_script_has_put_other_gradients_in_the_pla
     assert [errors for errors, _ in found.failures] == [0] * 4
     for said in (found.said[0], found.said[2], found.said[3]):
         assert "the loss that this update descends on is unknown; losses has that of each pass" in said
+
+
+def test_an_epoch_whose_batches_are_fetched_ahead_ends_with_the_update_of_the_last():
+    found = seen("fetched_ahead")
+    assert found.events == {"step": 12, "epoch": 3, "evaluation": 3}
+    assert found.values[1] == pytest.approx([float(words[1]) for words in found.printed("epoch")])
 
 
 # ---------------------------------------------------------------- names

@@ -30,6 +30,8 @@ class Evaluation:
         """Returns what fetches its batches; None if that is unknown, or gone."""
         self.batches = 0
         """Batches that it has fetched from a DataLoader."""
+        self.loaders = 0
+        """Iterators over DataLoaders that have fetched them."""
         self.by_batch = False
         """True if it has begun with one of them."""
         self._before = None if frame is None else {name: _mark(one) for name, one in variables_in_sight(frame).items()}
@@ -41,7 +43,9 @@ class Evaluation:
         """
         if self.batches and self.iterator() is None:
             return False
-        self.iterator, self.batches = weakref.ref(iterator), self.batches + 1
+        if self.iterator() is not iterator:
+            self.iterator, self.loaders = weakref.ref(iterator), self.loaders + 1
+        self.batches += 1
         return True
 
     def loss(self, name: str, frame: FrameType, late: bool) -> Any:

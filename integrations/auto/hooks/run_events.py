@@ -19,7 +19,7 @@ from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import LeftGradients, Marks, has_gradients, key_of, marks_of
 from looptap.integrations.auto.hooks.own_frames import hide_own_frames
 from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
-from looptap.integrations.auto.hooks.passes import EVALUATION
+from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
 from looptap.integrations.auto.sight.known_optimizers import KnownOptimizer
@@ -54,8 +54,8 @@ class RunEvents:
             self._script.raise_event(STEP, update)
         trained = update.passes.note_backward()
         if (evaluation := update.evaluation) is not None:
-            if trained and evaluation.by_batch and evaluation.batches == 1:
-                update.evaluation = None  # the batch was fetched before the model was in training mode
+            if trained and evaluation.by_batch and evaluation.loaders == 1:
+                update.evaluation = None  # they were fetched before the model was in training mode
             else:
                 self._end_evaluation(update, late=True)
         update.in_evaluation_mode = self._script.optimizers.evaluate()
@@ -138,6 +138,8 @@ class RunEvents:
         gradients = sys.modules["torch"].is_grad_enabled()
         event = update.passes.before_batch(iterator, update.done, gradients, in_mode)
         if self._script.started:
+            if (event is not None or not (gradients and in_mode)) and update.passes.take_due():
+                self._script.raise_event(EPOCH, update)
             if event == EVALUATION:
                 self._end_evaluation(update)
             elif event is not None:
@@ -181,6 +183,8 @@ class RunEvents:
         if update.stepped:
             self._end_update(update)
         update.ended = True
+        if update.passes.take_due():
+            self._script.raise_event(EPOCH, update)
         if update.evaluation is not None:
             self._end_evaluation(update)
 

@@ -22,6 +22,7 @@ from looptap.agent.agent import (
     search_names,
 )
 from looptap.integrations.auto.hooks.evaluations import LOSS_NAMES
+from looptap.integrations.auto.hooks.passes import EPOCH
 from looptap.integrations.auto.hooks.updates import ThreadUpdate
 from looptap.integrations.auto.sight.found_names import UnknownValue, found_names
 from looptap.integrations.auto.sight.known_optimizers import MAX_NAMED_COUNT, KnownOptimizer, KnownOptimizers
@@ -98,6 +99,8 @@ class ScriptAgent:
             update.forget()
             if self._inputs:
                 self._inputs.forget(_any_model if known is None else known.trains)
+            if event == STEP and update.passes.take_due():
+                self.raise_event(EPOCH, update)
 
     # ------------------------------------------------------------ observables
 
