@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from looptap.client.run import Run
+from looptap.client.streams.kept_history import kept_history
 from looptap.client.streams.live import LiveStream
 from looptap.protocol import messages as m
 from looptap.protocol.errors import NoAnswer, NotAllowed
@@ -31,21 +32,27 @@ NO_LONGER = "it is no longer exported"
 _REASONS_SHOWN = ("lost", "ended", "failed")  # that of a silent run names queries
 
 
-def exported(run: Any, *, config: bool) -> Any:
-    """Return ``run`` as viewers see it; ``config`` shows its settings, too."""
+def exported(run: Any, *, config: bool, own: bool = False) -> Any:
+    """Return ``run`` as viewers see it, or its owner (``own``), who may see all of it.
+
+    ``config`` shows viewers its settings, too.
+    """
     if isinstance(run, Run):  # the agent shows the viewer of a share what it may see
-        return ExportedRun(run, config=config) if run.role == OPERATOR else run
-    return ExportedFile(run, config=config) if isinstance(run, StoredRun) else run
+        return ExportedRun(run, config=config, own=own) if run.role == OPERATOR else run
+    return ExportedFile(run, config=config) if isinstance(run, StoredRun) and not own else run
 
 
 class ExportedRun:
-    """A live run as a viewer sees it, through the connection of an operator."""
+    """A live run as a viewer sees it, through the connection of an operator.
+
+    Its owner (``own``) sees all its streams, the numbers in its events and its settings.
+    """
 
     role = VIEWER
     inside = ""
 
-    def __init__(self, run: Run, *, config: bool) -> None:
-        self._run, self._config = run, config
+    def __init__(self, run: Run, *, config: bool, own: bool = False) -> None:
+        self._run, self._config, self._own = run, config, own
         self._on: set[str] | None = None
         self._opened: weakref.WeakSet[LiveStream] = weakref.WeakSet()
 
@@ -72,7 +79,7 @@ class ExportedRun:
     @property
     def reason(self) -> str:
         """The reason for the state."""
-        return self._run.reason if self.state in _REASONS_SHOWN else ""
+        return self._run.reason if self._own or self.state in _REASONS_SHOWN else ""
 
     @property
     def alive(self) -> bool:
@@ -91,9 +98,12 @@ class ExportedRun:
 
     @property
     def streams(self) -> list[StreamInfo]:
-        """The exported streams; those that no longer are end. Raises NoAnswer."""
+        """The exported streams; those that no longer are end. Raises NoAnswer.
+
+        Its owner sees the others, too.
+        """
         with _plainly():
-            found = [one for one in self._run.streams if one.exported]
+            found = [one for one in self._run.streams if self._own or one.exported]
         self._on = {one.on for one in found}
         shown = {one.name for one in found}
         for stream in [one for one in self._opened if one.declared not in shown]:
@@ -138,9 +148,23 @@ class ExportedRun:
         self._opened.add(stream)
         return stream
 
+    def curve(self, text: str, on: str) -> Stream | None:
+        """Return the stream of numbers that events carry, with their history, for the owner.
+
+        None unless ``text`` has only names that the run itself has listed: no other text becomes a query.
+        """
+        if not self._own:
+            return None
+        names = {one.query for one in self._run.scalars if on in ("", one.on)}
+        if not names.issuperset(part.strip() for part in text.split(",")):
+            return None
+        return self._run.stream(text, on=on or None, history=kept_history(self._run, text))
+
     @property
     def config(self) -> RunConfig:
         """The settings, as a share with the config shows them. Raises NotAllowed."""
+        if self._own:
+            return self._run.config
         if not self._config:
             raise NotAllowed("The settings of this run are not shared.")
         with _plainly():
@@ -148,7 +172,9 @@ class ExportedRun:
 
     @property
     def scalars(self) -> Scalars:
-        """Raises NotAllowed: the numbers that events carry are not shared."""
+        """The numbers that events carry, for the owner. Raises NotAllowed for others."""
+        if self._own:
+            return self._run.scalars
         raise NotAllowed("The numbers that events carry are not shared.")
 
     def close(self) -> None:

@@ -35,6 +35,9 @@ def main(
     operate: Annotated[
         bool, Option("--operate", help="Let the page ask queries of jobs, turn controls and give commands.")
     ] = False,
+    shared: Annotated[
+        bool, Option("--shared", help="Show only what is exported, as viewers of a share see it: to hand the page on.")
+    ] = False,
     config: Config = False,
     port: Annotated[
         int | None,
@@ -69,18 +72,21 @@ def main(
       looptap web looptap-runs/*.looptap
       ssh -L 8765:localhost:8765 node7 looptap web --no-open
 
-    The page is for this machine only, and for those who have the token in its address. It is read-only: exported
-    streams, stored runs, and arithmetic over them. With --operate, anyone who has the address can do all that you can:
-    a query is code in the job. It needs the package tornado: pip install 'looptap[web]'.
+    The page is for this machine only, and for those who have the token in its address. It is read-only: streams, the
+    numbers in events, settings, stored runs, and arithmetic over them; with --shared, --host beyond this machine or
+    --allow-host only what is exported. With --operate, anyone who has the address can do all that you can: a query is
+    code in the job. It needs the package tornado: pip install 'looptap[web]'.
     """
     try:
         from looptap.cli.page_runs import PageRuns
+        from looptap.visualizers.surfaces.web.page_access import is_loopback
         from looptap.visualizers.surfaces.web.run_shelf import RunShelf
         from looptap.visualizers.surfaces.web.web_server import WebServer
     except ImportError as error:
         missing = (error.name or "tornado").partition(".")[0]
         return complain(f"looptap web needs the package {missing}: pip install 'looptap[web]'")
-    shelf = RunShelf(PageRuns(names or ()), operate=operate, config=config)
+    own = is_loopback(host) and not (shared or allow_host)
+    shelf = RunShelf(PageRuns(names or ()), operate=operate, config=config, own=own)
     shelf.refresh()
     try:
         server = WebServer(shelf, base=base_url, names=allow_host or ())
@@ -93,7 +99,8 @@ def main(
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         say(f"looptap: {several(len(shelf.entries()), 'run')} at {server.url}")
         if not operate:
-            _say("read-only: exported streams and stored runs; with --operate all streams, queries and controls.")
+            shown = "streams" if own else "exported streams"
+            _say(f"read-only: {shown} and stored runs; with --operate also queries and controls.")
         if not server.private:
             _say(f"{host} can be reached from elsewhere, and nothing on the way is encrypted.")
         _say("Ctrl-C ends it; the jobs continue.")

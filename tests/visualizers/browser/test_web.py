@@ -70,7 +70,7 @@ def operating(job):
 
 @pytest.fixture(scope="module")
 def reading(job):
-    with program() as web:
+    with program("--shared") as web:
         yield web
 
 
@@ -146,7 +146,7 @@ def test_the_page_opens_on_the_newest_run_that_is_alive_and_says_how_to_see_more
         with warm.Popen([sys.executable, "-c", DEAD], stdout=subprocess.PIPE, text=True) as dead:
             assert dead.stdout.readline() == "up\n"
             dead.kill()
-        with program() as web:
+        with program("--shared") as web:
             page = opened(web.url)
             until(page, "[...document.querySelectorAll('#runs li')].some((one) => one.textContent.includes('dead'))")
             until(page, "document.getElementById('name').textContent === 'job'")
@@ -544,6 +544,9 @@ def test_a_job_that_declares_nothing_opens_with_its_curves_from_the_first_event_
             page.get_by_role("button", name="Gradient norm").click()  # the job exposes no model
             until(page, "document.getElementById('error').textContent.includes(\"no observable 'model'\")")
         with program() as web:
+            page = opened(web.url)
+            until(page, HAS_POINTS, arg="loss")  # its owner sees it without --operate, too
+        with program("--shared") as web:
             page = opened(web.url)
             page.locator("#empty").get_by_text("--operate").wait_for()
             assert page.locator(".looptap").count() == 0

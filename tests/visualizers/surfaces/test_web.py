@@ -321,6 +321,33 @@ def test_without_operate_a_page_learns_of_what_is_shown_and_nothing_else():
     job.agent.close()
 
 
+@pytest.mark.promise("web", "T4")
+def test_an_owner_sees_all_of_a_run_and_no_text_becomes_a_query_of_the_job():
+    job = pair("web-test", history=True)
+    job.agent.stream("hidden", "step, key", on="batch")
+    for step in range(20):
+        job.agent.emit("batch", step=step, key=step, train_loss=1 / (1 + step))
+    viewer, name = viewed(job.run, own=True), job.run.name
+    facts = ask(viewer, "watch", run=name)["value"]
+    assert [stream["name"] for stream in facts["streams"]] == ["hidden"]
+    curve = {"q": "step, train_loss", "on": "batch", "name": "train_loss"}
+    assert facts["first"][:2] == [{"q": "hidden"}, curve]
+    assert "command" in dict(facts["started_with"])
+    assert not {"cost", "queries", "commands", "knobs", "gradient"} & set(facts)
+    for shown in (curve, {"q": "train_loss"}, {"q": "hidden"}, {"q": "2 * key"}):
+        assert "value" in ask(viewer, "chart", chart=shown["q"], **shown, runs=[name]), shown
+    asked = {query.name for query in job.run.agent_stats().queries}
+    assert asked <= {"step, train_loss", "train_loss", "hidden"}
+    for query in ("train_loss + 1", "train_loss.item()", "exit()", "lambda e: e.train_loss", "train_loss, exit()"):
+        assert "error" in ask(viewer, "chart", chart="c", q=query, on="batch", runs=[name]), query
+    for request_ in ({"t": "turn", "name": "lr", "value": 0.5}, {"t": "call", "q": "1"}):
+        assert "error" in viewer.handle({"id": 1, **request_})
+    assert {query.name for query in job.run.agent_stats().queries} == asked
+    viewer.close()
+    assert job.run.attached == []
+    job.agent.close()
+
+
 def test_who_changed_what_is_no_stream_of_a_reader():
     job, _ = declared_job()
     setter = threading.Thread(target=job.run.set, args=("lr", 0.2))

@@ -13,6 +13,7 @@ from looptap.client.config_reader import ConfigReader
 from looptap.client.estimates import Estimates, commonest, over_by_now, said
 from looptap.client.machine import described
 from looptap.client.session.vitals import moving
+from looptap.protocol.errors import NotAllowed
 from looptap.streams.durations import duration, short_time
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.text import cut
@@ -147,7 +148,10 @@ class RunFacts:
     def _first(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a page opens with: declared streams, then curves of scalars."""
         streams = [one for one in self._run.streams if one.name != COMMANDS_STREAM]
-        curves = first_curves(self._run.scalars, streams) if self._operates else []
+        try:
+            curves = first_curves(self._run.scalars, streams)
+        except NotAllowed:
+            curves = []
         return {
             "first": [
                 *({"q": one.name} for one in streams),

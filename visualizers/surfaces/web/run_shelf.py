@@ -106,14 +106,15 @@ class RunShelf:
     """The runs found by ``look``; those that are open are shared by all viewers.
 
     So are their streams and their facts: a query that ten viewers look at is one query in the job. Without ``operate``
-    the runs are as viewers of a share see them, with ``config`` their settings too.
+    the runs are as viewers of a share see them, with ``config`` their settings too, with ``own`` as their owner does.
     """
 
     def __init__(
-        self, look: Callable[[], Sequence[ShelfEntry]], *, operate: bool = False, config: bool = False
-    ) -> None:
+        self, look: Callable[[], Sequence[ShelfEntry]], *, operate: bool = False, config: bool = False,
+        own: bool = False,
+    ) -> None:  # fmt: skip
         self._look = look
-        self.operate, self._config = operate, config
+        self.operate, self._config, self._own = operate, config, own
         self._guard = threading.Lock()
         self._entries: dict[str, ShelfEntry] = {}
         self.runs: SharedPool[Any] = SharedPool(lambda run: run.close())
@@ -151,7 +152,7 @@ class RunShelf:
 
     def _opened(self, entry: ShelfEntry) -> Any:
         run = entry.opener()
-        return run if self.operate else exported(run, config=self._config)
+        return run if self.operate else exported(run, config=self._config, own=self._own)
 
     def close(self, key: str) -> None:
         """Note that a viewer no longer looks at a run."""

@@ -116,6 +116,10 @@ def _read(run: Any, request: StreamRequest, shown: Mapping[str, tuple[str, ...]]
     history: Stream | None = None if is_live(run) else run.history(request.text, request.on or None)
     if history is not None:
         return history
+    whole = isinstance(run, ExportedRun) and not request.window and request.every == 1
+    curve: Stream | None = run.curve(request.text, request.on) if whole else None
+    if curve is not None:
+        return curve
     if request.on or request.every != 1:
         raise QueryError("The streams shown here have their own events: leave 'on' and 'every' empty.")
     if not shown:

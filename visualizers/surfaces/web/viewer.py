@@ -34,7 +34,7 @@ MAX_COMPARED_RUNS = 24
 MAX_CANVAS_NAME_CHARACTERS = 80
 """Characters of the name that a page gives a chart."""
 READ_ONLY = (
-    "This page is read-only: it shows exported streams and stored runs, and arithmetic over them. "
+    "This page is read-only: it shows streams, stored runs, and arithmetic over them. "
     "Queries, controls and commands need: looptap web --operate"
 )
 """What a page says that may only look."""
