@@ -42,6 +42,15 @@ def exported(run: Any, *, config: bool, own: bool = False) -> Any:
     return ExportedFile(run, config=config) if isinstance(run, StoredRun) and not own else run
 
 
+def shown_scalars(run: Any) -> Scalars:
+    """Return the numbers in a run's events, none if they are not shared."""
+    try:
+        found: Scalars = run.scalars
+    except NotAllowed:
+        found = Scalars()
+    return found
+
+
 class ExportedRun:
     """A live run as a viewer sees it, through the connection of an operator.
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from looptap.client.config_reader import ConfigReader
 from looptap.client.estimates import Estimates, commonest, over_by_now, said
+from looptap.client.exported_run import shown_scalars
 from looptap.client.machine import described
 from looptap.client.session.vitals import moving
-from looptap.protocol.errors import NotAllowed
 from looptap.streams.durations import duration, short_time
 from looptap.streams.errors import LooptapError, QueryError
 from looptap.streams.text import cut
@@ -148,10 +148,7 @@ class RunFacts:
     def _first(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a page opens with: declared streams, then curves of scalars."""
         streams = [one for one in self._run.streams if one.name != COMMANDS_STREAM]
-        try:
-            curves = first_curves(self._run.scalars, streams)
-        except NotAllowed:
-            curves = []
+        curves = first_curves(shown_scalars(self._run), streams)
         return {
             "first": [
                 *({"q": one.name} for one in streams),
