@@ -228,9 +228,11 @@ class Reducing(Pipeline):
     def _sliding(self, now: float) -> Sequence[Output]:
         if self.partial and self.events - self._events_at_last_gap >= self._slides:
             self.partial = False
+        failed = self.failure is not None  # by this event, whose items may be half in
         output = () if self.throttle and not self._due(now) else (self._value(),)
-        if self.failure is not None:
+        if failed:
             self._reset()
+        self.failure = None  # of the value alone: stdev of one item, and of two there is one
         return output
 
     def _reset(self) -> None:

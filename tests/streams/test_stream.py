@@ -6,6 +6,7 @@ import asyncio
 import copy
 import itertools
 import pickle
+import statistics
 import subprocess
 import sys
 import threading
@@ -607,6 +608,19 @@ def test_a_window_that_lost_values_is_flagged_partial():
     stream.publish(batch([9, 9, 9], first=10))
     assert [(r.value, r.partial) for r in total.records] == [(3, False), (12, True), (18, False)]
     assert total.dropped == 6
+
+
+@pytest.mark.parametrize("query", ["stdev(values)", "statistics.stdev(values)", "variance(v for v in values)"])
+def test_a_sliding_window_fails_only_while_it_has_too_few_values(query):
+    stream = fed()
+    derived = stream.query(query, window=sliding(5))
+    values = [float(number % 7) for number in range(120)]
+    for number, value in enumerate(values, 1):
+        stream.publish(batch([value], first=number))
+    expected = statistics.variance if "variance" in query else statistics.stdev
+    found = [expected(values[max(0, number - 5) : number]) for number in range(2, 121)]
+    assert derived.values == pytest.approx(found)
+    assert derived.error_count == 1
 
 
 def test_a_sliding_window_is_flagged_partial_while_it_lacks_lost_values():
