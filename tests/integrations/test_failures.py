@@ -104,7 +104,7 @@ class WithLightning:
 
 
 KINDS = {"transformers": WithTransformers, "lightning": WithLightning}
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.filterwarnings("ignore")]
 
 
 def failed(kind, folder, error, **how):
@@ -115,6 +115,7 @@ def failed(kind, folder, error, **how):
     return made
 
 
+@pytest.mark.promise("frameworks")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_losses_of_a_failed_update_are_not_those_of_the_next_training(kind, tmp_path):
     agent, run = pair("again", groups=("step", "epoch"))
@@ -123,7 +124,6 @@ def test_the_losses_of_a_failed_update_are_not_those_of_the_next_training(kind, 
     assert [tuple(row) for row in stream.values] == [(n, PARTS, PARTS, 0) for n in (1, 2, *range(1, 7))]
 
 
-@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("error", ERRORS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_run_ends_with_what_ends_the_training(kind, error, directory):
@@ -287,7 +287,6 @@ assert dead() is None
 """
 
 
-@pytest.mark.usefixtures("processes")
 def test_keras_leaves_nothing_of_a_failed_training(place):
     paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     done = warm.run(
