@@ -154,3 +154,13 @@ def test_a_job_without_controls_says_how_to_get_some(directory, here):
     with looptap.Agent("bare"):
         assert "has no controls. It has them once it calls agent.control(...)" in here("controls", "bare")[1]
         assert here("commands", "bare")[1] == "No commands so far.\n"
+
+
+def test_a_stop_of_a_loop_that_raises_no_usual_event_says_so_at_once(directory, here):
+    with looptap.Agent("odd") as agent:
+        stop = "stop", "odd", "--yes", "--timeout", "0"
+        for words in ("has raised no event so far, and a command runs at one", "only step: give --on step."):
+            code, _, err = here(*stop)
+            assert (code, words in err) == (1, True)
+            agent.emit("step", loss=0.5)
+        assert "give --on" not in here(*stop, "--on", "step")[2]

@@ -34,17 +34,18 @@ _POLL_SECONDS = 0.02
 
 def give(
     name: str, ask: Callable[[Run], Outcome], as_json: bool, question: Callable[[Run], str] = lambda run: "",
-    yes: bool = False,
+    yes: bool = False, on: str | None = None,
 ) -> int:  # fmt: skip
     """Send the run ``name`` a command, print the outcome, return the exit code.
 
     A ``question`` that is not empty is asked before, unless its answer is ``yes``.
+    ``on`` is empty if no event is named.
     """
     try:
         with attach(name) as run:
             if not yes and (text := question(run)) and (code := refused(text, yes)) is not None:
                 return code
-            with announced(run, name):
+            with announced(run, name, on):
                 outcome = ask(run)
     except KeyboardInterrupt as pressed:
         raise interrupted(pressed, name) from None
@@ -62,8 +63,13 @@ def give(
 
 
 @contextlib.contextmanager
-def announced(run: Run, name: str) -> Iterator[None]:
-    """Say what a command waits for, if it does not end within `WAIT_SECONDS`."""
+def announced(run: Run, name: str, on: str | None = None) -> Iterator[None]:
+    """Say what a command waits for, if it does not end within `WAIT_SECONDS`.
+
+    At once if that may never come: the loop has raised no event of the usual types.
+    """
+    if why := _in_vain(run, on):
+        complain(why)
 
     def say() -> None:
         if run.paused:
@@ -78,6 +84,21 @@ def announced(run: Run, name: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _in_vain(run: Run, on: str | None) -> str:
+    """Return why a command may wait for ever; empty if the loop raises events."""
+    with contextlib.suppress(LooptapError):
+        types = [name for name, count in run.events().items() if count]
+        if not types:
+            return (
+                f"{run.name} has raised no event so far, and a command runs at one. If its loop never calls "
+                f'agent.emit("batch", …), end its process with a signal instead: kill -INT {run.info.pid}.'
+            )
+        if on == "" and not {"batch", "epoch"} & {*types}:
+            listed = ", ".join(types[:5])
+            return f"{run.name} raises no batch events, only {listed}: give --on {shlex.quote(types[0])}."
+    return ""
 
 
 def lasting(run: Run, outcome: Outcome) -> Outcome:

@@ -30,7 +30,7 @@ def main(
     """
     if id is not None:
         return report_earlier(run, as_json, id, timeout, "stop")
-    return give(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout), as_json, _question, yes)
+    return give(run, lambda job: job.stop(on=on, checkpoint=checkpoint, timeout=timeout), as_json, _question, yes, on)
 
 
 def _question(run: Run) -> str:

@@ -34,8 +34,8 @@ def main(
       looptap inject 4711
       looptap watch train "step, loss" --on step
 
-    From its next optimizer step on the process is a run like one that was started with looptap run: see
-    docs/integrations.md. Only its own user may do that, on Linux. Python 3.14 and newer run the code by themselves
+    From its next optimizer step on the process is a run like one that was started with looptap run.
+    Only its own user may do that, on Linux. Python 3.14 and newer run the code by themselves
     (sys.remote_exec, untested); older ones need gdb, and the right to debug (kernel.yama.ptrace_scope 0, or root; in a
     container the capability SYS_PTRACE).
 
