@@ -20,7 +20,7 @@ QUERIES = {
         "max(e['loss/optimizerG'] for e in events)",
     ],
     "critic": ["losses[0], on_real"],
-    "scaled": ["loss, step", ("step, str(loss)", "skipped")],
+    "scaled": ["loss, step", ("step, f'{loss}'", "skipped")],
     "scaled_pair": [("loss", "skipped")],
     "lbfgs": ["lambda e: len(e.losses)"],
     "dropped": ["lambda e: len(e.losses)"],
