@@ -205,4 +205,6 @@ def of_torch() -> dict[int, tuple[Callable[..., Any], str]]:
     found.update((id(f), (f, "context")) for f in contexts)
     apply = torch.autograd.Function.__dict__["apply"].__func__
     found[id(apply)] = apply, "applied"
+    found[id(torch._C._log_api_usage_once)] = torch._C._log_api_usage_once, "silent"
+    found.update((id(f), (f, "refuses")) for f in (torch.autograd.grad, torch.autograd.backward))
     return found

@@ -211,7 +211,7 @@ class _Compiler:
             if node.id in self.names:
                 self.shadowed.add(node.id)
                 return None
-            if id(node) in called:
+            if id(node) in called and (self.spec.known is not None or nearest(node.id, self.names)):
                 raise self.unknown_function(node)
             if self.spec.source != "events" and node.id == "events":
                 raise self.other_side(node)

@@ -149,6 +149,9 @@ def _of_class(value: Any, name: str) -> Any:
     held = of_class(value, name, _NOWHERE)
     if _is_plain_descriptor(held) or held is _NOWHERE:
         return getattr(value, name)
+    getter = of_class(type(held), "__get__")
+    if type(getter) is types.FunctionType:
+        return call(getter, held, None, value)
     raise Refusal(f"{value.__qualname__}.{name} is not known to be harmless")
 
 
@@ -249,11 +252,18 @@ def _absent(kind: type, name: str, direct: Reader) -> Reader:
         own = attributes_of(value)
         if name in own:
             return own[name]
+        if fallback is dict.__getitem__:
+            return call(item_of_dict, value, name)
         if isinstance(fallback, types.FunctionType):
             return call(fallback, value, name)
         raise Refusal(f"{kind.__qualname__}.{name} is not known to be harmless")
 
     return read
+
+
+def item_of_dict(value: Any, name: str) -> Any:
+    """Return an item of a dict whose attributes are its items."""
+    return value[name]
 
 
 def _is_torch_module(fallback: Any) -> bool:

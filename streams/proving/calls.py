@@ -40,7 +40,7 @@ from looptap.streams.harmless.plain import (
     sharded_type,
 )
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import Unwatched, is_operator, pure, watched
+from looptap.streams.harmless.watch import Unwatched, is_operator, own_storage, pure, watched
 from looptap.streams.proving.attributes import as_object
 from looptap.streams.proving.copies import applied, run
 from looptap.streams.proving.following import followed
@@ -154,7 +154,10 @@ def _computed(f: Any, given: Any, named: Any) -> Any:
     given, named = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
     if _of_numpy(f) or type(getattr(f, "__self__", None)) is np.ufunc:
         given, named = [shielded(one) for one in given], {k: shielded(v) for k, v in named.items()}
-    return f(*given, **named)
+    result = f(*given, **named)
+    if f is getattr(sys.modules.get("torch"), "tensor", None):
+        own_storage(result)
+    return result
 
 
 def _ufunc(f: Any, given: Any, named: Any) -> Any:
@@ -338,22 +341,20 @@ def _copies(f: Any, given: Any, named: Any) -> Any:
     return copied_object(given[0], f is copy.deepcopy, {})
 
 
+def _refuses(f: Any, given: Any, named: Any) -> None:
+    raise Refusal(f"torch.autograd.{f.__name__} runs the hooks of the job's graph: saliency computes on a copy")
+
+
 def _silent(f: Any, given: Any, named: Any) -> None:
     """Do nothing."""
 
 
-def _setattr(f: Any, given: Any, named: Any) -> Any:
-    write(given[0], vouch(given[1]), *given[2:])
-
-
-def _delattr(f: Any, given: Any, named: Any) -> Any:
-    delete(given[0], vouch(given[1]))
-
-
 _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "computes": _computed, "ufunc": _ufunc, "holds": _held, "keys": _keys, "helper": _helped, "getattr": _getattr,
-    "hasattr": _hasattr, "setattr": _setattr, "delattr": _delattr, "vars": _vars, "context": _context,
+    "hasattr": _hasattr, "setattr": lambda f, given, named: write(given[0], vouch(given[1]), *given[2:]),
+    "delattr": lambda f, given, named: delete(given[0], vouch(given[1])), "vars": _vars, "context": _context,
     "declared": _declared, "shows": _shows, "silent": _silent, "applied": applied, "copies": _copies,
+    "refuses": _refuses,
 }  # fmt: skip
 
 

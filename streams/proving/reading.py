@@ -38,6 +38,13 @@ def item(value: Any, key: Any) -> Any:
     if of_class(type(value), "__looptap_names__"):
         return read(value, key)
     found = of_class(type(value), "__getitem__")
+    if found is dict.__getitem__:  # of a subclass
+        missing = of_class(type(value), "__missing__")
+        if keyed(key) not in dict.keys(value) and missing is not None:
+            return call(missing, value, key)
+        return dict.__getitem__(value, key)
+    if found is list.__getitem__:
+        return list.__getitem__(value, index_of(key))
     if type(found) is types.FunctionType:
         if kind == MODULE and found.__module__.startswith("torch.nn."):
             if type(key) is slice and not type(value).__module__.startswith("torch.nn."):

@@ -35,7 +35,18 @@ from looptap.streams.harmless.plain import (
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import watched
 from looptap.streams.proving.reading import index_of
-from looptap.streams.proving.vouching import is_own, keyed, name_of, operand, own, shown, type_name, unknown, vouch
+from looptap.streams.proving.vouching import (
+    is_module,
+    is_own,
+    keyed,
+    name_of,
+    operand,
+    own,
+    shown,
+    type_name,
+    unknown,
+    vouch,
+)
 
 
 def write(value: Any, name: str, new: Any) -> None:
@@ -196,17 +207,18 @@ def make(f: type, given: Any, named: Any) -> Any:
         return f(*map(shown, given))
     if issubclass(f, tuple) and hasattr(f, "_fields") and kind_of(f) == SEQUENCE and _is_named_tuple(f):
         return f(*given, **named)
-    if kind_of(f) == ATOM or _is_enum(f):
+    if kind_of(f) in (ATOM, TENSOR) or _is_enum(f):
         return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
-    if _is_module_of_torch(f):
-        return _module(f, given, named)
     new, init = of_class(f, "__new__"), of_class(f, "__init__")
-    if new in _NEW and not _is_torch(f):
-        made = own(new(f))
-        if given or named or type(init) is types.FunctionType:
-            call(init, made, *given, **named)
-        return made
-    raise unknown(name_of(f))
+    if new not in _NEW:
+        raise unknown(name_of(f))
+    made = own(new(f))
+    if is_module(made):
+        current().copies[id(made)] = made, made  # its own copy
+        watched(call, init, made, *given, **named)
+    elif given or named or type(init) is types.FunctionType:
+        call(init, made, *given, **named)
+    return made
 
 
 def _is_enum(f: type) -> bool:
@@ -244,23 +256,3 @@ def _is_named_tuple(f: type) -> bool:
     new, init = of_class(f, "__new__"), of_class(f, "__init__")
     maker = new.__func__ if type(new) is staticmethod else new
     return init is object.__dict__["__init__"] and (getattr(maker, "__module__", None) or "").startswith("namedtuple_")
-
-
-def _is_torch(f: type) -> bool:
-    return f.__module__.partition(".")[0] == "torch"
-
-
-def _is_module_of_torch(f: type) -> bool:
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and issubclass(f, torch.nn.Module) and f.__module__.startswith("torch.nn.modules.")
-
-
-def _module(f: type, given: Any, named: Any) -> Any:
-    """Return a module of torch's own, such as a loss, which may run like a copy."""
-    of_all = vars(sys.modules["torch.nn.modules.module"])
-    if any(of_all.get(f"_global_{part}_registration_hooks") for part in ("parameter", "buffer", "module")):
-        raise unknown("making a module under a hook of the job")
-    made = watched(f, *map(vouch, given), **{k: vouch(v) for k, v in named.items()})
-    for module in made.modules():
-        current().copies[id(module)] = (module, module)
-    return made

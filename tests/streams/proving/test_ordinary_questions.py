@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import warnings
 from typing import ClassVar
 
@@ -73,7 +74,10 @@ def test_a_model_gets_no_object_of_the_job_that_it_would_change(transformers_job
 QUESTIONS = (
     "optimizer.state_dict()", "scheduler.get_last_lr()", "scheduler.state_dict()", "scaler.get_scale()", "len(loader)",
     "dataset[0]", "nn.CrossEntropyLoss()(output, y)", "nn.Linear(10, 2)(output).shape", "vars(losses)",
-    "losses.__dict__",
+    "losses.__dict__", "nn.BatchNorm1d(10)(output).std()", "nn.Sequential(nn.Linear(10, 4), nn.ReLU())(output).shape",
+    "torch.zeros(10, 10).index_put_((y, output.argmax(1)), torch.ones(len(y)), accumulate=True).sum()", "str(losses)",
+    "f'{losses} {loss:.2f}'", "nn.Parameter(output).norm()", "nn.MultiheadAttention(10, 2)(output, output, output)[0]",
+    "copy_of(vars(losses))['name']", "nn.functional.cross_entropy(output, y, label_smoothing=0.1)",
     "statistics.fmean(e.args.lr for e in events)", "torch.nn.utils.parameters_to_vector(model.parameters()).norm()",
     "def q(e):\n    with torch.set_grad_enabled(True):\n        return e.model(e.x).mean()",
 )  # fmt: skip
@@ -81,8 +85,27 @@ QUESTIONS = (
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_parts_of_a_training_answer(question):
-    answer = ask(question, "classifier", JOBS["classifier"]())
+    answer = ask(question, "classifier", {**JOBS["classifier"](), "copy_of": copy.deepcopy})
     assert answer.outcome == "answered", answer
+
+
+def test_a_gradient_of_the_loop_is_refused_in_a_sentence_that_says_what_to_do():
+    answer = ask("torch.autograd.grad(loss, model.fc.weight)", "classifier", JOBS["classifier"]())
+    assert answer.reason == (
+        "QueryError: Refused: torch.autograd.grad runs the hooks of the job's graph: saliency computes on a copy."
+    ) or answer.reason.startswith("Refused: torch.autograd.grad runs the hooks")
+
+
+class Settings(dict):
+    """Settings as many jobs have them, whose items are attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_settings_whose_attributes_are_items_are_read():
+    for question in ("settings.rate", "settings['rate']", "'rate' in settings", "settings.get('rate')"):
+        answer = ask(question, "own", {"settings": Settings(rate=0.1)})
+        assert answer.outcome == "answered", answer
 
 
 @pytest.mark.parametrize("question", ["nn.Dropout(0.5)(output)", "nn.Linear(10, 2)(output).sum()", "torch.rand(3)"])
