@@ -98,8 +98,10 @@ def _is_of_library(meta: Any) -> bool:
     return known and getattr(sys.modules.get(str(module)), "__dict__", {}).get(name) is meta
 
 
-_COPYING = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__",
-            "__new__")  # fmt: skip
+_COPYING = (
+    "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__", "__del__",
+    "__new__",
+)  # fmt: skip
 
 
 def is_copyable(kind: type) -> bool:

@@ -175,9 +175,10 @@ def _of_object(kind: type, name: str, direct: Reader) -> Reader:
     held: Any = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NOWHERE)
     if isinstance(held, types.MemberDescriptorType):
         return direct
-    if isinstance(held, property):
+    getter = of_class(type(held), "__get__")
+    if getter is property.__get__:
         return _of_property(held, f"{kind.__qualname__}.{name}")
-    if isinstance(held, functools.cached_property):
+    if getter is functools.cached_property.__get__:
         return lambda value: _cached(value, name, held.func)
     if type(held).__module__ == "torch.distributions.utils":  # torch's own of the same kind
         return lambda value: _cached(value, name, held.wrapped)

@@ -340,7 +340,11 @@ class Rewriting(ast.NodeTransformer):
         return ast.Raise(node.exc and self.visit(node.exc), node.cause and self.visit(node.cause))
 
     def visit_Try(self, node: ast.Try) -> ast.stmt:
-        """Let no handler catch a refusal."""
+        """Let no handler catch a refusal, and no end of a block drop it."""
+        if any(
+            isinstance(part, ast.Return | ast.Break | ast.Continue) for one in node.finalbody for part in ast.walk(one)
+        ):
+            raise Unprovable("a finally block that ends with a jump")
         ours = ast.ExceptHandler(ast.Name("__Refusal", ast.Load()), None, [ast.Raise()])
         handlers = [ast.ExceptHandler(one.type and self.visit(one.type), one.name, self._block(one.body))
                     for one in node.handlers]  # fmt: skip

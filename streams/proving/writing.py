@@ -140,7 +140,8 @@ def enter(value: Any) -> Any:
     harmless: tuple[type, ...] = (contextlib.nullcontext, contextlib.suppress)
     if torch is not None:
         harmless += (torch.no_grad, torch.inference_mode, torch.set_grad_enabled, torch.autocast)
-    if type(value) in harmless:
+    drops = type(value) is contextlib.suppress and BaseException in value._exceptions  # a refusal, too
+    if type(value) in harmless and not drops:
         current().keep_modes()
         return value
     raise unknown(f"the context {type_name(value)}")

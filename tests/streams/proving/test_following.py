@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import array
+import builtins
 import collections
+import contextlib
 import contextvars
+import copy
 import decimal
 import functools
 import gc
@@ -312,6 +315,57 @@ def test_harmless_functions_and_classes_of_the_job_are_followed(query, answer):
 def test_of_two_functions_on_a_line_the_one_that_was_asked_is_followed():
     add, less = (lambda a, b: a + b), (lambda a, b: a - b)
     assert ask("less(5, 3) + add(1, 1)", add=add, less=less).latest == 4
+
+
+class Tripled(property):
+    """A property that computes more than its function."""
+
+    def __get__(self, value, owner=None):
+        return 3 * super().__get__(value, owner)
+
+
+class Ending:
+    """Counts its ends, and hides what is refused."""
+
+    log: list[int] = []  # noqa: RUF012  # for all of them
+
+    def __init__(self):
+        self.items = []
+
+    def __del__(self):
+        self.log.append(1)
+
+    def by_finally(self):
+        try:
+            self.items.append(1)
+        finally:
+            return 7  # noqa: B012  # that is what it is about
+
+    def by_suppress(self):
+        with contextlib.suppress(BaseException):
+            self.items.append(1)
+        return 7
+
+    @Tripled
+    def tripled(self):
+        return 2
+
+
+class Builtins(dict):
+    """Builtins that count what is looked up."""
+
+    def __getitem__(self, name):
+        Ending.log.append(2)
+        return super().__getitem__(name)
+
+
+def test_a_refusal_is_not_hidden_and_a_copy_has_no_end():
+    thing = Ending()
+    names = {"__builtins__": Builtins(vars(builtins))}
+    made = types.FunctionType(accuracy.__code__, names)
+    for query in ("thing.by_finally()", "thing.by_suppress()", "copy_of(thing)", "thing.tripled", "made(1, 2)"):
+        refused(query, thing=thing, copy_of=copy.copy, made=made)
+    assert (thing.items, Ending.log) == ([], [])
 
 
 def test_a_refusal_names_the_line_of_the_job():
