@@ -33,7 +33,7 @@ _REASONS_SHOWN = ("lost", "ended", "failed")  # that of a silent run names queri
 
 
 def exported(run: Any, *, config: bool, own: bool = False) -> Any:
-    """Return ``run`` as viewers see it, or its owner (``own``), who may see all of it.
+    """Return ``run`` as viewers see it, or as its owner (``own``) does.
 
     ``config`` shows viewers its settings, too.
     """
@@ -158,7 +158,7 @@ class ExportedRun:
         return stream
 
     def curve(self, text: str, on: str) -> Stream | None:
-        """Return the stream of numbers that events carry, with their history, for the owner.
+        """Return the numbers that events carry, with their history, for the owner.
 
         None unless ``text`` has only names that the run itself has listed: no other text becomes a query.
         """

@@ -62,7 +62,7 @@ def _wait_for_files():
 
 @pytest.fixture(scope="module", autouse=True)
 def _leave_out_what_other_files_leave():
-    """Freeze what outlives the tests of a file; no agent and nothing that watches may."""
+    """Freeze what outlives the tests of a file; no agent and no watcher may."""
     yield
     gc.collect()
     gc.freeze()

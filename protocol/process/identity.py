@@ -134,7 +134,7 @@ def start_time(pid: int) -> str | None:
 
 
 def program_of(pid: int) -> str:
-    """Return the random addresses at which the kernel put a process's program and stack.
+    """Return the random addresses of a process's program and stack.
 
     They change with each exec, and only then. Empty if unknown: of another user, or not on Linux.
     """

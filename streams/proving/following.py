@@ -98,7 +98,8 @@ def followed(f: types.FunctionType) -> tuple[types.FunctionType, CheckedForm]:
         _followed[id(code)] = known
     if isinstance(known[1], str):
         raise Refusal(f"{name_of(f)} is not known to be harmless: {known[1]}")
-    if type(inner.__globals__) is not dict or type(inner.__builtins__) is not dict:
+    builtin: Any = getattr(inner, "__builtins__", None)
+    if type(inner.__globals__) is not dict or type(builtin) is not dict:
         raise Refusal(f"{name_of(f)}, whose globals are no plain dict, is not known to be harmless")
     return inner, known[1]
 

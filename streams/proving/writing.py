@@ -140,7 +140,7 @@ def enter(value: Any) -> Any:
     harmless: tuple[type, ...] = (contextlib.nullcontext, contextlib.suppress)
     if torch is not None:
         harmless += (torch.no_grad, torch.inference_mode, torch.set_grad_enabled, torch.autocast)
-    drops = type(value) is contextlib.suppress and BaseException in value._exceptions  # a refusal, too
+    drops = type(value) is contextlib.suppress and BaseException in vars(value)["_exceptions"]  # a refusal, too
     if type(value) in harmless and not drops:
         current().keep_modes()
         return value

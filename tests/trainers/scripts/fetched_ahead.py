@@ -1,4 +1,4 @@
-"""Batches that are fetched one ahead, in training and in validation, as Accelerate does."""
+"""Batches fetched one ahead, in training and validation, as Accelerate does."""
 
 import torch
 from torch import nn
