@@ -120,7 +120,7 @@ def _others_have_gradients(before: Look, frame: FrameType | None) -> bool:
     """Return True if a module in sight has gradients that are no optimizer's."""
     held = {id(one) for optimizer, *_ in before for group in optimizer.param_groups for one in group["params"]}
     parameters = (one for _, module in modules_in_sight(frame) for one in module.parameters())
-    return any(one.is_leaf and one.grad is not None for one in parameters if id(one) not in held)
+    return any(one.is_leaf and one.grad is not None and not one.is_meta for one in parameters if id(one) not in held)
 
 
 def place_of(frame: FrameType | None) -> Place:

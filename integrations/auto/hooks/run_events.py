@@ -43,6 +43,8 @@ class RunEvents:
 
     def before_backward(self, outputs: Sequence[Any], gradients: Sequence[Any], run: Runner) -> Runner | None:
         """Note losses and their gradients; return what runs in place of ``run``, if any."""
+        if any(getattr(output, "is_meta", False) for output in outputs):
+            return None  # a count of operations, on a model without numbers
         update = self._updates.mine
         if not update.backwards:
             update.places.clear()

@@ -6,6 +6,9 @@ from torch import nn
 torch.manual_seed(0)
 net_d, net_g = nn.Linear(4, 1), nn.Linear(2, 4)
 optimizer = torch.optim.SGD(net_d.parameters(), lr=0.1)
+with torch.device("meta"):  # to count operations
+    counted = nn.Linear(4, 1)
+    counted(torch.ones(1, 4)).sum().backward()
 for step in range(12):
     delta = torch.zeros(8, 4, requires_grad=True)
     net_d.requires_grad_(False)
