@@ -112,6 +112,9 @@ def _of_object(value: Any, depth: int) -> Any:
     fields = of_class(kind, "__dataclass_fields__")
     if type(fields) is dict:
         return {name: result(_field(value, name), depth + 1) for name in fields}
+    shows = of_class(kind, "__repr__")
+    if of_class(kind, "__looptap_panel__") is not None and type(shows) is types.FunctionType:
+        return result(call(shows, value), depth + 1)  # what `described` makes of it
     own = [base for base in kind.__mro__ if not _is_known(base)]
     for name in _READ:
         if any(name in base.__dict__ and _runs(base.__dict__[name]) for base in own):

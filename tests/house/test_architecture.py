@@ -346,8 +346,14 @@ def ours() -> frozenset[str]:
     return frozenset(name for path in modules().values() for name in own_names(tree_of(path)) if is_private(name))
 
 
+A_PRIVATE_NAME = re.compile(r"\._[a-z]|import \(?[\w\s,]*\b_[a-z]")
+"""What a file without uses of private names does not have: after a dot, or imported."""
+
+
 def private_uses(path: Path) -> Iterator[str]:
     """Yield private names of other modules that a module imports or uses after a dot."""
+    if not A_PRIVATE_NAME.search(path.read_text()):
+        return
     tree = tree_of(path)
     own = own_names(tree)
     for node in ast.walk(tree):

@@ -1,7 +1,7 @@
 """The fixture of tests that start processes, and the tiers that follow from it.
 
-A test that starts a process without the fixture fails. `make test` runs the tests without it, and those that are marked
-with a promise of docs/safety.md; `make test-all` runs the rest.
+A test that starts a process without the fixture fails. `make test` runs the tests without it, but for those of
+benchmarks, and those that are marked with a promise of docs/safety.md; `make test-all` runs the rest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def starts_processes(item: pytest.Item) -> bool:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test with its tier."""
     if not item.get_closest_marker("soak"):
-        first = not starts_processes(item) or item.get_closest_marker("promise")
+        quick = not starts_processes(item) and "benchmarks" not in item.path.parts
+        first = quick or item.get_closest_marker("promise")
         item.add_marker("tier1" if first else "tier2")
 
 
