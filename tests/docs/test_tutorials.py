@@ -107,6 +107,7 @@ def test_a_picture_under_a_cell_shows_what_the_cell_saw(tmp_path):
     assert pixels[0] != pixels[1]
 
 
+@pytest.mark.long
 @each
 def test_a_notebook_asks_ordinary_questions_and_sets_no_clock(path):
     code = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "code")

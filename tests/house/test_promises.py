@@ -68,7 +68,8 @@ def in_first_tier(file):
             while new := new - needed:
                 needed |= new
                 new = set().union(*(fixtures[name] for name in new))
-            if "processes" not in needed or any(calls(function, "promise")):
+            long = any(ast.unparse(one) == "pytest.mark.long" for one in function.decorator_list)
+            if any(calls(function, "promise")) or not (long or "processes" in needed):
                 yield function.name
 
 

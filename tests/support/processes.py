@@ -1,7 +1,8 @@
 """The fixture of tests that start processes, and the tiers that follow from it.
 
 A test that starts a process without the fixture fails. `make test` runs the tests without it, but for those of
-benchmarks, and those that are marked with a promise of docs/safety.md; `make test-all` runs the rest.
+benchmarks and those that are marked as long, and those that are marked with a promise of docs/safety.md;
+`make test-all` runs the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test with its tier."""
     if not item.get_closest_marker("soak"):
         quick = not starts_processes(item) and "benchmarks" not in item.path.parts
-        first = quick or item.get_closest_marker("promise")
+        first = item.get_closest_marker("promise") or (quick and not item.get_closest_marker("long"))
         item.add_marker("tier1" if first else "tier2")
 
 

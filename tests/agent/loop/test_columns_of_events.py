@@ -158,6 +158,7 @@ SLIDING = (
 LIMITS = [math.nan, math.inf, -math.inf, -0.0, 0.0, 1e308, -1e308, 5e-324, 1e16, 1.0]
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
@@ -217,6 +218,7 @@ def test_ctrl_c_among_sliding_sums_loses_no_value_and_the_window_begins_again_at
     assert stream.values == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", ["a * 2 if b else a", "a, b", "(e.a for e in events if e.b)"])
 def test_ctrl_c_at_any_instruction_among_columns_repeats_no_value_and_loses_at_most_one(query):
     rows = [element for n in range(2, 22) for element in (n, 0.0, 0, float(n), 1)]
@@ -249,6 +251,7 @@ CONDITIONS = (
 RECORDED = ("a", "a, b", "(b,)", "a * 2", "b, a - 1", "mean(e.a for e in recent(16))", "b if a else None")
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
@@ -359,6 +362,7 @@ def test_only_events_of_which_numbers_are_copied_wait_in_larger_pieces(query, ho
     assert stream.state == "live"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("odd", [None, 7, True, "text", 2**70])
 def test_large_pieces_yield_what_the_same_events_yield_one_by_one(odd):
     events = [(step, step / 3) for step in range(COPIED_EVENTS_PER_BATCH + 1000)]

@@ -38,6 +38,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", QUERIES)
 def test_nothing_is_lost_or_made_twice_where_a_query_changes_hands_in_a_fast_loop(directory, stored, form):
     (query, how), chance, total = QUERIES[form], random.Random(form), 0

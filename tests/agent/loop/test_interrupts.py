@@ -161,6 +161,7 @@ def check_stream(job: Job, stream: Any, kind: str, steps: dict[int, int]) -> Non
         assert missed == 0 or (missed == 1 and any(record.partial for record in records[:-1]))
 
 
+@pytest.mark.long
 @sweep(97)
 @pytest.mark.parametrize("enough", [1, 3, 4])
 @pytest.mark.parametrize("kind", QUERIES)
@@ -241,6 +242,7 @@ COMMANDS: dict[str, Callable[[Run], object]] = {
 }
 
 
+@pytest.mark.long
 @sweep(97)
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_ctrl_c_anywhere_in_an_event_with_a_command_leaves_it_done_once_or_refused(kind, fraction):

@@ -101,6 +101,7 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
 @pytest.mark.parametrize("steps", [200, pytest.param(2000, marks=pytest.mark.soak)])
 def test_memory_is_flat_with_every_form_of_query(steps, one_thread):

@@ -455,6 +455,7 @@ def test_a_resumed_run_cuts_its_windows():
     assert flags(run.stream("sums")) == [(5.0, 1, True), (4.0, 7, True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fraction", [n / 29 for n in range(30)])
 @pytest.mark.parametrize("code", ["v", "host(v)", "sum(v for v in values)"])
 def test_ctrl_c_anywhere_in_an_event_leaves_each_value_accounted_for(code, fraction):

@@ -377,6 +377,7 @@ def test_a_query_that_comes_or_goes_between_two_events_is_seen_by_the_next():
 # ------------------------------------------------------------ memory
 
 
+@pytest.mark.long
 @pytest.mark.timeout(7200 if FULL else 600)
 def test_nothing_is_left_of_many_events():
     job, _ = kept("step, loss", "loss")

@@ -253,6 +253,7 @@ def test_each_batch_is_echoed_as_it_is(make):
     assert echo.fresh == {own: COUNT + 1, combined: 84}.get(make, COUNT)  # 84: of the first of both, again and again
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [1, 2.5])
 @pytest.mark.parametrize("mode", [BATCH, SHUFFLED])
 @pytest.mark.parametrize("make", LOADERS)

@@ -181,6 +181,7 @@ def test_drawing_by_loss_is_that_of_its_formula_and_unbiased(data):
     assert np.abs(weights / weights.mean() - 1).max() < 0.15  # each counts as often as by plain sampling
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["norm", "loss", "published", "repaired", "uniform"])
 @pytest.mark.parametrize("steps", [0, 3, 7, 23, 41])
 def test_a_resumed_run_is_bit_identical_at_any_step(data, method, steps):

@@ -96,6 +96,7 @@ def to_a_half(walked):
     return 1.0 - 0.5 * min(1.0, walked / 600.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("says", ["len", "expected", "next"])
 @pytest.mark.parametrize(("every", "noise"), [(None, 0.0), (None, 0.05), (25, 0.0), (25, 0.05)])
 @pytest.mark.parametrize("rule", [None, Patience(8)])

@@ -24,6 +24,7 @@ RULES = [
 errors = st.floats(0, 1, width=16)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("like", ["keras", "lightning", "huggingface"])
 def test_ten_thousand_random_histories_stop_where_the_trainer_itself_stopped(like):
     recorded = list(zlib.decompress(base64.b64decode(DECISIONS["stops"][like])))
@@ -33,6 +34,7 @@ def test_ten_thousand_random_histories_stop_where_the_trainer_itself_stopped(lik
     assert 0.2 < sum(map(bool, recorded)) / COUNT < 0.98  # of both sorts there are many
 
 
+@pytest.mark.long
 @given(history=st.lists(errors, max_size=6), paths=st.lists(st.lists(errors, min_size=5, max_size=5), min_size=1))
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_many_paths_stop_where_each_would_by_itself(rule, history, paths):

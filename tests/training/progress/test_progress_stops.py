@@ -61,6 +61,7 @@ def test_a_fall_that_no_curve_matches_is_not_noise(late):
     assert stops.median > 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("metric", "value"), [("accuracy", 0.1), ("loss", 2.302585), ("log", 1e-3), ("max", -200.0), ("error", 0.0)]
 )
@@ -109,6 +110,7 @@ def test_a_run_whose_validations_are_numbers_no_more_is_expected_to_stop_for_it(
     assert progress.stop_at.median == pytest.approx(alike.stop_at.median, rel=0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("metric", "like", "factor", "shift"),
     [("accuracy", "accuracy", 100, 0), ("loss", "loss", 1, -5), ("loss", "max", -1, 0)],
@@ -329,6 +331,7 @@ def test_a_leap_of_the_estimate_has_a_reason():
     assert leaps.count("") <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_a_stop_that_is_likelier_than_an_improvement_is_shown_at_once(seed):
     values = (1.0 + 0.05 * np.random.default_rng(seed).standard_normal(200)).tolist()
@@ -373,6 +376,7 @@ def test_a_loop_that_counts_its_own_steps_is_estimated_too(bound):
     assert progress.epoch == (8 if "train" in bound else 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("values", [[1e300 * 0.1**k for k in range(12)], [0.9**k for k in range(12)], [0.5] * 12])
 @pytest.mark.parametrize("metric", ["loss", "log", "accuracy", "max"])
 def test_a_process_that_raises_on_overflow_and_underflow_has_a_forecast_too(metric, values):

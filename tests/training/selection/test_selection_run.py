@@ -49,6 +49,7 @@ def taken(iterator, count):
 # ------------------------------------------------------------ resume
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_makes_the_same_batches_with_the_same_weights_from_any_step(method):
     whole, states, first = [], [], selection_of(method)

@@ -114,6 +114,7 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("query", "on", "kind", "names", "titles"), QUESTIONS, ids=[one[0] for one in QUESTIONS])
 def test_a_natural_question_gives_the_chart_that_a_colleague_would_draw(job, query, on, kind, names, titles):
     found, picture, stream = job.ask(query, on)

@@ -71,6 +71,7 @@ class Lines:
         return lines
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", [Axes, Page, Lines])
 @hostile
 @given(several=st.lists(pictures, min_size=1, max_size=3))
