@@ -505,7 +505,7 @@ def test_a_second_browser_sees_what_the_page_exports_and_one_click_asks_for_a_gr
     job = warm.Popen([sys.executable, "-c", TRAINING])
     try:
         soon(looptap.runs)
-        with program("--operate") as web, program() as shown:
+        with program("--operate") as web, program("--shared") as shown:
             page, other = opened(web.url), opened(shown.url)
             page.locator("#config").get_by_text("0.05").wait_for()
             page.locator("#started").get_by_text("command").wait_for()
