@@ -8,6 +8,7 @@ changed in place.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import get_native_id
@@ -27,6 +28,7 @@ from looptap.streams.events import Event, EventOrigin, FoundObservables, LazyEve
 from looptap.streams.language.copyable import copied_numbers
 from looptap.streams.operators.pipeline import Latest
 from looptap.streams.preserving.graph_capture import captures
+from looptap.streams.preserving.job_modes import has_modes, outside_modes
 
 EventCommand = Callable[[Event], "Callable[[], None] | None"]
 """A function that runs at an event; it may return an action for after the event."""
@@ -106,6 +108,9 @@ class EventSource(SourceState):
             inner.group_start = inner.number
             inner.groups_ended += 1
             inner.last_time = 0.0
+            return
+        if (torch := sys.modules.get("torch")) is not None and has_modes(torch):
+            outside_modes(torch, self.deliver, observables)
             return
         lock, number = self.lock, 0
         try:  # `with` takes twice as long. An interrupt comes before the lock is taken, or after, never in between
@@ -290,6 +295,9 @@ class EventSource(SourceState):
 
     def end_group(self, now: float) -> None:
         """End the open group and the windows that follow it."""
+        if (torch := sys.modules.get("torch")) is not None and has_modes(torch):
+            outside_modes(torch, self.end_group, now)
+            return
         with self.lock:
             groups = self.groups_ended + 1
             try:

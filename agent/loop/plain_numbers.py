@@ -18,7 +18,7 @@ from typing import Any
 from looptap.agent.handoff.scalar_looks import Look, ScalarLooks
 from looptap.streams.events import EventOrigin, held
 from looptap.streams.language.copyable import tensor_type
-from looptap.streams.preserving.torch_state import modes_observe
+from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.values.device_transfer import copy_to_host
 from looptap.streams.values.modules.named_modules import is_module
 

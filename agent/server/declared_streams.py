@@ -8,6 +8,7 @@ at a time, on the training thread.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -31,6 +32,7 @@ from looptap.streams.expressions import nearest
 from looptap.streams.language.compiler import QuerySpec, compile_query
 from looptap.streams.operators.windows import as_window
 from looptap.streams.preserving.graph_capture import captures
+from looptap.streams.preserving.job_modes import has_modes, outside_modes
 from looptap.streams.text import public_line
 from looptap.streams.values.sizing import size_of
 
@@ -214,6 +216,8 @@ class DeclaredStreams:
         A new stream has these ``fields``. ValueError is for a bad name, LimitReached for too many; neither keeps the
         values of other names out.
         """
+        if (torch := sys.modules.get("torch")) is not None and has_modes(torch):
+            return outside_modes(torch, self.log, values, fields)
         capturing = self._capturing
         if capturing is not None and capturing():
             return []

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from looptap.streams.harmless.plain import has_own_operators
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.preserving.interrupts import complete
-from looptap.streams.preserving.torch_state import TorchStateGuard, modes_observe
+from looptap.streams.preserving.job_modes import modes_observe
+from looptap.streams.preserving.torch_state import TorchStateGuard
 
 T = TypeVar("T")
 

@@ -189,19 +189,3 @@ def _leave_inference_mode(torch: Any, inference: bool) -> None:
         cover = torch._C._InferenceMode(inference)
         cover.__enter__()
         _kept.append(cover)
-
-
-def modes_observe(torch: Any) -> bool:
-    """Return True if a mode or transform of the host's would see a tensor operation.
-
-    A default device is a mode of torch's own, which runs no code of the host's.
-    """
-    try:
-        default_device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not None
-        return bool(
-            torch._C._len_torch_dispatch_stack()
-            or torch._C._len_torch_function_stack() > default_device
-            or torch._C._functorch.peek_interpreter_stack() is not None
-        )
-    except AttributeError:  # a version of torch that has them elsewhere
-        return True

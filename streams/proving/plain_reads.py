@@ -12,7 +12,7 @@ from looptap.streams.harmless.checked_evaluation import check_modes, evaluated, 
 from looptap.streams.harmless.plain import TENSOR, is_a, is_plain, kind_of
 from looptap.streams.harmless.refusal import Refusal, as_error
 from looptap.streams.harmless.results import result
-from looptap.streams.preserving.torch_state import modes_observe
+from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.proving.reading import read
 
 T = TypeVar("T")

@@ -203,8 +203,8 @@ class Fuzz:
                 lambda: tap.Emit(1), lambda: tap.Emit(len), lambda: emit.__get__(None, None), lambda: emit.__reduce__(),
                 lambda: tap.Rows("a"), lambda: tap.Rows(-1), lambda: tap.Rows(2**62), lambda: tap.Rows(width=3, a=1),
                 lambda: setattr(emit, self.name(), self.value()), lambda: delattr(emit, self.name()),
-                lambda: getattr(emit, self.name()), lambda: tap.know_tensors(1, 2, 3),
-                lambda: tap.know_tensors(int, 2, 3), lambda: gc.collect(0), lambda: tap.Lock(1),
+                lambda: getattr(emit, self.name()), lambda: tap.know_tensors(1, 2, 3, 4, ()),
+                lambda: tap.know_tensors(int, 2, 3, 4, ()), lambda: gc.collect(0), lambda: tap.Lock(1),
                 lambda: object.__new__(tap.Emit), lambda: tap.SourceState().number, lambda: tap.PlanState().names,
                 lambda: self.plan().keep((), []),
             ]

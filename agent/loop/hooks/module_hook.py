@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from looptap.agent.loop.hooks.unsaved_hook import UnsavedHook, leave_out
 from looptap.streams.errors import QueryError
-from looptap.streams.preserving.torch_state import modes_observe
+from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.values.modules.module_read import GRADS_OF, INPUTS
 from looptap.streams.values.torch_interop import local
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from looptap.streams.language.copyable import tensor_type
 from looptap.streams.native.compiled import tap
+from looptap.streams.preserving.job_modes import modes_observe, outside_modes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -100,6 +101,7 @@ def new_lock() -> Any:
 
 
 _known: Any = None
+_SCALARS = "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"
 
 
 def know_tensors() -> None:
@@ -109,10 +111,18 @@ def know_tensors() -> None:
     if tap is None or tensor is None or tensor is _known:
         return
     _known = tensor
+    torch = sys.modules["torch"]
     with contextlib.suppress(Exception):  # a torch without DLPack's exchange interface: `.item()` reads them
-        tap.know_tensors(tensor, tensor.is_neg, tensor.__dlpack_c_exchange_api__)
+        outside_modes(torch, _tell, torch)
     with contextlib.suppress(Exception):  # a torch that has no such module
-        tap.know_cuda(vars(sys.modules["torch"].cuda))
+        tap.know_cuda(vars(torch.cuda))
+
+
+def _tell(torch: Any) -> None:
+    kinds = () if modes_observe(torch) else tuple(getattr(torch, name) for name in _SCALARS)
+    scalars = tuple(torch.zeros((), dtype=kind, device="cpu") for kind in kinds)
+    tensor, count = torch.Tensor, torch._C._len_torch_function_stack
+    tap.know_tensors(tensor, tensor.is_neg, count, tensor.__dlpack_c_exchange_api__, scalars)
 
 
 _compiled: list[Any] = []

@@ -64,6 +64,7 @@ tap_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->monotonic);
     Py_VISIT(state->tensor);
     Py_VISIT(state->is_negated);
+    Py_VISIT(state->count_modes);
     Py_VISIT(state->exchange);
     Py_VISIT(state->cuda);
     return 0;
@@ -88,13 +89,14 @@ tap_free(void *op)
     Py_CLEAR(state->monotonic);
     Py_CLEAR(state->tensor);
     Py_CLEAR(state->is_negated);
+    Py_CLEAR(state->count_modes);
     Py_CLEAR(state->exchange);
     Py_CLEAR(state->cuda);
     Py_CLEAR(state->initialized_name);
 }
 
 static PyMethodDef tap_methods[] = {
-    {"know_tensors", know_tensors, METH_VARARGS, "Take the type of tensors, `is_neg`, and the capsule that reads them."},
+    {"know_tensors", know_tensors, METH_VARARGS, "Take the type of tensors, and what reads them."},
     {"know_cuda", know_cuda, METH_O, "Take the names of torch.cuda, a dict."},
     {"slide", slide, METH_VARARGS, "Return the sums of a window that slides, and what it is then."},
     {NULL},

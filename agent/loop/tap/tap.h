@@ -17,7 +17,7 @@
 
 /* Raise it with each change of what Python code and this exchange: streams/native/compiled.py names the same one, and
    leaves a module alone that was built from older sources. */
-#define INTERFACE_VERSION 5
+#define INTERFACE_VERSION 6
 
 /* One number, or an object, as a row holds it. */
 typedef union {
@@ -92,6 +92,7 @@ typedef struct {
     PyObject *monotonic;      /* time.monotonic */
     PyTypeObject *tensor;     /* torch.Tensor, or NULL */
     PyObject *is_negated;     /* torch.Tensor.is_neg */
+    PyObject *count_modes;    /* torch._C._len_torch_function_stack, NULL while no mode is active */
     const void *exchange_api; /* of its DLPack capsule, which `exchange` keeps alive */
     PyObject *exchange;
     PyObject *cuda;             /* the names of torch.cuda, a dict, and */

@@ -6,8 +6,8 @@
    not tell that a tensor is negated lazily; `Tensor.is_neg` does.
 
    Both go through torch's Python bindings: a hundred lines of code that a training step has put out of the caches, and
-   `is_neg` gives the GIL away. So only the first tensor of each type is read so. The others are read through torch's
-   stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h), whose handle of a tensor is the address of the
+   `is_neg` gives the GIL away and is seen by function modes. So only the first tensor of each type is read so, where no
+   mode is active. The others are read through torch's stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h), whose handle of a tensor is the address of the
    at::Tensor in the Python object. That it stands right behind the object's header is an assumption, which the first
    tensor has to prove: both ways must find the same type and address there. */
 
@@ -165,12 +165,16 @@ prove(PyObject *tensor, const DLTensor *seen)
 
 /* ------------------------------------------------------------ DLPack's exchange interface */
 
-/* know_tensors(type, is_negated, capsule): the type of tensors, and how they are read. */
+static int read_tensor(const TapState *state, PyObject *tensor, Value *value);
+
+/* know_tensors(type, is_negated, count_modes, capsule, scalars): the type of tensors, how they are read, the function
+   that counts the function modes, and a scalar of each type to read first. */
 static PyObject *
 know_tensors(PyObject *module, PyObject *args)
 {
-    PyObject *type, *is_negated, *capsule;
-    if (!PyArg_ParseTuple(args, "O!OO:know_tensors", &PyType_Type, &type, &is_negated, &capsule)) {
+    PyObject *type, *is_negated, *count_modes, *capsule, *scalars;
+    if (!PyArg_ParseTuple(args, "O!OOOO!:know_tensors", &PyType_Type, &type, &is_negated, &count_modes, &capsule,
+                          &PyTuple_Type, &scalars)) {
         return NULL;
     }
     const DLPackExchangeAPI *api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -181,12 +185,21 @@ know_tensors(PyObject *module, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "DLPack's exchange interface of version %u is not known.", api->major);
     }
     TapState *state = PyModule_GetState(module);
-    PyObject *const before[] = {(PyObject *)state->tensor, state->is_negated, state->exchange};
+    PyObject *const before[] = {(PyObject *)state->tensor, state->is_negated, state->exchange, state->count_modes};
     state->tensor = (PyTypeObject *)Py_NewRef(type);
     state->is_negated = Py_NewRef(is_negated);
     state->exchange = Py_NewRef(capsule);
     state->exchange_api = api;
+    state->count_modes = NULL; /* of the host's there are none now, only a default device */
     find_torch(api);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(scalars); i++) {
+        Value value;
+        if (Py_IS_TYPE(PyTuple_GET_ITEM(scalars, i), state->tensor) &&
+            read_tensor(state, PyTuple_GET_ITEM(scalars, i), &value) < 0) {
+            PyErr_Clear();
+        }
+    }
+    state->count_modes = Py_NewRef(count_modes);
     for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
         Py_XDECREF(before[i]);
     }
@@ -257,6 +270,20 @@ number_at(const char *at, DLDataType type, Value *value)
     }
 }
 
+/* 1 if function modes would see how a tensor is read, 0 if there are none, -1 with an error. */
+static int
+is_in_modes(const TapState *state)
+{
+    if (state->count_modes == NULL) {
+        return 0;
+    }
+    PyObject *function = Py_NewRef(state->count_modes), *count = PyObject_CallNoArgs(function);
+    Py_DECREF(function);
+    int inside = count == NULL ? -1 : PyObject_IsTrue(count);
+    Py_XDECREF(count);
+    return inside;
+}
+
 static int
 read_tensor(const TapState *state, PyObject *tensor, Value *value)
 {
@@ -265,11 +292,15 @@ read_tensor(const TapState *state, PyObject *tensor, Value *value)
     if (data != NULL) {
         return number_at(data, scalar_types[type], value);
     }
+    int inside = is_in_modes(state);
+    if (inside != 0) {
+        return inside < 0 ? leave_to_function() : 0;
+    }
     const DLPackExchangeAPI *api = state->exchange_api;
     PyObject *is_negated = Py_NewRef(state->is_negated);
     DLTensor seen;
     memset(&seen, 0, sizeof(seen));
-    /* Here other threads may run, and a mode of torch may run its code; so they may where an error is made. */
+    /* Here other threads may run; so they may where an error is made. */
     PyObject *negated = PyObject_CallOneArg(is_negated, tensor);
     Py_DECREF(is_negated);
     Py_XDECREF(negated);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from interrupts import interrupted
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import looptap
 from looptap.agent.agent import Agent
@@ -190,6 +193,41 @@ def test_ctrl_c_anywhere_in_an_event_leaves_counts_and_locks_intact(kind, enough
         job.emit("epoch")
         job.agent.close()
         check_stream(job, stream, kind, steps)
+        return reported
+
+    interrupt_everywhere(once, fraction)
+
+
+class Sees(TorchDispatchMode):
+    """A dispatch mode of the job."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@sweep(97)
+@pytest.mark.parametrize("query", ["x", "x.sum()", "loss"])
+def test_ctrl_c_anywhere_in_an_event_inside_modes_of_the_job_leaves_them_active(query, fraction):
+    modes = [Sees(), BaseTorchFunctionMode(), Sees(), BaseTorchFunctionMode()]
+
+    def active() -> list[Any]:
+        own = torch._C
+        return [
+            *map(own._get_dispatch_stack_at, range(own._len_torch_dispatch_stack())),
+            *map(own._get_function_stack_at, range(own._len_torch_function_stack())),
+        ]
+
+    def once(at: int) -> tuple[int, KeyboardInterrupt | None]:
+        job = Job()
+        job.run.stream(query, on="batch")
+        job.emit()
+        with contextlib.ExitStack() as inside:
+            for mode in modes:
+                inside.enter_context(mode)
+            reported = job.asleep(at)
+            assert active() == [*modes[::2], *modes[1::2]]
+        job.whole()
+        job.agent.close()
         return reported
 
     interrupt_everywhere(once, fraction)

@@ -20,6 +20,8 @@ import torch
 import warm
 from counts import FULL
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from waiting import soon
 
@@ -444,19 +446,81 @@ def test_a_default_device_that_the_job_has_chosen_stays(ours):
     agent.close()
 
 
-def test_the_modes_that_the_job_has_entered_itself_stay():
-    agent, run = pair("modes")
-    stream = run.stream(lambda e: torch.rand(2), on="batch")
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), torch.device("cpu"), Mode():
-        agent.emit("batch")
-        assert not torch.is_grad_enabled()
-        assert torch.is_autocast_enabled("cpu")
-        assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == (1, 1)
+class Calls(TorchFunctionMode):
+    """A function mode that notes what is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Operations(Mode):
+    """A dispatch mode that notes each operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+QUERIES_IN_MODES = (
+    "lambda e: torch.rand(2)", "x", "loss", "loss * 2", "model(x).sum()", "(x * 2).sum()",
+    "layer_norms(model, 'weight')", "mean(e.x for e in events)", "max(e.loss for e in events)", "torch.ones(2).sum()",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_the_modes_that_the_job_has_entered_stay_and_see_nothing_of_queries(device):
+    agent, run = job = pair("modes", manual=True)
+    model, x, calls, operations = nn.Linear(4, 2), torch.ones(3, 4), Calls(), Operations()
+    agent.expose(model=model)
+    streams = [run.stream(text, on="batch") for text in QUERIES_IN_MODES]
+    streams.append(run.stream("x", on="batch", unsafe=True))
+    loss = model(x).sum()
+    try:
+        torch.set_default_device(device)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), operations, calls:
+            before = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
+            for _ in range(4):
+                agent.emit("batch", x=x, loss=loss)
+            agent.log(picture=x, loss=loss)
+            agent.end_group("batch")
+            agent.emit("epoch")
+            assert not torch.is_grad_enabled()
+            assert torch.is_autocast_enabled("cpu")
+            assert (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()) == before
+    finally:
+        torch.set_default_device(None)
+    assert (operations.seen, calls.seen) == ([], [])
+    assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
     with torch.inference_mode():
-        agent.emit("batch")
+        agent.emit("batch", x=x, loss=loss)
         assert torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()
-    assert stream.arrived == stream.error_count == 1  # refused where a mode of the job would see its operations
+    job.deliver()
+    agent.close()
+    assert [(stream.text, stream.traceback) for stream in streams if stream.error_count or not stream.arrived] == []
+
+
+@pytest.mark.parametrize("where", ["a mode of torch's own that traces", "a transform"])
+def test_a_query_is_refused_where_torch_itself_would_see_it(where):
+    agent, run = pair("transforms")
+    stream = run.stream(lambda e: torch.rand(2), on="batch")
+    if where == "a transform":
+        torch.func.vmap(lambda x: agent.emit("batch") or x)(torch.ones(2))
+    else:
+        with FakeTensorMode(), Mode():
+            agent.emit("batch")
+            assert torch._C._len_torch_dispatch_stack() == 2
+    assert stream.error_count == 1
+    assert "which would see the query's tensor operations" in stream.traceback
     agent.close()
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import collections
-import math
+import json
 import random
+import sys
 import threading
+from pathlib import Path
 
+import asked_ranks
+import loader_job
 import numpy as np
 import pytest
 import torch
+from asking import asked, refusals
 from grammar import KINDS, query
+from rank_jobs import printed
 from torch import nn
 from watched_loop import train
-
-from looptap.streams.errors import QueryError
-from looptap.testing import pair
 
 STEPS = 4
 FEATURES: dict[str, torch.Tensor] = {}
@@ -144,34 +147,18 @@ def worked(agent=None, begin=lambda: None):
     )
 
 
-def asked(work, texts):
-    """Return what the job becomes with these questions, and what was said about each."""
-    agent, run = pair("unharmed")
-    streams, said = [], []
-
-    def attach():
-        for text in texts:
-            try:
-                window = 2 if "events" in text else None
-                streams.append(run.stream(text, on="batch", budget=math.inf, window=window))
-            except QueryError as error:  # its function is not known at all
-                said.append(str(error))
-
-    try:
-        return work(agent, attach), said + [stream.traceback for stream in streams if stream.error_count]
-    finally:
-        agent.close()
-
-
 @pytest.fixture(scope="module")
 def bare():
     return worked(), train()
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch, about odd questions
-@pytest.mark.parametrize(
+EVERY_TIME = pytest.mark.parametrize(
     "times", [30, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(7200)], id="1000")]
 )
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about odd questions
+@EVERY_TIME
 def test_a_job_ends_bit_identical_under_random_questions(times, bare, progress):
     dice = random.Random(times)
     refused = 0
@@ -183,9 +170,32 @@ def test_a_job_ends_bit_identical_under_random_questions(times, bare, progress):
         ]
         theirs = [text.format(e="", n=3) for text in theirs]
         for work, texts, alone in ((worked, ours, bare[0]), (train, theirs, bare[1])):
-            became, errors = asked(work, texts)
+            became, errors = asked(work, [("batch", text) for text in texts])
             assert became == alone, texts
-            said = [text for text in errors if "Refused" in text]
-            assert all("not known to be harmless" in text or "would" in text for text in said), said
-            refused += len(said)
+            refused += len(refusals(errors))
     assert refused > times / 20
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S19")
+@EVERY_TIME
+def test_a_job_with_loader_workers_and_modes_of_its_own_ends_bit_identical(times, progress):
+    dice, bare, refused = random.Random(times), loader_job.worked(), 0
+    for number in range(0, times, 10):
+        progress(number, f"of {times} questions left a job with workers as it was")
+        questions = [(dice.choice(loader_job.EVENTS), dice.choice(loader_job.ASKED)) for _ in range(10)]
+        became, errors = asked(loader_job.worked, questions)
+        assert became == bare, questions
+        refused += len(refusals(errors))
+    assert refused > times / 20
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("S19", "S23")
+@EVERY_TIME
+def test_two_ranks_that_are_asked_different_questions_end_bit_identical(times, tmp_path):
+    for text in printed(tmp_path, [sys.executable, str(Path(asked_ranks.__file__)), str(times)], 2):
+        told = json.loads(text)
+        assert told["changed"] == []
+        assert told["refused"] > times / 20
