@@ -1,4 +1,4 @@
-"""Ask a job questions from its beginning, and tell what each refusal said."""
+"""Ask a job questions from its beginning, and collect the errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from looptap.streams.errors import QueryError
 from looptap.testing import pair
 
 REASONS = "not known to be harmless", "would", "a hook of the job sees", "runs the hooks of the job's graph"
-"""What a refusal says that names what it cannot vouch for."""
+"""What a refusal says that names what cannot be proven."""
 
 
 def asked(work: Callable[..., Any], questions: Iterable[tuple[str, str]]) -> tuple[Any, list[str]]:
@@ -36,7 +36,7 @@ def asked(work: Callable[..., Any], questions: Iterable[tuple[str, str]]) -> tup
 
 
 def refusals(said: Iterable[str]) -> list[str]:
-    """Return the refusals among errors; each has to name what nobody can vouch for."""
+    """Return the refusals among errors; each has to name what cannot be proven."""
     found = [text for text in said if "Refused" in text]
     vague = [text for text in found if not any(reason in text for reason in REASONS)]
     assert not vague, vague

@@ -196,6 +196,6 @@ def test_a_job_with_loader_workers_and_modes_of_its_own_ends_bit_identical(times
 @EVERY_TIME
 def test_two_ranks_that_are_asked_different_questions_end_bit_identical(times, tmp_path):
     for text in printed(tmp_path, [sys.executable, str(Path(asked_ranks.__file__)), str(times)], 2):
-        told = json.loads(text)
-        assert told["changed"] == []
-        assert told["refused"] > times / 20
+        report = json.loads(text)
+        assert report["changed"] == []
+        assert report["refused"] > times / 20
