@@ -16,6 +16,7 @@ ASKED = {
     "surgery": [LOSS, "losses", MEAN, "lambda e: e.loss"],
     "late_mode": [LOSS],
     "fetched_ahead": [LOSS, MEAN],
+    "epoch_ends": ["step", ("step", "epoch"), ("way, batch_size", "epoch")],
     "two_parts": [
         LOSS, "sorted(layer_norms(model, 'grad'))", "x.shape", "y.shape", "len(activations('decoder'))",
         "mean(nn.functional.relu(e.loss) for e in events)",
@@ -110,6 +111,15 @@ def test_an_epoch_whose_batches_are_fetched_ahead_ends_with_the_update_of_the_la
     found = seen("fetched_ahead")
     assert found.events == {"step": 12, "epoch": 3, "evaluation": 3}
     assert found.values[1] == pytest.approx([float(words[1]) for words in found.printed("epoch")])
+
+
+def test_an_epoch_ends_with_its_last_update_however_its_batches_are_fetched_and_left_out():
+    found = seen("epoch_ends")
+    rows = [(way, int(size), int(step)) for way, size, step in found.printed("epoch")]
+    assert found.values[1] == [step for *_, step in rows]
+    late = {("passed_on_1", 4), ("passed_on_1", 8), ("groups_2_elsewhere", 8), ("pairs", 8)}  # when the next one begins
+    wrong = {(way, size) for (way, size, _), names in zip(rows, found.values[2], strict=True) if names != [way, size]}
+    assert wrong <= late
 
 
 # ---------------------------------------------------------------- names

@@ -1,7 +1,7 @@
 """A training that dies and resumes has the events of one that does not.
 
 Each kind trains three times: to its end, until it dies at a random step, and from its newest checkpoint on. What the
-last two say of a step is what the first one says of it.
+last two say of a step is what the first one says of it. A failed test has printed the step: `DIES=7 pytest` repeats it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,16 @@ def rows_of(values):
     return [[one.tolist() if hasattr(one, "tolist") else one for one in row] for row in values]
 
 
+def step_of_death(steps):
+    """Return a random step of ``steps``, or that of the variable DIES; print it."""
+    step = int(os.environ.get("DIES", 0)) or random.choice(steps)
+    print(f"DIES={step}")
+    return step
+
+
 def compared(train, queries, *, last, every, folder, apart_from=()):
     """Train in all three ways, and compare ``queries``, which begin with the step."""
-    dies_at = random.choice([step for step in range(every + 1, last + 1) if step not in apart_from])
+    dies_at = step_of_death([step for step in range(every + 1, last + 1) if step not in apart_from])
 
     def run(**how):
         agent, client = pair("resumed", groups=("step", "epoch"))
@@ -230,7 +237,7 @@ print(json.dumps(rows()))
 
 def test_keras(tmp_path):
     pytest.importorskip("h5py")
-    dies_at = random.randrange(8, 24)
+    dies_at = step_of_death(range(8, 24))
     paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
 
     def run(folder, dies_at=0):
@@ -254,7 +261,7 @@ def test_keras(tmp_path):
 @pytest.mark.promise("resume")
 def test_a_script(tmp_path, monkeypatch):
     queries = ["step, loss, losses, epoch, x.sum()", ("epoch, number", "epoch")]
-    dies_at = random.randrange(4, 21)
+    dies_at = step_of_death(range(4, 21))
     monkeypatch.setenv("SAVED", str(tmp_path / "whole.pt"))
     whole = Observed("resumed", queries)
     monkeypatch.setenv("SAVED", str(tmp_path / "killed.pt"))

@@ -138,9 +138,9 @@ class RunEvents:
         update = self._updates.mine
         in_mode = self._script.optimizers.evaluate() == update.in_evaluation_mode
         gradients = sys.modules["torch"].is_grad_enabled()
-        event = update.passes.before_batch(iterator, update.done, gradients, in_mode)
+        overdue, event = update.passes.before_batch(iterator, update.done, gradients, in_mode)
         if self._script.started:
-            if (event is not None or not (gradients and in_mode)) and update.passes.take_due():
+            if overdue:
                 self._script.raise_event(EPOCH, update)
             if event == EVALUATION:
                 self._end_evaluation(update)

@@ -99,7 +99,7 @@ class ScriptAgent:
             update.forget()
             if self._inputs:
                 self._inputs.forget(_any_model if known is None else known.trains)
-            if event == STEP and update.passes.take_due():
+            if event == STEP and update.passes.note_update():
                 self.raise_event(EPOCH, update)
 
     # ------------------------------------------------------------ observables

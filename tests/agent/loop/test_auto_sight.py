@@ -384,7 +384,8 @@ class Loop:
     def batches(self, loader, most=99):
         iterator = iter(loader)
         for _ in range(most):
-            self.events += filter(None, [self.passes.before_batch(iterator, self.steps, torch.is_grad_enabled())])
+            overdue, event = self.passes.before_batch(iterator, self.steps, torch.is_grad_enabled())
+            self.events += filter(None, ["epoch" if overdue else None, event])
             try:
                 yield next(iterator)
             except StopIteration:

@@ -18,12 +18,13 @@ if os.path.exists(path):
     step = saved["step"]
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
+    torch.set_rng_state(saved["random"])
 first = step
 for epoch in range(step // 5, 4):
     for number, (x, y) in enumerate(loader):
         if epoch * 10 + number < 2 * first:
             continue
-        if epoch * 10 + number == 2 * first and first:
+        if epoch * 10 + number == 2 * first and number:
             torch.set_rng_state(saved["random"])  # the loader has drawn from it again
         loss = ((model(x) - y) ** 2).mean() / 2
         loss.backward()
