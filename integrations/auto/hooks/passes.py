@@ -87,7 +87,7 @@ class LoaderPasses:
         self._due = 0  # updates until an epoch ends whose last batch was fetched ahead
 
     def before_batch(self, iterator: Any, steps: int, gradients: bool, in_mode: bool = True) -> tuple[bool, str | None]:
-        """Note that a batch will be fetched; return if an epoch is overdue, and the event that this is.
+        """Note a fetch; return if an epoch is overdue, and the event of the fetch.
 
         ``steps`` is how many updates the thread has done; ``gradients`` says that they are on, ``in_mode`` that the
         model is in the mode in which it is trained.
@@ -114,7 +114,7 @@ class LoaderPasses:
         return overdue, event
 
     def note_update(self) -> bool:
-        """Note an update; return True if it ends an epoch whose last batch was fetched ahead."""
+        """Note an update; return True if an epoch has waited for it."""
         due, self._due = self._due, max(self._due - 1, 0)
         return due == 1
 
@@ -158,7 +158,7 @@ def _stack_of(frame: FrameType | None) -> Stack:
 
 
 def _is_in_generator(frame: FrameType | None) -> bool:
-    """Return True if it is a generator, outward from ``frame``, that fetches the batches."""
+    """Return True if what fetches, outward from ``frame``, is a generator."""
     while frame is not None and kind_of_file(frame.f_code.co_filename) not in (USER, LIBRARY):
         frame = frame.f_back
     return frame is not None and bool(frame.f_code.co_flags & inspect.CO_GENERATOR)

@@ -1,4 +1,7 @@
-"""Loops that fetch ahead, leave out batches, or learn from several at once: prints the last update of each epoch."""
+"""Loops that fetch ahead, leave out batches, or learn from several at once.
+
+Prints the last update of each epoch.
+"""
 
 import torch
 from torch import nn
