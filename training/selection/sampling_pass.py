@@ -13,13 +13,15 @@ class SamplingPass:
 
     __slots__ = ("flight", "given", "left", "length", "running")
 
-    def __init__(self, flight: BatchesInFlight, left: int, given: int = 0, length: int | None = None) -> None:
+    def __init__(
+        self, flight: BatchesInFlight, left: int, given: int = 0, length: int | None = None, *, running: bool = True
+    ) -> None:
         self.flight = flight
         """Its batches on which no step was observed."""
         self.left, self.given, self.length = left, given, length
         """Instances still to be offered, batches handed over, and all batches, where ranks have agreed on them."""
-        self.running = True
-        """False once its iterator is gone; the pass may still be resumed."""
+        self.running = running
+        """False while it has no iterator: it is resumed, or was left early."""
 
     @property
     def over(self) -> bool:

@@ -261,19 +261,20 @@ class Selection(SelectionLoss):
     def _next_pass(self) -> SamplingPass:
         """Return the pass of a new iterator."""
         if not any(one.running for one in self._passes):
-            if self._resumed is None:
+            if self._resumed:
+                (run,) = self._passes
+                run.running = True
+            else:
                 self._begin()
                 run = SamplingPass(self._flight, self._rest)
-            else:
-                run = SamplingPass(self._flight, self._left, *self._resumed)
             self._passes = [run]
         else:
             self._flight = BatchesInFlight(self.table.size)
             run = SamplingPass(self._flight, len(self.shard))  # within another one, whose place stays
             self._passes = [*self._passes, run]
-        if self._agree is not None and self._resumed is None:
+        if self._agree is not None and not self._resumed:
             run.length = max(1, math.ceil(self._agree(self._expected(run.left)) - _ROUNDING_BATCHES))
-        self._resumed = None
+        self._resumed = False
         return run
 
     def _end(self, run: SamplingPass) -> None:

@@ -18,6 +18,7 @@ from looptap.training.selection.features.features import Features
 from looptap.training.selection.honest_gain import HonestGain
 from looptap.training.selection.methods.catalog import METHODS
 from looptap.training.selection.methods.method import Method
+from looptap.training.selection.sampling_pass import SamplingPass
 from looptap.training.selection.selection_observables import SelectionObservables
 
 
@@ -40,7 +41,7 @@ class SelectionState(SelectionObservables):
         self._flight = BatchesInFlight(size)
         self._again = deque[Ints]()  # what is drawn again, since no step on it was observed
         self._methods: dict[str, Method] = {}  # those that were used: each continues where it was
-        self._resumed: tuple[int, int | None] | None = None  # of the pass that is resumed: see `SamplingPass`
+        self._resumed = False  # True if the next iterator continues the pass of a state that was loaded
         self._left_at = 0  # the steps when an epoch was last left early
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -59,15 +60,12 @@ class SelectionState(SelectionObservables):
         """Return the state of this rank, as tensors and plain data."""
         flying = [*self._flight.batches] if self.steps else []
         given, left, length = self.given, self._left, None
-        inside = bool(self._passes or self._resumed or flying)
         if self._passes:
             given, left, length = (now := self._passes[-1]).given, now.left, now.length
-        elif self._resumed is not None:
-            given, length = self._resumed
         state = {
             "size": self.table.size, "rank": self.rank, "world": self.world, "epoch": self.epoch, "steps": self.steps,
-            "given": given - len(flying), "inside": inside, "end": self.walk.walked + left, "length": length,
-            "drawn": [one.copy() for one in (*flying, *self._again)], "taken": self.taken,
+            "given": given - len(flying), "inside": bool(self._passes or flying), "end": self.walk.walked + left,
+            "length": length, "drawn": [one.copy() for one in (*flying, *self._again)], "taken": self.taken,
             "seconds_spent": self.seconds_spent, "seconds_saved": self.seconds_saved, "walk": self.walk.state_dict(),
             "table": self.table.state_dict(np.unique(self.shard)), "sums": list(self.table.sums),
             "method": self.method, "methods": {name: one.state_dict() for name, one in self._methods.items()},
@@ -124,15 +122,16 @@ class SelectionState(SelectionObservables):
         if (state["rank"], state["world"]) != (self.rank, self.world):
             if len(others) + 1 != state["world"]:
                 self._say(f"Of {state['world']} ranks the states of {len(others) + 1} were given: the others are new.")
-            self._passes, self._resumed, self._left = [], None, 0
+            self._passes, self._resumed, self._left = [], False, 0
             self.walk.walked = self.epoch * len(self.shard)
             self._skipped = self.skipped
             return
         self.table.sums = list(state["sums"])
         self.walk.load_state_dict(state["walk"])
         self._skipped = self.skipped
-        self.given, self._left, self._passes = state["given"], state["end"] - self.walk.walked, []
-        self._resumed = (state["given"], state["length"]) if state["inside"] else None
+        self.given, self._left = state["given"], state["end"] - self.walk.walked
+        resumed = SamplingPass(self._flight, self._left, state["given"], state["length"], running=False)
+        self._passes, self._resumed = [resumed] if state["inside"] else [], state["inside"]
         self._again.extend(np.asarray(indices) for indices in state["drawn"])
 
 
