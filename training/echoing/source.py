@@ -53,7 +53,7 @@ class Tickets:
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> None:
         """Continue inside an epoch: request what is ``needed`` or outstanding again."""
         self.asked, self.place = state["asked"], state["place"]
-        self.started = list(state["started"])
+        self.started, self.ended = list(state["started"]), state.get("ended", False)
         for number, entries in needed.items():
             self.again[number] = Ticket.of(number, self.epoch, self._whole, entries)
         for number, entries, *intact in state["outstanding"]:
@@ -65,7 +65,8 @@ class Tickets:
             [number, ticket.entries(), *[True] * (ticket.whole and not self._whole)]
             for number, ticket in self.outstanding.items()
         ]
-        return {"asked": self.asked, "place": self.place, "started": list(self.started), "outstanding": waiting}
+        state = {"asked": self.asked, "place": self.place, "started": list(self.started), "outstanding": waiting}
+        return state | ({"ended": True} if self.ended else {})
 
     @property
     def intact(self) -> bool:
@@ -100,8 +101,11 @@ class Tickets:
             yield from self._sampler
             return
         if hasattr(self._sampler, "load_state_dict"):  # its own state is loaded, so it continues by itself
+            again = getattr(self._sampler, "drawn_again", 0)
+            if self.ended and not again:  # it would begin its next epoch
+                return
             batches = iter(self._sampler)
-            for _ in range(getattr(self._sampler, "drawn_again", 0)):
+            for _ in range(again):
                 next(batches, None)
             yield from batches
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import pickle
 
 import numpy as np
@@ -270,3 +271,43 @@ def test_an_echo_of_a_selection_loses_and_repeats_nothing_over_a_resume(mode, wo
     assert counts == dict.fromkeys(range(120), 2)
     assert later.epoch == 1
     assert selection.note == resumed.note == ""
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.promise("echo", "selection")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("workers", "stops"), [(0, range(1, 24)), (2, [9, 12])])
+def test_an_echo_of_a_selection_that_is_resumed_twice_makes_the_steps_of_one_that_is_not(mode, workers, stops):
+    """Also at the end of an epoch, while echoes of the last batches wait."""
+
+    def begun(state=None):
+        selection = Selection(48, batch_size=8, switch="on")
+        loader = DataLoader(WithIndex(Tens()), batch_sampler=selection, num_workers=workers)
+        echo = Echo(loader, 2, mode, buffer=24, augment_batch=None if mode == AFTER else shifted)
+        if state is not None:
+            for one, own in zip((echo, selection), pickle.loads(state), strict=True):
+                one.load_state_dict(own)
+        return echo, selection, trained(echo, selection)
+
+    def trained(echo, selection):
+        while echo.epoch < 2:
+            for index, (x, _) in echo:
+                selection.observe(index, losses=x[:, 0] / 1000)
+                yield index.tolist()
+
+    echo, selection, steps = begun()
+    whole = [*steps]
+    epochs = echo.epoch, selection.epoch
+    for stop in stops:
+        found = []
+        echo, selection, steps = begun()
+        for count in (stop, 1):
+            found += itertools.islice(steps, count)
+            length = selection.expected_length
+            state = pickle.dumps([echo.state_dict(), selection.state_dict()])
+            steps.close()
+            echo, selection, steps = begun(state)
+            assert selection.expected_length == length
+        assert [*found, *steps] == whole
+        assert (echo.epoch, selection.epoch) == epochs
+        assert echo.note == selection.note == ""
