@@ -55,8 +55,17 @@ MAX_DEPTH = 64
 """Containers in each other; a copy goes no deeper."""
 
 
+def to_copy(value: Any) -> Any:
+    """Return a result that may be copied; an object with a panel is its ``repr``."""
+    kind = type(value)
+    text = of_class(kind, "__repr__")
+    if of_class(kind, "__looptap_panel__") is None or type(text) is not types.FunctionType or _is_known(kind):
+        return result(value)
+    return result(call(text, value))
+
+
 def result(value: Any, depth: int = 0) -> Any:
-    """Return a result that may be copied. Raises `Refusal`."""
+    """Return a value that may be copied. Raises `Refusal`."""
     kind = kind_of(type(value))
     if kind in (ATOM, ARRAY) or depth > MAX_DEPTH or is_plain(value):
         return value
@@ -112,9 +121,6 @@ def _of_object(value: Any, depth: int) -> Any:
     fields = of_class(kind, "__dataclass_fields__")
     if type(fields) is dict:
         return {name: result(_field(value, name), depth + 1) for name in fields}
-    shows = of_class(kind, "__repr__")
-    if of_class(kind, "__looptap_panel__") is not None and type(shows) is types.FunctionType:
-        return result(call(shows, value), depth + 1)  # what `described` makes of it
     own = [base for base in kind.__mro__ if not _is_known(base)]
     for name in _READ:
         if any(name in base.__dict__ and _runs(base.__dict__[name]) for base in own):

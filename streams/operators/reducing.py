@@ -9,7 +9,7 @@ from typing import Any
 from looptap.streams.columns.evaluation import ColumnSource
 from looptap.streams.expressions import format_error
 from looptap.streams.flags import ERROR, PARTIAL
-from looptap.streams.harmless.results import result
+from looptap.streams.harmless.results import to_copy
 from looptap.streams.operators.pipeline import Mapped, Output, Pipeline
 from looptap.streams.operators.slots import BatchItems, SlidingSlot, Slot, batch_items
 from looptap.streams.operators.windows import Count, Group, Seconds, Sliding, Window
@@ -223,7 +223,7 @@ class Reducing(Pipeline):
         return flags | ERROR, self.failure
 
     def _finished(self) -> Any:
-        return result(self.finish())
+        return to_copy(self.finish())
 
     def _sliding(self, now: float) -> Sequence[Output]:
         if self.partial and self.events - self._events_at_last_gap >= self._slides:

@@ -17,7 +17,7 @@ from looptap.streams.aggregations.state import ItemSeries
 from looptap.streams.columns.arithmetic import Mask, NotInColumns
 from looptap.streams.columns.evaluation import ColumnForm, ColumnSource
 from looptap.streams.harmless.checked_evaluation import evaluating
-from looptap.streams.harmless.results import result
+from looptap.streams.harmless.results import to_copy
 from looptap.streams.native.compiled import tap
 from looptap.streams.values.sizing import MISSING
 from looptap.streams.values.snapshots import MISSING_NUMBER, NUMBERS, take_item
@@ -31,7 +31,7 @@ def taken(value: Any) -> Any:
     """Return a detached copy of an item, whose conversion is checked."""
     if type(value) in NUMBERS:
         return value
-    return take_item(result(value) if evaluating() else value)
+    return take_item(to_copy(value) if evaluating() else value)
 
 
 class Items:

@@ -11,7 +11,7 @@ from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import check_modes, evaluated, in_modes
 from looptap.streams.harmless.plain import TENSOR, is_a, is_plain, kind_of
 from looptap.streams.harmless.refusal import Refusal, as_error
-from looptap.streams.harmless.results import result
+from looptap.streams.harmless.results import to_copy
 from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.proving.reading import read
 
@@ -45,7 +45,7 @@ def read_plainly(event: Any, names: Iterable[str], text: str, bare: bool = False
 
 def copyable(value: Any, text: str) -> Any:
     """Return what can be copied in place of a value of the job. Raises RefusedQuery."""
-    return value if type(value) in _NUMBERS else proven(lambda: result(value), text)
+    return value if type(value) in _NUMBERS else proven(lambda: to_copy(value), text)
 
 
 def proven(do: Callable[[], T], text: str) -> T:
@@ -69,7 +69,7 @@ def _converted(event: Any, names: Iterable[str], bare: bool) -> dict[str, Any]:
         if kind_of(type(value)) == TENSOR:
             check_modes()
         if not is_plain(value):
-            found[name] = plain = result(value)
+            found[name] = plain = to_copy(value)
             if not bare and not is_plain(plain):
                 kind = f"{type(value).__module__}.{type(value).__qualname__}"
                 raise Refusal(f"{name} is a {kind}, and arithmetic on it is not known to be harmless")
