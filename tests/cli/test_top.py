@@ -170,6 +170,7 @@ def test_queries_are_added_and_dropped_by_keys(job):
     screen(scenario)
 
 
+@pytest.mark.long
 def test_a_query_is_added_unsafe_by_a_switch_that_is_off_at_first(job):
     async def scenario(app, pilot):
         for number, keys in enumerate((["tab", "tab", "space", "shift+tab"], []), 1):

@@ -94,8 +94,11 @@ def plain(state):
     return repr({name: part for name, part in state.items() if name != "elapsed"})
 
 
-@pytest.mark.promise("training", "S18")
-@pytest.mark.parametrize("name", OWNERS)
+FIRST = pytest.mark.promise("training", "S18")  # in `make test`; the others take long
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [pytest.param(one, marks=FIRST) if one == "Echo" else one for one in OWNERS])
 def test_each_part_that_is_missing_is_named_and_nothing_changes(name):
     owner = OWNERS[name]()
     state = pickle.loads(pickle.dumps(owner.state_dict()))

@@ -443,6 +443,7 @@ def test_a_large_buffer_is_not_copied_and_a_write_to_it_is_refused(monkeypatch):
 # ---------------------------------------------------------------- Ctrl-C
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fraction", [211, pytest.param(11, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_ctrl_c_at_any_instruction_leaves_the_model_intact(fraction):
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Odd())

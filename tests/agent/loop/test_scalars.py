@@ -111,6 +111,7 @@ def test_both_rows_beside_a_step_of_an_exposed_number_stay():
     assert len(table.events) <= MAX_ROWS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 7, 400])
 def test_schedules_do_not_fill_a_table(every):
     table = ScalarTable("batch")

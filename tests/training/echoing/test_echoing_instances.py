@@ -274,7 +274,6 @@ def test_an_echo_of_a_selection_loses_and_repeats_nothing_over_a_resume(mode, wo
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.promise("echo", "selection")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("workers", "stops"), [(0, range(1, 24)), (2, [9, 12])])
 def test_an_echo_of_a_selection_that_is_resumed_twice_makes_the_steps_of_one_that_is_not(mode, workers, stops):

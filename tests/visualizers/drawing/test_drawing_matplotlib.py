@@ -322,6 +322,7 @@ def test_captions_of_neighbours_do_not_overlap(inches):
     assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inches", [2, 2.5, 3, 5, 9])
 @pytest.mark.parametrize("count", [1, 4, 9, 16])
 def test_captions_are_never_cut_before_the_prediction(inches, count):

@@ -91,6 +91,7 @@ def texts(shown):
     return " ".join(text.get_text() for text in shown.panel.figure.texts)
 
 
+@pytest.mark.long
 def test_a_window_shows_the_knobs_of_the_job_and_turns_them(window, job):
     echo, run = job
     shown = window(run.stream("step, loss", on="batch"))
@@ -118,6 +119,7 @@ def test_a_window_shows_the_knobs_of_the_job_and_turns_them(window, job):
     turned(shown, lambda: shown.panel.rows["echo.rate"].widget.val == pytest.approx(-1))
 
 
+@pytest.mark.long
 def test_a_window_asks_before_a_large_change_and_takes_it_back(window, job):
     echo, run = job
     shown = window(run.stream("step, loss", on="batch"))
