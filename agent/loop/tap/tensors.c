@@ -7,9 +7,10 @@
 
    Both go through torch's Python bindings: a hundred lines of code that a training step has put out of the caches, and
    `is_neg` gives the GIL away and is seen by function modes. So only the first tensor of each type is read so, where no
-   mode is active. The others are read through torch's stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h), whose handle of a tensor is the address of the
-   at::Tensor in the Python object. That it stands right behind the object's header is an assumption, which the first
-   tensor has to prove: both ways must find the same type and address there. */
+   mode is active. The others are read through torch's stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h),
+   whose handle of a tensor is the address of the at::Tensor in the Python object. That it stands right behind the
+   object's header is an assumption, which the first tensor has to prove: both ways must find the same type and address
+   there. */
 
 #include "tap.h"
 
