@@ -101,13 +101,16 @@ class Wire:
         self.clients: list[zmq.Socket[bytes]] = []
 
     def open(self, endpoint: str | None = None, handler: Any = None, **options: Any) -> ServerThread:
-        """Start a server; the newest one is ``wire.link``."""
+        """Start a server, by default with a handler of its own, for only a server's thread may send.
+
+        The newest ones are ``wire.link`` and ``wire.handler``.
+        """
         options = {"keys": self.keys, "limits": Limits(), "directory": self.directory} | options
-        handler = handler or self.handler
-        self.link = handler.link = ServerThread(handler, endpoint=endpoint, **options)
-        self.links.append(self.link)
-        self.link.start()
-        return self.link
+        self.handler = handler or (Echo() if self.links else self.handler)
+        self.link = link = self.handler.link = ServerThread(self.handler, endpoint=endpoint, **options)
+        self.links.append(link)
+        link.start()
+        return link
 
     def dial(
         self, client: KeyPair | None = None, server: bytes | None = None, endpoint: str = "", **options: Any

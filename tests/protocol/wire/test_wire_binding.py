@@ -26,20 +26,19 @@ def path_of(link: ServerThread) -> Path:
 def test_twenty_agents_start_at_once_and_all_answer(wire):
     barrier = threading.Barrier(20)
 
-    def start() -> None:
+    def start(handler) -> None:
+        handler.link = ServerThread(handler, keys=wire.keys, limits=Limits(), directory=wire.directory)
         barrier.wait()
-        link = ServerThread(wire.handler, keys=wire.keys, limits=Limits(), directory=wire.directory)
-        link.start()
-        wire.links.append(link)
+        handler.link.start()
+        wire.links.append(handler.link)
 
-    threads = [threading.Thread(target=start) for _ in range(20)]
+    threads = [threading.Thread(target=start, args=(type(wire.handler)(),)) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len({link.endpoints for link in wire.links}) == 20
     for link in wire.links:
-        wire.handler.link = link
         client = wire.dial(endpoint=link.endpoints[0])
         client.send(b"hello")
         assert client.recv() == b"hello"
