@@ -74,7 +74,11 @@ def may_send(role: str, message: object) -> bool:
 
 
 def refusal(role: str, message: object) -> str:
-    """Return a sentence that says why ``role`` may not send ``message``."""
+    """Return a sentence that says why ``role`` may not send ``message``.
+
+    >>> refusal("guest", GetClock(request=1))
+    "The role 'guest' may not ask for the clock of the job."
+    """
     what = _CALLED.get(type(message), type(message).__name__)
     if role == VIEWER:
         return f"A viewer may not {what}: it can only read the streams that are exported to it (run.streams)."
