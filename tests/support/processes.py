@@ -28,8 +28,8 @@ def processes() -> None:
 
 
 def starts_processes(item: pytest.Item) -> bool:
-    """Return True if a test uses the fixture `processes`, itself or by another."""
-    return "processes" in getattr(item, "fixturenames", ())
+    """Return True if a test uses the fixture `processes`, or is a long count, which no tier has."""
+    return "processes" in getattr(item, "fixturenames", ()) or item.get_closest_marker("soak") is not None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
