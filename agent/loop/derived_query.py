@@ -244,7 +244,8 @@ class DerivedQuery(AttachedQuery):
 
     def _checked(self, event: Any) -> Any:
         """Refuse what torch's modes would see; the values are copies, and plain."""
-        refuse_in_modes(event, None if type(event) not in (int, float, str) else (), self.pipeline.text)
+        if type(event) not in (int, float, str):
+            refuse_in_modes(self.pipeline.text)
         return event
 
     def _put(self, outputs: Sequence[Output], event: Event | None, number: int, now: float) -> None:

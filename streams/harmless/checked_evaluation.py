@@ -1,19 +1,21 @@
 """Evaluate checked code: the objects that it made, and torch's modes around it.
 
 Gradients are off, so that nothing is recorded and no saved-tensor hook of the job is called; autocast keeps no casts
-of these weights. Both belong to the thread and are put back, also after Ctrl-C.
+of these weights. Both belong to the thread and are put back, also after Ctrl-C. A mode that traces would see the
+evaluation's tensor operations: then nothing is evaluated. Modes of the job's own are set aside at events.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from looptap.streams.harmless.plain import has_own_operators
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.preserving.interrupts import complete
+from looptap.streams.preserving.interrupts import between
 from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.preserving.torch_state import TorchStateGuard
 
@@ -23,24 +25,28 @@ T = TypeVar("T")
 class CheckedEvaluation:
     """The state of one evaluation on one thread."""
 
-    __slots__ = ("_before", "_cache", "_gradients", "_modes", "_torch", "copies",
-                 "in_own_context", "is_following", "is_unobserved", "on_copies", "own", "watch")  # fmt: skip
+    __slots__ = (
+        "_before", "_cache", "_gradients", "_modes", "_torch", "copies", "in_own_context", "is_watching", "on_copies",
+        "own", "storages",
+    )  # fmt: skip
 
-    def __init__(self, before: CheckedEvaluation | None) -> None:
-        self._before = before
+    def __init__(self) -> None:
+        self._before = _running.evaluation
         self._torch: Any = None
         self._modes: TorchStateGuard | None = None
         self._gradients = self._cache = False
         self.own: dict[int, Any] = {}
         """Containers, iterators and arrays that the evaluation made, by identity: it may change them."""
+        self.storages: dict[int, int] = {}
+        """The storages that it made, by their addresses: it may write to them.
+
+        The values are references that keep the address from being another's, but not its memory. They are numbers,
+        which no finalizer frees: a Ctrl-C in one is lost.
+        """
         self.copies: dict[int, Any] = {}
         """The originals of the modules that it runs on copies, by the identity of the copy."""
-        self.watch: Any = None
-        """The mode that sees each tensor operation, while it is on."""
-        self.is_following = False
-        """Whether a function of the job is being followed."""
-        self.is_unobserved = False
-        """Whether no mode of the job's sees tensor operations."""
+        self.is_watching = False
+        """Whether each tensor operation is being seen."""
         self.in_own_context = False
         """Whether context variables have values of the evaluation's own."""
         self.on_copies: list[str] = []
@@ -50,6 +56,7 @@ class CheckedEvaluation:
         """Turn gradients off; `end` must follow, even if this raises."""
         torch: Any = sys.modules.get("torch")
         if torch is not None and hasattr(torch, "is_autocast_cache_enabled"):
+            refuse_if_observed(torch)
             self._gradients, self._cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
             self._torch = torch
             if self._gradients:
@@ -75,6 +82,8 @@ class CheckedEvaluation:
                 torch._C._set_grad_enabled(self._gradients)
             if torch.is_autocast_cache_enabled() != self._cache:
                 torch.set_autocast_cache_enabled(self._cache)
+            storages, self.storages = self.storages, {}
+            deque(map(torch.UntypedStorage._free_weak_ref, storages.values()), 0)
 
 
 class _Running(threading.local):
@@ -99,32 +108,16 @@ def evaluating() -> bool:
 
 def evaluated(do: Callable[..., T], *given: Any) -> T:
     """Return what checked code returns. Raises `Refusal`, and what the code raises."""
-    one = CheckedEvaluation(_running.evaluation)
-    try:
-        try:
-            one.begin()
-            return do(*given)
-        finally:
-            complete(one.end)
-    except KeyboardInterrupt:
-        complete(one.end)  # it may have come before that was done
-        raise
+    one = CheckedEvaluation()
+    return between(one.begin, one.end, do, *given)
 
 
-def check_modes() -> None:
-    """Refuse tensor operations that a mode of the job's would see."""
-    evaluation = current()
-    if evaluation.watch is None and not evaluation.is_unobserved:
-        if modes_observe(sys.modules["torch"]):
-            raise in_modes()
-        if not has_own_operators(sys.modules["torch"]):
-            raise Refusal("an operator of torch.Tensor is of the job's own, and is not known to be harmless")
-        evaluation.is_unobserved = True  # modes belong to the thread, and it enters no others
-
-
-def in_modes() -> Refusal:
-    """Return the refusal of tensor operations that a mode of the job's would see."""
-    return Refusal(
-        "the job runs this event inside a dispatch mode, a function mode or a transform of torch, which would see "
-        "the query's tensor operations", passing=True,
-    )  # fmt: skip
+def refuse_if_observed(torch: Any) -> None:
+    """Raise `Refusal` where others would see tensor operations of this thread."""
+    if modes_observe(torch):
+        raise Refusal(
+            "the job runs this event inside a dispatch mode, a function mode or a transform of torch, which would see "
+            "the query's tensor operations", passing=True,
+        )  # fmt: skip
+    if not has_own_operators(torch):
+        raise Refusal("an operator of torch.Tensor is of the job's own, and is not known to be harmless")

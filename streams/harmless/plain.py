@@ -9,11 +9,10 @@ from __future__ import annotations
 import collections
 import datetime
 import inspect
-import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,6 @@ def kind_of(kind: type) -> int:
         if len(_kinds) > MAX_TYPES:
             _kinds.clear()
             _kinds.update(_BASIC)
-            _stored.clear()
         found = _kinds[kind] = _classified(kind)
     return found
 
@@ -126,11 +124,10 @@ _operators: list[Any] = []  # what torch.Tensor held when all of its operators w
 def has_own_operators(torch: Any) -> bool:
     """Return True if tensors have the operators that torch gives them."""
     held = vars(torch.Tensor)
-    if len(held) == len(_operators) and all(map(operator.is_, held.values(), _operators)):
-        return True
-    if not all(is_of_torch(one) for name, one in held.items() if _is_operator(name, one)):
-        return False
-    _operators[:] = held.values()
+    if list(held.values()) != _operators:
+        if not all(is_of_torch(one) for name, one in held.items() if _is_operator(name, one)):
+            return False
+        _operators[:] = held.values()
     return True
 
 
@@ -308,56 +305,12 @@ _METHODS = frozenset(_OF_MODULES) - {*_HELD, "__getattr__", "__getattribute__"}
 
 
 def is_plain_optimizer(optimizer: Any) -> bool:
-    """Return True if the optimizer's groups and learning rates are plain."""
-    found, groups = stored(optimizer, "param_groups")
-    if not found or type(groups) is not list or len(groups) > MAX_ITEMS:
-        return False
-    return all(type(group) is dict and is_plain(group.get("lr")) for group in groups)
-
-
-# ---------------------------------------------------------------- attributes that are stored, not computed
-
-_NOWHERE = object()
-_one: Any = collections.namedtuple("_one", "field")
-_NAMED_FIELD: Any = type(_one.field)  # `_tuplegetter`, which reads the place itself
-Reader = Callable[[Any], "tuple[bool, Any]"]
-_stored: dict[tuple[type, str], Reader] = {}
-
-
-def stored(value: Any, name: str) -> tuple[bool, Any]:
-    """Return True if reading ``value.name`` runs no code of the job, and its value.
-
-    The value is None if there is none.
-    """
-    key = type(value), name
-    reader = _stored.get(key)
-    if reader is None:
-        if len(_stored) > MAX_TYPES:
-            _stored.clear()
-        reader = _stored[key] = _reader(*key)
-    return reader(value)
-
-
-def _reader(kind: type, name: str) -> Reader:
-    if inspect.getattr_static(kind, "__getattribute__") not in (object.__getattribute__, tuple.__getattribute__):
-        return _unknown
-    held = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NOWHERE)
-    if isinstance(held, types.MemberDescriptorType | _NAMED_FIELD):  # a slot, or a place in a tuple
-        return lambda value: (True, getattr(value, name, None))
-    hooks = ("__get__", "__set__", "__delete__")
-    if held is not _NOWHERE and any(hasattr(type(held), hook) for hook in hooks):
-        return _unknown
-    default = None if held is _NOWHERE else held
-    fallback = inspect.getattr_static(kind, "__getattr__", None)
-    if kind_of(kind) == MODULE:
-        return lambda value: (True, _of_module(value, name, held))
-    if fallback is not None and held is _NOWHERE:
-        return lambda value: (name in (own := attributes_of(value)), own.get(name))
-    return lambda value: (True, attributes_of(value).get(name, default))
-
-
-def _unknown(value: Any) -> tuple[bool, Any]:
-    return False, None
+    """Return True if the optimizer holds plain groups with plain learning rates."""
+    groups = attributes_of(optimizer).get("param_groups")
+    return (
+        of_class(type(optimizer), "param_groups") is None and type(groups) is list
+        and all(type(group) is dict and is_plain(group.get("lr")) for group in groups)
+    )  # fmt: skip
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:
@@ -366,27 +319,3 @@ def attributes_of(value: Any) -> Mapping[str, Any]:
         return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]  # of any object
     except AttributeError:
         return {}
-
-
-def _of_module(module: Any, name: str, held: Any) -> Any:
-    own = attributes_of(module)
-    if name in own or held is not _NOWHERE:
-        return own.get(name, held)
-    for place in ("_parameters", "_buffers", "_modules"):
-        if name in own.get(place, ()):
-            return own[place][name]
-    return None
-
-
-def item_of(value: Any, key: Any) -> tuple[bool, Any]:
-    """Return True if ``value[key]`` is an item of a plain container, and the item."""
-    try:
-        if type(value) in (list, tuple, dict):
-            return True, value[key]
-        if kind_of(type(value)) == MODULE and type(key) is int:
-            nn = sys.modules["torch"].nn
-            if any(_same(type(value), base, "__getitem__") for base in (nn.Sequential, nn.ModuleList)):
-                return True, list(value._modules.values())[key]
-    except (LookupError, TypeError):  # the query raises the same error
-        return True, None
-    return False, None

@@ -1,20 +1,19 @@
-"""Watch the tensor operations of an evaluation: refuse writes and draws.
+"""Run operators of torch, so that they write to nothing of the job's.
 
-torch itself says which operators write to an argument (the schema) and which draw random numbers (a tag). A write is
-let through to storage that the evaluation made, a draw comes from a generator of the evaluation's own.
+torch itself says which operators write to an argument (the schema) and which draw random numbers (a tag). Those that do
+neither run as they are. Of the others, each step is seen before it happens: a write is let through to storage that the
+evaluation made, a draw comes from a generator of its own.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from looptap.streams.harmless.checked_evaluation import check_modes, current
+from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.preserving.interrupts import complete
 
 _NAMESPACES = frozenset({"aten", "prim", "prims", "torchvision", "mkldnn", "quantized"})
 _NORMALIZATIONS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index"})
@@ -23,157 +22,143 @@ _HIDDEN = frozenset({"running_mean", "running_var", "train", "training", "dropou
 """Arguments of operators that are made of others, which write or draw."""
 _CHANCES = frozenset({"p", "dropout", "dropout_p", "drop_rate"})
 
+PURE, WRITES_FIRST, MIXED = "pure", "writes first", "mixed"
+"""What operators do: only compute, only write to their first argument, or anything else."""
 
-class Unwatched(Refusal):
-    """A write to a tensor that the evaluation may have made before it was watched."""
+
+@cache
+def effect(name: str) -> str:
+    """Return what torch's operators of a name do; "" if there are none."""
+    torch: Any = sys.modules["torch"]
+    try:
+        packet = getattr(torch.ops.aten, name)
+        overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    except (AttributeError, RuntimeError):
+        return ""
+    inner = [one for one in overloads if not any(argument.is_out for argument in one._schema.arguments)]
+    draws = any(torch.Tag.nondeterministic_seeded in one.tags for one in inner)
+    hides = name in _NORMALIZATIONS or any(_HIDDEN & {a.name for a in one._schema.arguments} for one in inner)
+    written = {tuple(_written(one._schema)) for one in inner}
+    if inner and not draws and not hides:
+        if written == {()} and all(one._schema.returns for one in inner):
+            return PURE
+        if written == {(0,)}:
+            return WRITES_FIRST
+    return MIXED if inner else ""
+
+
+def operate(f: Callable[..., Any], name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return what the operator ``name`` gives, called as ``f``; plain arguments."""
+    does = effect(name)
+    may_write(f"{name} with out=", named.get("out"))
+    if does == WRITES_FIRST:
+        may_write(name, given[0] if given else named)
+    result = f(*given, **named) if does in (PURE, WRITES_FIRST) else watched(f, *given, **named)
+    if does != WRITES_FIRST:
+        note(result, given, named)
+    return result
 
 
 def watched(do: Callable[..., Any], *given: Any, **named: Any) -> Any:
     """Return ``do(…)`` with each of its tensor operations checked."""
     evaluation = current()
     torch = sys.modules.get("torch")
-    if torch is None or evaluation.watch is not None:
+    if torch is None or evaluation.is_watching:
         return do(*given, **named)
-    check_modes()
     evaluation.keep_modes()
-    with _watch_class(torch)() as watch:
-        evaluation.watch = watch
+    with _watch_class(torch)():
+        evaluation.is_watching = True
         try:
             return do(*given, **named)
         finally:
-            evaluation.watch = None
-            complete(watch.forget)
+            evaluation.is_watching = False
 
 
-def own_storage(tensor: Any) -> None:
-    """Note a tensor that the evaluation made, before or outside its watch."""
-    watch = current().watch
-    if watch is not None:
-        watch.note(tensor)
+def note(result: Any, *given: Any) -> None:
+    """Note the storages of a result that are not of what was given."""
+    strided, storages, old = sys.modules["torch"].strided, current().storages, set()
+    for tensor in _tensors(given):
+        if tensor.layout != strided:
+            return  # whose parts may be those of the result
+        old.add(tensor.untyped_storage()._cdata)
+    for tensor in _tensors(result):
+        if tensor.layout == strided:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in old and storage._cdata not in storages:
+                storages[storage._cdata] = storage._weak_ref()
 
 
-@cache
-def pure(name: str) -> bool:
-    """Return True for the name of an operator that neither writes nor draws."""
-    torch: Any = sys.modules["torch"]
-    operators = _overloads(torch, name)
-    return bool(operators) and all(
-        not one._schema.is_mutable and one._schema.returns and torch.Tag.nondeterministic_seeded not in one.tags
-        and _HIDDEN.isdisjoint(argument.name for argument in one._schema.arguments)
-        for one in operators
-    ) and name not in _NORMALIZATIONS  # fmt: skip
+def owns(tensor: Any) -> bool:
+    """Return True for a tensor whose storage the evaluation made."""
+    strided = sys.modules["torch"].strided
+    return tensor.layout == strided and tensor.untyped_storage()._cdata in current().storages
 
 
-@cache
-def is_operator(name: str) -> bool:
-    """Return True if torch has an operator of this name."""
-    return bool(_overloads(sys.modules["torch"], name))
-
-
-def _overloads(torch: Any, name: str) -> list[Any]:
-    try:
-        packet = getattr(torch.ops.aten, name)
-        every = [getattr(packet, overload) for overload in packet.overloads()]
-    except (AttributeError, RuntimeError):
-        return []
-    return [one for one in every if not any(argument.is_out for argument in one._schema.arguments)]
+def may_write(what: Any, value: Any) -> None:
+    """Refuse a write to a tensor that the evaluation has not made."""
+    if not all(map(owns, _tensors(value))):
+        raise Refusal(f"{what} would write to a tensor of the job")
 
 
 @cache
 def _watch_class(torch: Any) -> Any:
-    seeded = torch.Tag.nondeterministic_seeded
-
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not imported here
-        """The mode of one evaluation."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            # References that keep the address of a storage from being another's, but not its memory. They are numbers,
-            # which no finalizer frees: a Ctrl-C in one is lost.
-            self.made: dict[int, int] = {}
+        """The mode in which one operator of unknown parts runs."""
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False  # nothing is compiled while a query runs, and the wrapper costs more than the check
 
-        def note(self, tensor: Any) -> None:
-            if tensor.layout == torch.strided:
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self.made:
-                    self.made[storage._cdata] = storage._weak_ref()
-
-        def forget(self) -> None:
-            made, self.made = self.made, {}
-            deque(map(torch.UntypedStorage._free_weak_ref, made.values()), 0)
-
-        def owns(self, tensor: Any) -> bool:
-            return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self.made
-
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            schema = func._schema
+            schema, kwargs = func._schema, kwargs or {}
             if func.namespace not in _NAMESPACES:
                 raise Refusal(f"{func} is not known to be harmless: collectives and custom operators are not run")
-            if schema.is_mutable:
-                self._may_write(func, args, kwargs)
-            elif schema.name.rpartition(":")[2] in _NORMALIZATIONS:
-                self._may_normalize(func, schema, args, kwargs)
-            if seeded in func.tags and _draws(schema, args, kwargs):
-                result = _drawn(torch, func, schema, args, kwargs)
+            values = {a.name: args[n] if n < len(args) else kwargs.get(a.name, a.default_value)
+                      for n, a in enumerate(schema.arguments)}  # fmt: skip
+            for place in _written(schema):
+                may_write(func, values[schema.arguments[place].name])
+            if schema.name.rpartition(":")[2] in _NORMALIZATIONS and values["training"]:
+                may_write(func, [values["running_mean"], values["running_var"]])
+            if torch.Tag.nondeterministic_seeded in func.tags and _draws(values):
+                result = _drawn(torch, func, args, kwargs)
             else:
                 result = func(*args, **kwargs)
-            given = {t.untyped_storage()._cdata for t in _tensors(torch, (args, kwargs)) if t.layout == torch.strided}
-            for tensor in _tensors(torch, result):
-                if tensor.layout == torch.strided and tensor.untyped_storage()._cdata not in given:
-                    self.note(tensor)
+            note(result, args, kwargs)
             return result
-
-        def _may_write(self, func: Any, args: Any, kwargs: Any) -> None:
-            for place, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    value = args[place] if place < len(args) else kwargs.get(argument.name)
-                    for tensor in _tensors(torch, value):
-                        if not self.owns(tensor):
-                            raise Unwatched(f"{func} would write to a tensor of the job")
-
-        def _may_normalize(self, func: Any, schema: Any, args: Any, kwargs: Any) -> None:
-            values = {a.name: args[n] if n < len(args) else kwargs.get(a.name) for n, a in enumerate(schema.arguments)}
-            if values.get("training"):
-                for name in ("running_mean", "running_var"):
-                    if values.get(name) is not None and not self.owns(values[name]):
-                        raise Refusal(f"{func} would write to the running statistics of the job")
 
     return Watch
 
 
-def _tensors(torch: Any, value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
+def _written(schema: Any) -> Iterator[int]:
+    """Yield the places of the arguments to which an operator writes."""
+    for place, argument in enumerate(schema.arguments if schema.is_mutable else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield place
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, sys.modules["torch"].Tensor):
         yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(torch, one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _tensors(torch, one)
+    elif isinstance(value, list | tuple | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(one)
 
 
-def _draws(schema: Any, args: Any, kwargs: Any) -> bool:
+def _draws(values: dict[str, Any]) -> bool:
     """Return False for dropout that drops nothing."""
-    values = {a.name: args[n] if n < len(args) else kwargs.get(a.name, a.default_value)
-              for n, a in enumerate(schema.arguments)}  # fmt: skip
     if values.get("train") is False or values.get("training") is False:
         return False
     chances = [values[name] for name in _CHANCES if name in values]
     return not chances or any(chances)
 
 
-def _drawn(torch: Any, func: Any, schema: Any, args: Any, kwargs: Any) -> Any:
+def _drawn(torch: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Return what the operator gives with random numbers of the evaluation's own."""
-    name = schema.name.rpartition(":")[2]
+    name = func._schema.name.rpartition(":")[2]
     first = args[0] if args else None
     device = kwargs.get("device") or (first.device if isinstance(first, torch.Tensor) else torch.get_default_device())
     generator = _generator(torch, torch.device(device))
-    if any(argument.name == "generator" for argument in schema.arguments):
+    if any(argument.name == "generator" for argument in func._schema.arguments):
         given = kwargs.get("generator")
         if given is not None and given._cdata not in current().own:
             raise Refusal("a generator of the job would be advanced")

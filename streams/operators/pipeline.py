@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from looptap.streams.columns.evaluation import BareNames, ColumnForm, ColumnSource
 from looptap.streams.flags import PARTIAL
@@ -17,7 +17,6 @@ from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import evaluated
 from looptap.streams.harmless.refusal import Refusal, as_error
 from looptap.streams.harmless.results import result
-from looptap.streams.harmless.watch import Unwatched, watched
 from looptap.streams.operators.slots import Feed, Items, SlidingSlot
 from looptap.streams.operators.windows import Count, Seconds, Window
 from looptap.streams.proving.reading import read
@@ -193,8 +192,6 @@ class Mapped(Pipeline):
         self._rebind: Callable[[Any], Items | None] | None = rebind
         self.restarts = bool(sequence.resets)
         self._plain = not self.restarts and not throttle
-        self._watched = False
-        """Whether it writes to tensors that it makes."""
 
     @property
     def forgetful(self) -> bool:
@@ -247,16 +244,6 @@ class Mapped(Pipeline):
         flags = PARTIAL if self.lacking or self.partial else 0
         if not self.checked:
             return [(flags, value) for value in self.sequence.items(item)]
-        if not self._watched:
-            try:
-                return self._results(item, flags)
-            except Unwatched:
-                if self.restarts:
-                    raise
-                self._watched = True  # what it writes to may be its own
-        return cast(list[Output], watched(self._results, item, flags))
-
-    def _results(self, item: Any, flags: int) -> list[Output]:
         return [(flags, result(value)) for value in self.sequence.items(item)]
 
     def begin(self, partial: bool, late: bool | None = None) -> None:

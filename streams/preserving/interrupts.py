@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def between(begin: Callable[[], object], end: Callable[[], object], do: Callable[..., T], *given: Any) -> T:
+    """Return what ``do`` gives between ``begin`` and ``end``.
+
+    ``end`` is called whatever happens, also if ``begin`` raises. A second call of it must do no harm.
+    """
+    try:
+        try:
+            begin()
+            return do(*given)
+        finally:
+            complete(end)
+    except KeyboardInterrupt:
+        complete(end)  # it may have come before that was done
+        raise
 
 
 def complete(step: Callable[[], object]) -> None:

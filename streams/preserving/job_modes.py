@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from looptap.streams.preserving.interrupts import complete
+from looptap.streams.preserving.interrupts import between
 
 T = TypeVar("T")
 
@@ -45,15 +45,7 @@ def has_modes(torch: Any) -> bool:
 def outside_modes(torch: Any, do: Callable[..., T], *given: Any) -> T:
     """Return what ``do`` gives outside the modes of the job, which are put back."""
     modes = _Modes(torch._C)
-    try:
-        try:
-            modes.set_aside()
-            return do(*given)
-        finally:
-            complete(modes.put_back)
-    except KeyboardInterrupt:
-        complete(modes.put_back)  # it may have come before that was done
-        raise
+    return between(modes.set_aside, modes.put_back, do, *given)
 
 
 class _Modes:

@@ -10,7 +10,6 @@ from typing import Any
 
 from looptap.streams.harmless import known
 from looptap.streams.harmless.checked_code import call
-from looptap.streams.harmless.checked_evaluation import check_modes
 from looptap.streams.harmless.plain import (
     ARRAY,
     ATOM,
@@ -159,7 +158,6 @@ def _of_tensor(name: str) -> Reader:
     def of_tensor(value: Any) -> Any:
         if name in value.__dict__:
             return value.__dict__[name]
-        check_modes()
         if name == "grad" and not value.is_leaf and not value.retains_grad:
             return None  # where torch warns, on the terminal of the job
         if name in known.TENSOR_ATTRIBUTES or callable(getattr(type(value), name, None)):
@@ -199,8 +197,6 @@ def _is_plain_descriptor(held: Any) -> bool:
 
 def _of_super(value: Any, name: str) -> Any:
     """Return what `super()` reads, whose properties are followed."""
-    from looptap.streams.harmless.checked_code import call
-
     order = value.__self_class__.__mro__
     for base in order[order.index(value.__thisclass__) + 1 :]:
         if name in base.__dict__:

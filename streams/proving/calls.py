@@ -20,7 +20,7 @@ import numpy as np
 from looptap.streams.control import FOR_QUERIES
 from looptap.streams.harmless import known
 from looptap.streams.harmless.checked_code import bind_call, is_checked
-from looptap.streams.harmless.checked_evaluation import check_modes, current
+from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
     ATOM,
     MAPPING,
@@ -40,7 +40,7 @@ from looptap.streams.harmless.plain import (
     sharded_type,
 )
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import Unwatched, is_operator, own_storage, pure, watched
+from looptap.streams.harmless.watch import effect, note, operate
 from looptap.streams.proving.attributes import as_object
 from looptap.streams.proving.copies import applied, run
 from looptap.streams.proving.following import followed
@@ -101,8 +101,8 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     if kind is operator.attrgetter:
         found = [functools.reduce(read, path.split("."), given[0]) for path in f.__reduce__()[1]]
         return found[0] if len(found) == 1 else tuple(found)
-    if kind.__module__ == "torch._ops" and is_operator(f.__name__.partition(".")[0]):
-        return watched(f, *map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    if kind.__module__ == "torch._ops" and effect(name := f.__name__.partition(".")[0]):
+        return operate(f, name, tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()})
     found = of_class(kind, "__call__")
     if type(found) is types.FunctionType:
         return call(found, f, *given, **named)
@@ -156,7 +156,7 @@ def _computed(f: Any, given: Any, named: Any) -> Any:
         given, named = [shielded(one) for one in given], {k: shielded(v) for k, v in named.items()}
     result = f(*given, **named)
     if f is getattr(sys.modules.get("torch"), "tensor", None):
-        own_storage(result)
+        note(result)
     return result
 
 
@@ -359,23 +359,9 @@ _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 def _followed(f: types.FunctionType, given: Any, named: Any) -> Any:
-    """Run the checked form of a function, watched if it writes to its tensors."""
+    """Run the checked form of a function."""
     inner, checked = followed(f)
-    function, evaluation = checked.function(inner), current()
-    if evaluation.is_following or evaluation.watch is not None:
-        return function(*given, **named)
-    evaluation.is_following = True
-    try:
-        if not checked.is_watched:
-            try:
-                return function(*given, **named)
-            except Unwatched:  # nothing of the job's has changed
-                if not evaluation.own.keys().isdisjoint(map(id, (*given, *named.values()))):
-                    raise  # what the question has made itself may have
-                checked.is_watched = True
-        return watched(function, *given, **named)
-    finally:
-        evaluation.is_following = False
+    return checked.function(inner)(*given, **named)
 
 
 def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
@@ -409,12 +395,8 @@ def _builtin(f: Any, given: Any, named: Any) -> Any:
         if kind_of(type(bound)) == TENSOR:
             return method_of_tensor(f, bound, given, named)
         return method(bound, name, *given, **named)
-    if _of_torch(f, bound) and is_operator(name):
-        arguments, words = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
-        check_modes()
-        if pure(name) and words.get("out") is None:
-            return f(*arguments, **words)
-        return watched(f, *arguments, **words)
+    if _of_torch(f, bound) and effect(name):
+        return operate(f, name, tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()})
     if is_a(bound, type) and bound in (dict, str, bytes, float, int):
         return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
     raise unknown(name_of(f))

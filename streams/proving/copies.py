@@ -20,7 +20,7 @@ from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import TENSOR, attributes_of, is_a, is_copyable, is_plain, of_class
 from looptap.streams.harmless.plain import kind_of as plain_kind
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import own_storage, watched
+from looptap.streams.harmless.watch import note
 from looptap.streams.preserving.module_state import MOST_BYTES, MOST_ITEMS, kind_of, unwrapped
 
 _HOOKS = (
@@ -38,7 +38,7 @@ _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 def run(model: Any, given: Any, named: Any) -> Any:
     """Return what ``model(…)`` gives, on a copy unless it is one."""
     if id(model) in current().copies:
-        return watched(forward, model, *given, **named)
+        return forward(model, *given, **named)
     return on_copy(model, given, named)
 
 
@@ -62,11 +62,12 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
                 raise
 
     evaluation = current()
+    evaluation.keep_modes()
     evaluation.on_copies.append(type(model).__name__)
     outermost = not evaluation.in_own_context
     evaluation.in_own_context = True
     try:
-        return contextvars.copy_context().run(watched, ask)
+        return contextvars.copy_context().run(ask)
     finally:
         evaluation.in_own_context = not outermost
 
@@ -192,7 +193,7 @@ class _Copying:
         self._bytes += tensor.nbytes
         made = self._made[id(tensor)] = tensor.detach().clone()
         self._kept.append(tensor)
-        own_storage(made)
+        note(made, tensor)
         return made
 
     def _admit(self, path: str, module: Any, sharded: bool) -> None:
@@ -269,7 +270,7 @@ def _input(value: Any, gradient: bool) -> Any:
         if gradient and value.is_leaf and value.requires_grad:
             return value
         made = value.detach().clone()
-        own_storage(made)
+        note(made, value)
         return made
     if type(value) in (list, dict, tuple) or (is_a(value, tuple) and hasattr(type(value), "_fields")):
         items = [_input(one, gradient) for one in (value.values() if isinstance(value, dict) else value)]

@@ -32,8 +32,6 @@ class CheckedForm:
     def __init__(self, factory: types.CodeType) -> None:
         self._factory = factory
         self._made: Callable[..., Any] | None = None
-        self.is_watched = False
-        """Whether it changes tensors that it makes: then all of its tensor operations have to be watched."""
 
     def function(self, f: types.FunctionType) -> Callable[..., Any]:
         """Return the checked form of ``f``, whose code this is."""

@@ -14,7 +14,7 @@ from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import ARRAY, MAPPING, MODULE, OTHER, SEQUENCE, TENSOR, is_a, kind_of, of_class
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import is_operator, pure, watched
+from looptap.streams.harmless.watch import PURE, effect, note, operate
 from looptap.streams.proving.attributes import as_object
 from looptap.streams.proving.reading import item, read
 from looptap.streams.proving.vouching import (
@@ -187,11 +187,11 @@ def method_of_tensor(bound: Any, value: Any, given: Any, named: Any) -> Any:
     operand(value)
     if name in known.TENSOR_NEVER or named.get("out") is not None:
         raise Refusal(f".{name}() would change a tensor or its graph")
-    if name[:1] == "_" and name not in known.TENSOR_READS and not pure(name):
-        raise unknown(f".{name}() of a tensor")
-    arguments, words = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
-    if name in known.TENSOR_READS or pure(name):
-        return bound(*arguments, **words)
-    if is_operator(name):
-        return watched(bound, *arguments, **words)
+    arguments, words = tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()}
+    if name in known.TENSOR_READS:
+        result = bound(*arguments, **words)
+        note(result, value, arguments, words)
+        return result
+    if effect(name) == PURE or (effect(name) and name[:1] != "_"):
+        return operate(lambda own, *others, **more: bound(*others, **more), name, (value, *arguments), words)
     raise unknown(f".{name}() of a tensor")

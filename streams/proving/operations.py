@@ -8,17 +8,18 @@ from looptap.streams.proving.calls import call
 from looptap.streams.proving.methods import method
 from looptap.streams.proving.reading import item, read
 from looptap.streams.proving.vouching import (
+    binary,
     deep,
     each,
     iterate,
     keyed,
     keys,
     mapping,
-    operand,
     own,
     shown,
     slice_of,
     truth,
+    unary,
     unpack,
     within,
 )
@@ -26,8 +27,8 @@ from looptap.streams.proving.writing import delete, delete_item, enter, in_place
 
 CHECKS.update({
     "__read": read, "__item": item, "__call": call, "__method": method, "__iterate": iterate, "__each": each,
-    "__operand": operand, "__deep": deep, "__shown": shown, "__within": within, "__truth": truth, "__own": own,
-    "__key": keyed, "__keys": keys, "__unpack": unpack, "__mapping": mapping, "__slice": slice_of,
+    "__binary": binary, "__unary": unary, "__deep": deep, "__shown": shown, "__within": within, "__truth": truth,
+    "__own": own, "__key": keyed, "__keys": keys, "__unpack": unpack, "__mapping": mapping, "__slice": slice_of,
     "__write": write, "__write_item": write_item, "__delete": delete, "__delete_item": delete_item,
     "__in_place": in_place, "__enter": enter, "__super": of_super, "__module": module, "__Refusal": Refusal,
 })  # fmt: skip

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from looptap.streams.events import Event
 from looptap.streams.harmless.checked_code import file_of
-from looptap.streams.harmless.checked_evaluation import check_modes, evaluated, in_modes
-from looptap.streams.harmless.plain import TENSOR, is_a, is_plain, kind_of
+from looptap.streams.harmless.checked_evaluation import evaluated
+from looptap.streams.harmless.plain import is_a, is_plain
 from looptap.streams.harmless.refusal import Refusal, as_error
 from looptap.streams.harmless.results import to_copy
-from looptap.streams.preserving.job_modes import modes_observe
 from looptap.streams.proving.reading import read
 
 T = TypeVar("T")
 _NUMBERS = frozenset({float, int, bool, str, type(None)})
 
 
-def refuse_in_modes(event: Any, names: Iterable[str] | None, text: str) -> None:
-    """Refuse a query inside a mode of the job's, unless it reads numbers alone."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "_C") or not modes_observe(torch):
-        return
-    own = getattr(event, "__dict__", {})
-    if names is None or any(name not in own or type(own[name]) not in _NUMBERS for name in names):
-        raise as_error(in_modes(), text, file_of)
+def refuse_in_modes(text: str) -> None:
+    """Refuse a query inside a mode that would see its tensor operations."""
+    proven(lambda: None, text)
 
 
 def read_plainly(event: Any, names: Iterable[str], text: str, bare: bool = False) -> Any:
@@ -36,8 +29,6 @@ def read_plainly(event: Any, names: Iterable[str], text: str, bare: bool = False
     """
     own = event.__dict__ if is_a(event, Event) else None
     if own is None or all(name in own and type(own[name]) in _NUMBERS for name in names):
-        return event
-    if bare and all(name in own and is_plain(own[name]) for name in names):
         return event
     converted = proven(lambda: _converted(event, names, bare), text)
     return event.__looptap_with__(converted) if converted else event
@@ -66,8 +57,6 @@ def _converted(event: Any, names: Iterable[str], bare: bool) -> dict[str, Any]:
             continue  # the query raises the same
         if type(value) in _NUMBERS:
             continue
-        if kind_of(type(value)) == TENSOR:
-            check_modes()
         if not is_plain(value):
             found[name] = plain = to_copy(value)
             if not bare and not is_plain(plain):

@@ -11,7 +11,7 @@ from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import ARRAY, ATOM, MAPPING, MODULE, SEQUENCE, TENSOR, is_a, kind_of, of_class
 from looptap.streams.proving.attributes import reader
-from looptap.streams.proving.vouching import keyed, operand, type_name, unknown, vouch
+from looptap.streams.proving.vouching import keyed, made, operand, type_name, unknown, vouch
 
 
 def read(value: Any, name: str) -> Any:
@@ -26,7 +26,7 @@ def item(value: Any, key: Any) -> Any:
     """Return ``value[key]``."""
     kind = kind_of(type(value))
     if kind in (TENSOR, ARRAY):
-        return operand(value)[index_of(key)]
+        return made(operand(value)[index_of(key)], value, key)
     if kind in (ATOM, SEQUENCE):
         return value[index_of(key)]
     if kind == MAPPING:

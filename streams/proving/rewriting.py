@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from looptap.streams.expressions import COMPREHENSIONS
 
-_ARITHMETIC = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.JoinedStr)
 _UNCHANGED = (
     ast.Constant, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Nonlocal,
     ast.NamedExpr, ast.Yield,
@@ -138,20 +137,18 @@ class Rewriting(ast.NodeTransformer):
         new = ast.Dict(keys, values)
         return _call("__own", new) if self.statements else new
 
-    def _operand(self, node: ast.expr, deep: bool = False) -> ast.expr:
-        new: ast.expr = self.visit(node)
-        plain = isinstance(node, _ARITHMETIC)
-        return new if plain else _call("__deep" if deep else "__operand", new)
-
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         """Check both operands."""
-        return ast.BinOp(self._operand(node.left), node.op, self._operand(node.right))
+        return self._binary(node.left, node.op, node.right)
+
+    def _binary(self, left: ast.expr, op: ast.AST, right: ast.expr) -> ast.expr:
+        return _call("__binary", ast.Constant(type(op).__name__), self.visit(left), self.visit(right))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         """Check the operand."""
         if isinstance(node.op, ast.Not):
             return ast.UnaryOp(node.op, self._test(node.operand))
-        return ast.UnaryOp(node.op, self._operand(node.operand))
+        return _call("__unary", ast.Constant(type(node.op).__name__), self.visit(node.operand))
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Check all operands, unless they are compared by identity."""
@@ -161,8 +158,10 @@ class Rewriting(ast.NodeTransformer):
             return found if isinstance(node.ops[0], ast.In) else ast.UnaryOp(ast.Not(), found)
         if all(isinstance(op, _IDENTITY) for op in node.ops):
             left, *rest = [self.visit(part) for part in parts]
+        elif len(parts) == 2:
+            return self._binary(node.left, node.ops[0], parts[1])
         else:
-            left, *rest = [self._operand(part, deep=True) for part in parts]
+            left, *rest = [_call("__deep", self.visit(part)) for part in parts]
         return ast.Compare(left, node.ops, rest)
 
     def _test(self, node: ast.expr) -> ast.expr:
@@ -282,7 +281,7 @@ class Rewriting(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         """Check a change in place."""
-        operator, value = ast.Constant(type(node.op).__name__), self._operand(node.value)
+        operator, value = ast.Constant(type(node.op).__name__), self.visit(node.value)
         target = node.target
         if isinstance(target, ast.Name):
             return ast.Assign([target], _call("__in_place", operator, ast.Name(target.id, ast.Load()), value))

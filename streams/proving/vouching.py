@@ -13,7 +13,7 @@ from typing import Any
 
 from looptap.streams.events import EventSnapshot
 from looptap.streams.harmless.checked_code import call
-from looptap.streams.harmless.checked_evaluation import check_modes, current
+from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
     ARRAY,
     ATOM,
@@ -32,6 +32,7 @@ from looptap.streams.harmless.plain import (
 )  # fmt: skip
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.results import result
+from looptap.streams.harmless.watch import note
 
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
@@ -80,7 +81,6 @@ def operand(value: Any) -> Any:
     """Return an operand, if operators on its type run no code of the job."""
     kind = kind_of(type(value))
     if kind == TENSOR:
-        check_modes()
         if value.__dict__ and not is_plain(value):
             raise unknown("a tensor with methods of the job's own")
     elif kind == ARRAY and value.dtype.hasobject:
@@ -116,6 +116,38 @@ def deep(value: Any, operators: tuple[str, ...] = _COMPARED) -> Any:
             deep(one, operators)
         return value
     raise unknown(f"{'comparing' if operators is _COMPARED else 'printing'} {type_name(value)}")
+
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "Mod": operator.mod,
+    "FloorDiv": operator.floordiv, "Pow": operator.pow, "MatMult": operator.matmul, "BitOr": operator.or_,
+    "BitAnd": operator.and_, "BitXor": operator.xor, "LShift": operator.lshift, "RShift": operator.rshift,
+}  # fmt: skip
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
+    "GtE": operator.ge,
+}  # fmt: skip
+_UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
+
+
+def binary(how: str, left: Any, right: Any) -> Any:
+    """Return ``left + right`` and the like, and comparisons."""
+    compare = _COMPARISONS.get(how)
+    if compare is not None:
+        return made(compare(deep(left), deep(right)), left, right)
+    return made(_BINARY[how](operand(left), operand(right)), left, right)
+
+
+def unary(how: str, value: Any) -> Any:
+    """Return ``-value`` and the like."""
+    return made(_UNARY[how](operand(value)), value)
+
+
+def made(result: Any, *given: Any) -> Any:
+    """Note what an operator has made of tensors."""
+    if kind_of(type(result)) == TENSOR:
+        note(result, given)
+    return result
 
 
 def within(value: Any, container: Any) -> Any:
@@ -187,8 +219,6 @@ def vouch(value: Any) -> Any:
         return value
     if kind in (SEQUENCE, MAPPING):
         if is_plain(value):
-            if kind == SEQUENCE and any(kind_of(type(one)) == TENSOR for one in value):
-                check_modes()
             return value
         if type(value) in (list, tuple):
             return type(value)(vouch(one) for one in value)

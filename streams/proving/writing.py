@@ -33,7 +33,7 @@ from looptap.streams.harmless.plain import (
     of_class,
 )  # fmt: skip
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.watch import watched
+from looptap.streams.harmless.watch import may_write, note
 from looptap.streams.proving.reading import index_of
 from looptap.streams.proving.vouching import (
     is_module,
@@ -97,7 +97,8 @@ def write_item(value: Any, key: Any, new: Any) -> None:
     """Do ``value[key] = new`` for what the evaluation made."""
     kind = kind_of(type(value))
     if kind == TENSOR:
-        watched(operator.setitem, operand(value), index_of(key), vouch(new))
+        may_write("[…] = …", operand(value))
+        value[index_of(key)] = vouch(new)
     elif is_own(value):
         value[index_of(key) if kind == ARRAY else keyed(key)] = vouch(new) if kind == ARRAY else new
     elif id(value) in current().own and type(setting := of_class(type(value), "__setitem__")) is types.FunctionType:
@@ -124,9 +125,10 @@ def in_place(how: str, value: Any, other: Any) -> Any:
     """Return ``value`` after ``value += other`` and the like."""
     kind = kind_of(type(value))
     if kind == TENSOR:
-        return watched(_IN_PLACE[how], operand(value), other)
+        may_write(f"{how.lower()} in place", operand(value))
+        return _IN_PLACE[how](value, operand(other))
     if (kind == ATOM and type(value) is not bytearray) or type(value) is tuple or _is_container(value):
-        return _IN_PLACE[how](value, other)
+        return _IN_PLACE[how](value, operand(other))
     raise Refusal(f"{how.lower()} in place would change a {type_name(value)} of the job")
 
 
@@ -180,7 +182,8 @@ def copied_object(value: Any, deep: bool, seen: dict[int, Any]) -> Any:
     elif kind is tuple:
         made = tuple(map(part, value))
     elif kind_of(kind) in (TENSOR, ARRAY):
-        made = watched(copy.deepcopy if deep else copy.copy, operand(value))
+        made = copy.deepcopy(operand(value)) if deep else copy.copy(operand(value))
+        note(made, value)
     elif kind_of(kind) == ATOM or is_a(value, (type, types.FunctionType, enum.Enum)):
         made = value
     elif is_copyable(kind):
@@ -216,7 +219,7 @@ def make(f: type, given: Any, named: Any) -> Any:
     made = own(new(f))
     if is_module(made):
         current().copies[id(made)] = made, made  # its own copy
-        watched(call, init, made, *given, **named)
+        call(init, made, *given, **named)
     elif given or named or type(init) is types.FunctionType:
         call(init, made, *given, **named)
     return made
