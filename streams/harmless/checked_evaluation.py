@@ -28,7 +28,7 @@ class CheckedEvaluation:
     __slots__ = (
         "_before", "_cache", "_gradients", "_modes", "_torch", "copies", "in_own_context", "is_watching", "on_copies",
         "own", "storages",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self._before = _running.evaluation
@@ -118,6 +118,6 @@ def refuse_if_observed(torch: Any) -> None:
         raise Refusal(
             "the job runs this event inside a dispatch mode, a function mode or a transform of torch, which would see "
             "the query's tensor operations", passing=True,
-        )  # fmt: skip
+        )
     if not has_own_operators(torch):
         raise Refusal("an operator of torch.Tensor is of the job's own, and is not known to be harmless")

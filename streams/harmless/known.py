@@ -50,7 +50,7 @@ COMPUTES = [
     functools.reduce, heapq.nlargest, heapq.nsmallest, heapq.merge,
     time.time, time.monotonic, time.perf_counter, time.process_time, time.thread_time, time.time_ns, time.strftime,
     os.getpid, os.getloadavg, os.cpu_count, sys.getsizeof, sys.getrecursionlimit, sys.intern,
-]  # fmt: skip
+]
 """Functions that compute from their arguments: these, and all that they contain, have to be plain values."""
 
 HOLDS = [
@@ -60,7 +60,7 @@ HOLDS = [
     *(value for name, value in vars(itertools).items() if name[0] != "_" and callable(value)),
     collections.deque, operator.is_, operator.is_not, functools.partial, operator.itemgetter, operator.attrgetter,
     inspect.signature,
-]  # fmt: skip
+]
 """Functions that hold or count their arguments, which may be anything."""
 
 SHOWS = [str, repr, ascii, format]
@@ -68,7 +68,7 @@ SHOWS = [str, repr, ascii, format]
 
 SILENT = [warnings.warn, *(getattr(logging.Logger, name) for name in _words(
     "debug info warning error exception critical log"
-))]  # fmt: skip
+))]
 """Functions that warn and log, which a question does not."""
 
 KEYS = [dict, set, frozenset, collections.Counter, collections.OrderedDict, dict.fromkeys, collections.defaultdict]
@@ -113,7 +113,7 @@ MUTATORS = frozenset(_words(
     "append extend insert pop remove clear sort reverse update setdefault popitem add discard appendleft popleft "
     "extendleft rotate move_to_end subtract difference_update intersection_update symmetric_difference_update "
     "fill put itemset partition resize __setitem__ __delitem__ __iadd__ __ior__ __iand__ __isub__ __ixor__ __imul__"
-))  # fmt: skip
+))
 """Methods that change a container or an array."""
 COMPARES = frozenset({"index", "count", "remove", "sort", "__contains__"})
 """Methods of containers that compare the items."""
@@ -127,23 +127,23 @@ TENSOR_READS = frozenset(_words(
     "byte char bfloat16 has_names is_set_to is_inference is_conj is_neg view_as_real lu symeig to_sparse to_dense "
     "detach clone contiguous nonzero new new_tensor new_zeros new_ones new_full new_empty __deepcopy__ is_same_size "
     "dim_order"
-))  # fmt: skip
+))
 """Methods of tensors that torch implements outside of its operators, or under another name."""
 TENSOR_NEVER = frozenset(_words(
     "requires_grad_ retain_grad set_data resize_ resize_as_ rename_ set_ record_stream backward register_hook detach_ "
     "share_memory_ _backward apply_ map_ map2_ register_post_accumulate_grad_hook storage untyped_storage data_ptr_ "
     "module_load pin_memory"
-))  # fmt: skip
+))
 """Methods of tensors that change what no operator shows."""
 TENSOR_ATTRIBUTES = frozenset(_words(
     "shape ndim dtype device grad requires_grad is_leaf T mT H mH real imag nbytes itemsize is_cpu is_cuda is_mps "
     "is_meta is_sparse is_quantized layout data names grad_fn retains_grad output_nr _version is_nested is_xpu"
-))  # fmt: skip
+))
 
 MODULE_METHODS = frozenset(_words(
     "parameters named_parameters buffers named_buffers modules named_modules children named_children get_submodule "
     "get_parameter get_buffer __len__ __iter__ __getitem__ __contains__ keys values items _get_name"
-))  # fmt: skip
+))
 """Methods of torch's that only walk over a model."""
 
 _language: list[Callable[..., Any]] = []
@@ -200,7 +200,7 @@ def of_torch() -> dict[int, tuple[Callable[..., Any], str]]:
             thing = getattr(thing, step, None)
         every.append(thing)
     found = {id(f): (f, "computes") for f in every
-             if f is not None and (not isinstance(f, types.FunctionType) or is_of_torch(f))}  # fmt: skip
+             if f is not None and (not isinstance(f, types.FunctionType) or is_of_torch(f))}
     contexts = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled, torch.autocast)
     found.update((id(f), (f, "context")) for f in contexts)
     apply = torch.autograd.Function.__dict__["apply"].__func__

@@ -34,12 +34,12 @@ _ATOMS: tuple[type, ...] = (
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta, type(NotImplemented),
     *(kind for kind in vars(np).values() if isinstance(kind, type) and issubclass(kind, np.generic)
       and kind not in (np.object_, np.void)),
-)  # fmt: skip
+)
 _BASIC: dict[type, int] = {
     **dict.fromkeys(_ATOMS, ATOM), np.ndarray: ARRAY,
     **dict.fromkeys((dict, collections.OrderedDict, collections.Counter, collections.defaultdict), MAPPING),
     **dict.fromkeys((tuple, list, set, frozenset, collections.deque), SEQUENCE),
-}  # fmt: skip
+}
 _kinds: dict[type, int] = dict(_BASIC)
 
 
@@ -99,14 +99,14 @@ def _is_of_library(meta: Any) -> bool:
 _COPYING = (
     "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__", "__del__",
     "__new__",
-)  # fmt: skip
+)
 
 
 def is_copyable(kind: type) -> bool:
     """Return True for a class whose objects are copied by their attributes."""
     return kind_of(kind) == OTHER and bool(kind.__flags__ & (1 << 9)) and all(
         of_class(kind, name) is object.__dict__.get(name) for name in _COPYING
-    )  # fmt: skip
+    )
 
 
 def is_of_torch(f: Any) -> bool:
@@ -115,7 +115,7 @@ def is_of_torch(f: Any) -> bool:
     return (
         module is not None and f.__globals__ is vars(module)
         and f.__module__.partition(".")[0] == "torch" and f.__code__.co_filename == module.__file__
-    )  # fmt: skip
+    )
 
 
 _operators: list[Any] = []  # what torch.Tensor held when all of its operators were torch's own
@@ -147,7 +147,7 @@ def is_of_looptap(kind: type) -> bool:
 _OF_METACLASSES = frozenset({
     "__new__", "__init__", "__call__", "__setattr__", "__prepare__", "__module__", "__qualname__", "__doc__",
     "__annotations__", "__firstlineno__", "__static_attributes__", "__annotations_cache__", "__annotate_func__",
-})  # fmt: skip
+})
 
 
 def _own_operators(kind: type) -> bool:
@@ -156,7 +156,7 @@ def _own_operators(kind: type) -> bool:
         name[:2] == "__" and name != "__new__" and type(held) is types.FunctionType
         and (held.__module__ or "").partition("_")[0] not in ("collections", "namedtuple")
         for base in kind.__mro__[:-2] for name, held in base.__dict__.items()
-    )  # fmt: skip
+    )
 
 
 def _classified(kind: type) -> int:
@@ -179,11 +179,11 @@ def _classified(kind: type) -> int:
 _OF_TUPLES = (
     "__iter__", "__getitem__", "__len__", "__add__", "__mul__", "__eq__", "__lt__", "__contains__", "__hash__",
     "__getattribute__",
-)  # fmt: skip
+)
 _OF_MODULES = (
     "__getattribute__", "__getattr__", "_named_members", "parameters", "named_parameters", "buffers", "named_buffers",
     "modules", "named_modules", "_parameters", "_buffers", "_modules",
-)  # fmt: skip
+)
 
 
 def _same(kind: type, base: type, name: str) -> bool:
@@ -310,7 +310,7 @@ def is_plain_optimizer(optimizer: Any) -> bool:
     return (
         of_class(type(optimizer), "param_groups") is None and type(groups) is list
         and all(type(group) is dict and is_plain(group.get("lr")) for group in groups)
-    )  # fmt: skip
+    )
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:

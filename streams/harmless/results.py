@@ -36,18 +36,18 @@ _READ = (
     "shape", "ndim", "size", "nbytes", "is_cpu", "savefig", "save", "dpi", "get_size_inches", "utcoffset", "year",
     "month", "day", "hour", "minute", "second", "microsecond", "days", "seconds", "microseconds", "param_groups",
     "get_last_lr", "last_epoch",
-)  # fmt: skip
+)
 """What a copy reads of an object: none of it may be code of the job."""
 _KNOWN = frozenset({
     "builtins", "numpy", "torch", "looptap", "collections", "datetime", "decimal", "fractions", "uuid", "pathlib",
     "enum", "types", "argparse", "PIL", "matplotlib", "pandas", "polars", "pyarrow", "jax", "jaxlib", "tensorflow",
     "mlx",
-})  # fmt: skip
+})
 """Packages whose objects copy themselves without effects."""
 _EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (int, int.__int__), (float, float.__float__), (complex, complex.__complex__), (str, str.__str__),
     (bytes, bytes.__bytes__),
-)  # fmt: skip
+)
 """Numbers and texts, and what makes one of a subclass."""
 MAX_BYTES = 2**30
 """The size of an object that is not even converted."""
@@ -168,7 +168,7 @@ def _field(value: Any, name: str) -> Any:
 _OF_C = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, types.BuiltinFunctionType,
-)  # fmt: skip
+)
 
 
 def _runs(held: Any) -> bool:

@@ -114,7 +114,7 @@ def _watch_class(torch: Any) -> Any:
             if func.namespace not in _NAMESPACES:
                 raise Refusal(f"{func} is not known to be harmless: collectives and custom operators are not run")
             values = {a.name: args[n] if n < len(args) else kwargs.get(a.name, a.default_value)
-                      for n, a in enumerate(schema.arguments)}  # fmt: skip
+                      for n, a in enumerate(schema.arguments)}
             for place in _written(schema):
                 may_write(func, values[schema.arguments[place].name])
             if schema.name.rpartition(":")[2] in _NORMALIZATIONS and values["training"]:

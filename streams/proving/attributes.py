@@ -22,7 +22,7 @@ from looptap.streams.harmless.plain import (
     is_ordinary,
     kind_of,
     of_class,
-)  # fmt: skip
+)
 from looptap.streams.harmless.refusal import Refusal
 
 Reader = Callable[[Any], Any]
@@ -35,7 +35,7 @@ _PLAIN_DESCRIPTORS = (
     types.ClassMethodDescriptorType, types.MemberDescriptorType, staticmethod,
     type(functools.cache(lambda: None)),
     type(vars(collections.namedtuple("_", "one"))["one"]),
-)  # fmt: skip
+)
 _readers: dict[tuple[type, str], Reader] = {}
 
 

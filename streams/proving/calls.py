@@ -215,7 +215,7 @@ def _held(f: Any, given: Any, named: Any) -> Any:
 
 _OF_ITERABLES = tuple(getattr(itertools, name) for name in
                       ("chain", "zip_longest", "product", "cycle", "pairwise", "permutations", "combinations",
-                       "combinations_with_replacement"))  # fmt: skip
+                       "combinations_with_replacement"))
 
 
 def _iterated(value: Any) -> Any:
@@ -355,7 +355,7 @@ _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "delattr": lambda f, given, named: delete(given[0], vouch(given[1])), "vars": _vars, "context": _context,
     "declared": _declared, "shows": _shows, "silent": _silent, "applied": applied, "copies": _copies,
     "refuses": _refuses,
-}  # fmt: skip
+}
 
 
 def _followed(f: types.FunctionType, given: Any, named: Any) -> Any:

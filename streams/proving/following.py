@@ -257,7 +257,7 @@ def _computing(code: types.CodeType) -> list[tuple[str, Any]]:
         (one.opname, one.argval) for one, after in itertools.pairwise(every)
         if one.opname.startswith(_COMPUTING) and after.opname != "BUILD_CONST_KEY_MAP"
         and type(one.argval) is not types.CodeType
-    ]  # fmt: skip
+    ]
 
 
 def _essence(code: types.CodeType) -> tuple[Any, ...]:

@@ -61,7 +61,7 @@ _ITERATING = frozenset({"extend", "extendleft"})
 _HASHING = frozenset({
     "union", "intersection", "difference", "symmetric_difference", "difference_update", "intersection_update",
     "symmetric_difference_update", "issubset", "issuperset", "isdisjoint", "subtract",
-})  # fmt: skip
+})
 
 
 def _is_of_job(kind: type, name: str) -> bool:

@@ -31,4 +31,4 @@ CHECKS.update({
     "__own": own, "__key": keyed, "__keys": keys, "__unpack": unpack, "__mapping": mapping, "__slice": slice_of,
     "__write": write, "__write_item": write_item, "__delete": delete, "__delete_item": delete_item,
     "__in_place": in_place, "__enter": enter, "__super": of_super, "__module": module, "__Refusal": Refusal,
-})  # fmt: skip
+})

@@ -15,7 +15,7 @@ from looptap.streams.expressions import COMPREHENSIONS
 _UNCHANGED = (
     ast.Constant, ast.Expr, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Nonlocal,
     ast.NamedExpr, ast.Yield,
-)  # fmt: skip
+)
 """Parts of code that do nothing by themselves."""
 _IDENTITY = (ast.Is, ast.IsNot)
 _SHAPES_FUNCTION = (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await)
@@ -80,11 +80,11 @@ class Rewriting(ast.NodeTransformer):
     def _index(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Slice):
             parts = [ast.Constant(None) if one is None else self.visit(one)
-                     for one in (node.lower, node.upper, node.step)]  # fmt: skip
+                     for one in (node.lower, node.upper, node.step)]
             return _call("__slice", *parts)
         if isinstance(node, ast.Tuple):
             return ast.Tuple([self._element(one) if isinstance(one, ast.Starred) else self._index(one)
-                              for one in node.elts], ast.Load())  # fmt: skip
+                              for one in node.elts], ast.Load())
         return cast(ast.expr, self.visit(node))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
@@ -95,9 +95,9 @@ class Rewriting(ast.NodeTransformer):
         if isinstance(f, ast.Name) and f.id == "super" and not node.args and self._first_argument:
             return _call("__super", ast.Name("__class__", ast.Load()), ast.Name(self._first_argument[-1], ast.Load()))
         given = [ast.Starred(_call("__iterate", self.visit(one.value)), ast.Load()) if isinstance(one, ast.Starred)
-                 else self.visit(one) for one in node.args]  # fmt: skip
+                 else self.visit(one) for one in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value) if k.arg else _call("__mapping", self.visit(k.value)))
-                    for k in node.keywords]  # fmt: skip
+                    for k in node.keywords]
         if isinstance(f, ast.Attribute):
             name = ast.Constant(self._mangled(f.attr))
             return _call("__method", self.visit(f.value), name, *given, keywords=keywords)
@@ -106,7 +106,7 @@ class Rewriting(ast.NodeTransformer):
     def visit_Set(self, node: ast.Set) -> ast.expr:
         """Check what is hashed."""
         elements = [ast.Starred(_call("__keys", self.visit(one.value)), ast.Load()) if isinstance(one, ast.Starred)
-                    else self._key(one) for one in node.elts]  # fmt: skip
+                    else self._key(one) for one in node.elts]
         new = ast.Set(elements)
         return _call("__own", new) if self.statements else new
 
@@ -133,7 +133,7 @@ class Rewriting(ast.NodeTransformer):
         """Check what is merged into a display."""
         keys = [None if key is None else self._key(key) for key in node.keys]
         values = [_call("__mapping", self.visit(v)) if k is None else self.visit(v)
-                  for k, v in zip(node.keys, node.values, strict=True)]  # fmt: skip
+                  for k, v in zip(node.keys, node.values, strict=True)]
         new = ast.Dict(keys, values)
         return _call("__own", new) if self.statements else new
 
@@ -197,7 +197,7 @@ class Rewriting(ast.NodeTransformer):
             vararg=node.vararg and _bare(node.vararg), kwonlyargs=[_bare(one) for one in node.kwonlyargs],
             kw_defaults=[None if one is None else self.visit(one) for one in node.kw_defaults],
             kwarg=node.kwarg and _bare(node.kwarg), defaults=[self.visit(one) for one in node.defaults],
-        )  # fmt: skip
+        )
         return new
 
     def _comprehension(self, node: Any) -> ast.expr:
@@ -346,7 +346,7 @@ class Rewriting(ast.NodeTransformer):
             raise Unprovable("a finally block that ends with a jump")
         ours = ast.ExceptHandler(ast.Name("__Refusal", ast.Load()), None, [ast.Raise()])
         handlers = [ast.ExceptHandler(one.type and self.visit(one.type), one.name, self._block(one.body))
-                    for one in node.handlers]  # fmt: skip
+                    for one in node.handlers]
         found = [ours, *handlers] if handlers else []
         return ast.Try(self._block(node.body), found, self._block(node.orelse), self._block(node.finalbody))
 
@@ -382,7 +382,7 @@ class Rewriting(ast.NodeTransformer):
                 [ast.Name(one.asname or one.name, ast.Store())],
                 _call("__read", _call("__module", name, *package), ast.Constant(one.name)),
             ), node)) for one in node.names
-        ]  # fmt: skip
+        ]
 
     def _temporary(self) -> str:
         self._locals += 1
@@ -412,7 +412,7 @@ def _without_defaults(node: ast.arguments) -> ast.arguments:
     return ast.arguments(
         posonlyargs=node.posonlyargs, args=node.args, vararg=node.vararg, kwonlyargs=node.kwonlyargs, kwarg=node.kwarg,
         kw_defaults=[one and none for one in node.kw_defaults], defaults=[none for _ in node.defaults],
-    )  # fmt: skip
+    )
 
 
 def _bare(argument: ast.arg) -> ast.arg:

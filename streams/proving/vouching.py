@@ -29,7 +29,7 @@ from looptap.streams.harmless.plain import (
     is_plain,
     kind_of,
     of_class,
-)  # fmt: skip
+)
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.results import result
 from looptap.streams.harmless.watch import note
@@ -46,10 +46,10 @@ BUILTINS = (
 
 
 _VIEWS = tuple(type(getattr(kind(), name)()) for kind in (dict, collections.OrderedDict)
-               for name in ("keys", "values", "items"))  # fmt: skip
+               for name in ("keys", "values", "items"))
 
 CONTAINERS = (list, dict, set, collections.deque, collections.Counter, collections.OrderedDict,
-               collections.defaultdict, bytearray)  # fmt: skip
+               collections.defaultdict, bytearray)
 """Containers that code may change."""
 
 
@@ -97,7 +97,7 @@ def _is_class(value: Any) -> bool:
 
 
 _COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__contains__", "__iter__",
-             "__getitem__")  # fmt: skip
+             "__getitem__")
 _SIMPLE = (object, int, float, complex, str, bytes, types.FunctionType, types.BuiltinFunctionType)
 """Types whose operators of C call nothing else."""
 
@@ -122,11 +122,11 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv, "Mod": operator.mod,
     "FloorDiv": operator.floordiv, "Pow": operator.pow, "MatMult": operator.matmul, "BitOr": operator.or_,
     "BitAnd": operator.and_, "BitXor": operator.xor, "LShift": operator.lshift, "RShift": operator.rshift,
-}  # fmt: skip
+}
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
     "GtE": operator.ge,
-}  # fmt: skip
+}
 _UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
 
 
@@ -170,7 +170,7 @@ def _is_simple(operator: Any) -> bool:
     return (
         operator is None or getattr(operator, "__objclass__", None) in _SIMPLE
         or any(operator is enum.Enum.__dict__.get(name) for name in ("__hash__", *OF_TEXT))
-    )  # fmt: skip
+    )
 
 
 def _text_of_tensors() -> list[Any]:

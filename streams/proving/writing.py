@@ -31,7 +31,7 @@ from looptap.streams.harmless.plain import (
     is_ordinary,
     kind_of,
     of_class,
-)  # fmt: skip
+)
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import may_write, note
 from looptap.streams.proving.reading import index_of
@@ -118,7 +118,7 @@ _IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv, "Mod": operator.imod,
     "FloorDiv": operator.ifloordiv, "Pow": operator.ipow, "MatMult": operator.imatmul, "BitOr": operator.ior,
     "BitAnd": operator.iand, "BitXor": operator.ixor, "LShift": operator.ilshift, "RShift": operator.irshift,
-}  # fmt: skip
+}
 
 
 def in_place(how: str, value: Any, other: Any) -> Any:

@@ -1,7 +1,7 @@
 """How much the code decides: figures that may only fall.
 
 A decision is a branch, a loop, an exception handler, a conditional expression, a loop of a comprehension, a case, or
-one `and` or `or`. Whoever makes a figure fall writes the new one here.
+one `and` or `or`. Write a lower figure here when one falls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_DECISIONS = {
 }  # fmt: skip
 """Decisions per 100 lines of code in each folder."""
 
-MAX_COUNTS = {"branching": 165, "tall": 30, "namesakes": 90, "unformatted": 401, "lonely": 5}
+MAX_COUNTS = {"branching": 165, "tall": 30, "namesakes": 90, "unformatted": 350, "lonely": 5}
 """Functions with 15 paths or more; classes on top of three of ours or more; names of public functions that several
 modules define; places where the formatter is off; packages of one module."""
 
