@@ -26,7 +26,7 @@ import looptap
 from looptap.cli import main
 from looptap.protocol import messages as m
 from looptap.protocol.codec import decode_from_agent, encode
-from looptap.protocol.errors import NotAllowed
+from looptap.protocol.errors import NotAllowed, RunEnded
 from looptap.protocol.files.connection import read
 from looptap.protocol.roles import ALLOWED
 from looptap.protocol.values.unpacking import unpack
@@ -348,12 +348,23 @@ def test_no_frame_of_a_share_names_what_another_one_shows(job, dial):
     assert any(b"loss" in frame for frame in said)
 
 
+def followed_until_it_expires(run):
+    """Return a share, a viewer of it and a stream; the share has not expired yet."""
+    for seconds in (0.3, 3, 30):
+        share = run.share(expires=seconds)
+        with contextlib.ExitStack() as opened, contextlib.suppress(looptap.RefusedKey, RunEnded):
+            viewer = opened.enter_context(looptap.attach(share.path))
+            loss = viewer.stream("loss")
+            opened.pop_all()
+            return share, viewer, loss
+    raise AssertionError("no viewer could follow a stream within 30 s")
+
+
 def test_a_share_ends_when_its_time_is_over(job):
     agent, run = job
     before = bound()
-    share = run.share(expires=0.3)
-    with looptap.attach(share.path) as viewer:
-        loss = viewer.stream("loss")
+    share, viewer, loss = followed_until_it_expires(run)
+    with viewer:
         soon(lambda: viewer.state == "ended")
         assert "expired" in viewer.reason
         assert loss.state == "ended"

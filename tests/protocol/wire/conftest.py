@@ -101,9 +101,9 @@ class Wire:
         self.clients: list[zmq.Socket[bytes]] = []
 
     def open(self, endpoint: str | None = None, handler: Any = None, **options: Any) -> ServerThread:
-        """Start a server, by default with a handler of its own, for only a server's thread may send.
+        """Start a server, which becomes ``wire.link``.
 
-        The newest ones are ``wire.link`` and ``wire.handler``.
+        By default it has a handler of its own, ``wire.handler``, for only a server's thread may send on its sockets.
         """
         options = {"keys": self.keys, "limits": Limits(), "directory": self.directory} | options
         self.handler = handler or (Echo() if self.links else self.handler)
