@@ -145,7 +145,6 @@ SYSTEMS = {
 }
 _ASKED_WITH = {"speed_up": "factor", "kept_samples": "9", "skipped_samples": "9", "important_samples": "9",
                "unimportant_samples": "9"}  # fmt: skip
-_NOT_SHOWN = {"drawn_again"}  # what a resume needs, and no client
 
 
 def training_page() -> str:
@@ -162,7 +161,7 @@ def _system(kind: type, name: str, purpose: str, page: str) -> str:
         lines.append(_row(f"`{name}.{one}`", _values(what), f"{what.doc[:1].upper()}{what.doc[1:]}."))
     lines += ["", "| observable | meaning |", "|---|---|"]
     for one, what in found.items():
-        if isinstance(what, property) and one not in _NOT_SHOWN:
+        if isinstance(what, property):
             lines.append(_row(f"`{name}.{one}`", _summary(what)))
         elif one in _ASKED_WITH:
             lines.append(_row(f"`{name}.{one}({_ASKED_WITH[one]})`", _summary(what)))

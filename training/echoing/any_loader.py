@@ -21,6 +21,9 @@ class Unplanned:
     exact = intact = ended = False
     _taken = 0
 
+    def close(self) -> None:
+        """Do nothing: the loader ends its epoch by itself."""
+
     def expected(self, whole: bool) -> int:
         """Return 0: how much the loader or its workers have ready is unknown."""
         return 0
@@ -51,8 +54,7 @@ class Iterated(Unplanned):
         self._taken = 0
         self.finished = False
         """Whether the loader says that it has yielded its last batch, as one of Accelerate does."""
-        self._resumed: dict[str, Any] | None = None
-        self._by_itself = False
+        self._resumed: tuple[Iterator[Any], deque[Fresh]] | None = None
         self._needed: set[int] = set()
         self._started: list[bytes] = []
         self._marks: deque[tuple[int, Any]] = deque()
@@ -68,19 +70,17 @@ class Iterated(Unplanned):
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> int:
         """Continue inside the epoch, after `begin`; return how many batches come again."""
-        self._resumed, self._needed, self._taken = state, set(needed), state["asked"]
+        self._needed, self._taken = set(needed), state["asked"]
         samplers = [] if state.get("loader") else self._samplers()
-        self._by_itself = bool(samplers)  # its state is loaded, so the sampler continues where it was
-        if self._by_itself:
-            self._taken = max(0, self._taken - max(getattr(sampler, "drawn_again", 0) for sampler in samplers))
+        if samplers:  # their state is loaded, so they continue by themselves, and draw again what was in flight
+            self._taken = min(self._taken, *(getattr(sampler, "given", self._taken) for sampler in samplers))
             self._needed.clear()
+        self._resumed = self._continued(state, by_itself=bool(samplers))
         return len(self._needed)
 
     def state(self, oldest: int | None = None) -> dict[str, Any]:
         """Return plain data for `resume`, from the ``oldest`` batch that is needed on."""
-        if self._resumed is not None:
-            return dict(self._resumed)
-        state: dict[str, Any] = {"asked": self._taken}
+        state: dict[str, Any] = {"asked": self._taken, "order": self._order.taken()}
         if self._started:
             state["started"] = list(self._started)
         self.forget(oldest)
@@ -114,7 +114,7 @@ class Iterated(Unplanned):
             self._started = self._order.taken()
             arriving, again = iter(self._loader), deque[Fresh]()
         else:
-            arriving, again = self._continued(self._resumed)
+            (arriving, again), self._resumed = self._resumed, None
         self._iterated = True
         while again:
             yield again.popleft()
@@ -142,14 +142,14 @@ class Iterated(Unplanned):
     def _says_last(self) -> bool:
         return getattr(self._loader, "end_of_dataloader", False) is True
 
-    def _continued(self, state: dict[str, Any]) -> tuple[Iterator[Any], deque[Fresh]]:
+    def _continued(self, state: dict[str, Any], *, by_itself: bool) -> tuple[Iterator[Any], deque[Fresh]]:
         """Return the rest of the epoch, and the batches that are needed again.
 
         The loader draws the numbers that it drew when the epoch began; the job's own stay as they are.
         """
         again = deque[Fresh]()
         with kept_random():
-            if self._by_itself:
+            if by_itself:
                 arriving = iter(self._loader)
             else:
                 self._started = list(state.get("started", ()))
@@ -167,7 +167,7 @@ class Iterated(Unplanned):
                     if number in self._needed:
                         again.append(_fresh(number, batch))
                 self.finished = self._taken > first and self._says_last()
-        self._resumed = None
+                self._order.put_back(state.get("order", ()))
         return arriving, again
 
     def _mark(self, number: int) -> None:

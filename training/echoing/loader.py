@@ -210,6 +210,8 @@ class Echo(Flow):
             batch = held[0] if guarded else None  # keep no other reference, so that the loop can free the batch
             before = versions(batch) if guarded else []
             run.batches += 1
+            if self._passes and self._passes[-1] is not run:
+                self._renew(run)
             run.room += -(-(self._size or 1) // _GROWTH_DIVISOR)
             count = sum(one.count for one in examples)
             self.steps += 1
@@ -225,6 +227,7 @@ class Echo(Flow):
             if before and versions(batch) != before:
                 self._spoiled(run, examples[0])
         next(arriving, None)  # lets a loader that has yielded its last batch end its epoch
+        run.source.close()
         if not run.fresh:
             self._say("The loader yielded nothing in this epoch: it may be exhausted.")
 
@@ -264,6 +267,12 @@ class Echo(Flow):
         if run in self._passes and any(one.running for one in self._passes):
             self._passes = [one for one in self._passes if one is not run]
             self.epoch = self._passes[-1].number
+
+    def _renew(self, run: EchoPass) -> None:
+        """Make a pass the newest, unless a state was loaded meanwhile."""
+        if run in self._passes:
+            self._passes = [*(one for one in self._passes if one is not run), run]
+            self.epoch = run.number
 
     def _first_room(self, run: EchoPass) -> int:
         return min(_START_BATCHES, math.ceil(run.factor)) * (self._size or 1)

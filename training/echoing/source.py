@@ -32,7 +32,7 @@ class Tickets:
 
     def __init__(self, loader: Any) -> None:
         self._sampler = loader.batch_sampler if loader.batch_sampler is not None else _Singles(loader.sampler)
-        self._order, self._loader = OrderState(loader), loader
+        self.order, self._loader = OrderState(loader), loader
         self.outstanding: dict[int, Ticket] = {}
         """Requested, but not arrived."""
         self.again: dict[int, Ticket] = {}
@@ -47,6 +47,8 @@ class Tickets:
         """Batches and examples requested in this epoch."""
         self.ended = False
         """Whether the sampler has no more batches in this epoch."""
+        self._drawing: Any = None  # the sampler's iterator
+        self._rest: Any = ()  # the batches that it has left
         self.started: list[bytes] = []
         """The random states, of torch and of each generator, from which the sampler began this epoch."""
 
@@ -58,6 +60,9 @@ class Tickets:
             self.again[number] = Ticket.of(number, self.epoch, self._whole, entries)
         for number, entries, *intact in state["outstanding"]:
             self.outstanding[number] = Ticket.of(number, self.epoch, self._whole or any(intact), entries)
+        if self.asked:  # at once: a pass within this one would continue the sampler's
+            self._drawing = self._continued(state)
+            self._rest = () if self.ended and not state.get("sampler") else self._drawing
 
     def state(self) -> dict[str, Any]:
         """Return plain data for `resume`."""
@@ -66,7 +71,11 @@ class Tickets:
             for number, ticket in self.outstanding.items()
         ]
         state = {"asked": self.asked, "place": self.place, "started": list(self.started), "outstanding": waiting}
-        return state | ({"ended": True} if self.ended else {})
+        if self.ended:
+            state["ended"] = True
+        if hasattr(self._rest, "state_dict"):
+            state["sampler"] = self._rest.state_dict()
+        return state | {"order": self.order.taken()}
 
     @property
     def intact(self) -> bool:
@@ -81,40 +90,46 @@ class Tickets:
         from torch.utils.data import default_collate
 
         in_order = getattr(self._loader, "in_order", True)  # otherwise a whole one may come between examples
-        yield from list(self.again.values())
-        yield from list(self.outstanding.values())
-        for indices in self._batches():
-            indices, once = list(indices), self._whole or self._copies.factor == 1.0
-            places = range(self.place, self.place + len(indices))
-            copies = None if once else [tuple(range(self._copies())) for _ in places]
-            self.place += len(indices)
-            own = self._copies.intact and in_order and self._loader.collate_fn is not default_collate
-            ticket = Ticket(self.asked, self.epoch, self._whole or own, indices, places, copies)
-            self.outstanding[self.asked] = ticket
-            self.asked += 1
-            yield ticket
-        self.ended = True
+        try:
+            yield from list(self.again.values())
+            yield from list(self.outstanding.values())
+            if self._drawing is None:
+                self.started = self.order.taken()
+                self._rest = self._drawing = iter(self._sampler)
+            for indices in self._rest:
+                indices, once = list(indices), self._whole or self._copies.factor == 1.0
+                places = range(self.place, self.place + len(indices))
+                copies = None if once else [tuple(range(self._copies())) for _ in places]
+                self.place += len(indices)
+                own = self._copies.intact and in_order and self._loader.collate_fn is not default_collate
+                ticket = Ticket(self.asked, self.epoch, self._whole or own, indices, places, copies)
+                self.outstanding[self.asked] = ticket
+                self.asked += 1
+                yield ticket
+            self.ended = True
+        finally:
+            if not self.ended:  # the loop has left the epoch
+                self.close()
 
-    def _batches(self) -> Iterator[Any]:
-        if not self.asked:
-            self.started = self._order.taken()
-            yield from self._sampler
-            return
+    def close(self) -> None:
+        """Tell the sampler that its batches were used, or that the loop has left the epoch."""
+        if hasattr(self._drawing, "close"):
+            self._drawing.close()
+
+    def _continued(self, state: dict[str, Any]) -> Any:
+        """Return an iterator over what the sampler has left of an epoch. The job's random numbers stay."""
         if hasattr(self._sampler, "load_state_dict"):  # its own state is loaded, so it continues by itself
-            again = getattr(self._sampler, "drawn_again", 0)
-            if self.ended and not again:  # it would begin its next epoch
-                return
-            batches = iter(self._sampler)
-            for _ in range(again):
-                next(batches, None)
-            yield from batches
-            return
+            drawing = iter(self._sampler)
+            if hasattr(drawing, "load_state_dict"):
+                drawing.load_state_dict(state.get("sampler", {}))
+            return drawing
         with kept_random():
-            self._order.put_back(self.started)
+            self.order.put_back(self.started)
             batches = iter(self._sampler)
-            for _ in range(self.asked):
+            for _ in range(self.asked + self.ended):  # at its end a sampler may draw, too
                 next(batches, None)
-        yield from batches
+            self.order.put_back(state.get("order", ()))
+        return batches
 
 
 class _Singles:
@@ -146,6 +161,10 @@ class Indexed:
 
     def turned(self) -> None:
         """Do nothing: a ticket keeps the factor from when it was drawn."""
+
+    def close(self) -> None:
+        """End the epoch: the loop has had all echoes."""
+        self._tickets.close()
 
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> int:
         """Continue inside the epoch, after `begin`; return how many batches come again."""
@@ -180,7 +199,7 @@ class Indexed:
         tickets, self._stage.collate = self._tickets, self._host.collate_fn
         follow(self._host, self._loader)
         if tickets.asked:
-            with kept_random():  # the epoch began earlier, and the loader drew its numbers then
+            with kept_random(), tickets.order:  # the epoch began earlier, and the loader drew its numbers then
                 arriving = iter(self._loader)
         else:
             arriving = iter(self._loader)
@@ -213,6 +232,7 @@ class Streamed(Unplanned):
         self._taken = self._skip = 0
         self._needed: set[int] = set()
         self._started: list[bytes] = []
+        self._saved: list[bytes] = []
 
     def begin(self, epoch: int, whole: bool, copies: Copies) -> None:
         """Begin the next epoch."""
@@ -220,7 +240,7 @@ class Streamed(Unplanned):
         self._copies = copies
         self.turned()
         self._taken = self._skip = 0
-        self._needed, self._started = set(), []
+        self._needed, self._started, self._saved = set(), [], []
 
     def turned(self) -> None:
         """Use the current factor for what a worker reads next."""
@@ -229,11 +249,13 @@ class Streamed(Unplanned):
     def resume(self, state: dict[str, Any], needed: dict[int, list[Entry]]) -> int:
         """Continue inside the epoch, after `begin`; return how many batches come again."""
         self._skip, self._needed, self._started = state["asked"], set(needed), list(state.get("started", ()))
+        self._saved = list(state.get("order", ()))
         return len(needed)
 
     def state(self, oldest: int | None = None) -> dict[str, Any]:
         """Return plain data for `resume`."""
-        return {"asked": self._taken} | ({"started": list(self._started)} if self._started else {})
+        state: dict[str, Any] = {"asked": self._taken, "order": self._order.taken()}
+        return state | ({"started": list(self._started)} if self._started else {})
 
     def __iter__(self) -> Iterator[Fresh]:
         self._stage.collate = self._host.collate_fn
@@ -246,6 +268,7 @@ class Streamed(Unplanned):
                 for number, delivered in enumerate(itertools.islice(arriving, self._skip)):
                     if number in self._needed:
                         again.append(Fresh(number, delivered, None))
+                self._order.put_back(self._saved)
             self._taken = self._skip
         else:
             self._started = self._order.taken()

@@ -235,12 +235,13 @@ class Prioritized(PrioritizedObservables):
                 )
         self._open_source()
 
-    def _begin(self) -> None:
+    def _begin(self) -> list[Ints]:
         if isinstance(self._method, Published) and (why := self.sharding):  # since the method was set
             self._say(f"{why} Examples are drawn by 'norm' from here on.")
             self.method = "norm"
-        super()._begin()
+        again = super()._begin()
         self._open_source()  # layers may have been frozen since
+        return again
 
     def _open_source(self) -> None:
         if self._source is not None:

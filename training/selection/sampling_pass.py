@@ -2,28 +2,84 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+
 from looptap.training.sampling.in_flight import BatchesInFlight
+from looptap.training.sampling.permutation_walk import Ints
 
 
 class SamplingPass:
-    """A pass of ``left`` instances, offered by the walk that all passes share.
+    """A pass over the instances, which the walk offers that all passes share.
 
     Passes may overlap. Together they offer all instances equally often, each as many as an epoch has.
     """
 
-    __slots__ = ("flight", "given", "left", "length", "running")
+    __slots__ = ("again", "flight", "given", "left", "length", "running")
 
-    def __init__(
-        self, flight: BatchesInFlight, left: int, given: int = 0, length: int | None = None, *, running: bool = True
-    ) -> None:
-        self.flight = flight
+    def __init__(self, size: int) -> None:
+        self.flight = BatchesInFlight(size)
         """Its batches on which no step was observed."""
-        self.left, self.given, self.length = left, given, length
-        """Instances still to be offered, batches handed over, and all batches, where ranks have agreed on them."""
-        self.running = running
+        self.again = deque[Ints]()
+        """Batches to draw again, since no step on them was observed."""
+        self.left = self.given = 0
+        """Instances still to be offered, and batches handed over."""
+        self.length: int | None = None
+        """All batches, where ranks have agreed on them."""
+        self.running = False
         """False while it has no iterator: it is resumed, or was left early."""
 
     @property
     def over(self) -> bool:
         """True if it has had its last batch."""
         return self.left <= 0 if self.length is None else self.given >= self.length
+
+
+class SamplingIterator:
+    """Iterator of a pass. An `Echo` keeps its state, and the batches in flight itself."""
+
+    def __init__(
+        self, pass_and_batches: Generator[Any], used: Callable[[SamplingPass], object], *, resumes: bool
+    ) -> None:
+        self._batches, self._used, self._resumes = pass_and_batches, used, resumes
+        self._run: SamplingPass | None = None
+
+    def __iter__(self) -> SamplingIterator:
+        return self
+
+    def __next__(self) -> list[int]:
+        if self._run is None:
+            self._run = next(self._batches)
+        found: list[int] = next(self._batches)
+        return found
+
+    def close(self) -> None:
+        """Leave the pass; if it has had its last batch, all of them were used."""
+        self._batches.close()
+        if self._run is not None and self._run.over:
+            self._used(self._run)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain data from which `load_state_dict` continues; empty if nothing is left."""
+        run = self._run
+        if run is None or (run.over and not run.flight.batches and not run.again):
+            return {}
+        flight, again = ([one.tolist() for one in batches] for batches in (run.flight.batches, run.again))
+        return {"left": run.left, "given": run.given, "length": run.length, "flight": flight, "again": again}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at once the pass of the Selection's state, if any, as it was in ``state``."""
+        if not self._resumes:
+            return
+        run = self._run = next(self._batches)
+        if not state:
+            return
+        run.left, run.given, run.length = state["left"], state["given"], state["length"]
+        run.again.clear()
+        run.again.extend(np.asarray(one) for one in state["again"])
+        run.flight.clear()
+        for one in state["flight"]:
+            run.flight.add(np.asarray(one))

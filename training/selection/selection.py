@@ -6,15 +6,13 @@ import math
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
 
 from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
-from looptap.training.sampling.in_flight import BatchesInFlight
 from looptap.training.sampling.per_example import CrossEntropy, criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
 from looptap.training.sampling.small_batches import HeldSteps
@@ -25,7 +23,7 @@ from looptap.training.selection.features.features import features_of
 from looptap.training.selection.methods.autoassist import AutoAssist
 from looptap.training.selection.methods.catalog import METHODS, MethodControl
 from looptap.training.selection.methods.method import Method
-from looptap.training.selection.sampling_pass import SamplingPass
+from looptap.training.selection.sampling_pass import SamplingIterator, SamplingPass
 from looptap.training.selection.selection_loss import NOTHING_ASKED, SelectionLoss
 from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
 
@@ -116,21 +114,25 @@ class Selection(SelectionLoss):
 
     # ------------------------------------------------------------ as a batch sampler
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> SamplingIterator:
+        return SamplingIterator(self._pass_and_batches(), self._used, resumes=self._resumed)
+
+    def _pass_and_batches(self) -> Generator[Any]:
         run = self._next_pass()
-        walk, add = self.walk, run.flight.add
-        again = self._again if len(self._passes) == 1 else deque[Ints]()
+        walk, again, add = self.walk, run.again, run.flight.add
         try:
+            yield run
             while again or not run.over:  # runs on cold caches at each step: every line costs a microsecond
-                if again:
-                    indices = again.popleft()
-                else:
-                    with _drawing:
+                with _drawing:
+                    if again:
+                        indices = again.popleft()
+                    else:
                         before = walk.walked
                         indices = self._draw()
                         run.left -= walk.walked - before
+                    if self._passes and self._passes[-1] is not run:
+                        self._renew(run)
                 run.given += 1
-                self.given = run.given
                 add(indices)
                 yield indices.tolist()
             self._end(run)
@@ -154,7 +156,7 @@ class Selection(SelectionLoss):
         now = self._passes[-1]
         if now.length is not None:
             return float(now.length)
-        return now.given + len(self._again) + max(0, now.left) * self.kept / self.drawn_size
+        return now.given + len(now.again) + max(0, now.left) * self.kept / self.drawn_size
 
     @property
     def next_length(self) -> float:
@@ -260,30 +262,36 @@ class Selection(SelectionLoss):
 
     def _next_pass(self) -> SamplingPass:
         """Return the pass of a new iterator."""
-        if not any(one.running for one in self._passes):
-            if self._resumed:
-                (run,) = self._passes
-                run.running = True
-            else:
-                self._begin()
-                run = SamplingPass(self._flight, self._rest)
-            self._passes = [run]
-        else:
-            self._flight = BatchesInFlight(self.table.size)
-            run = SamplingPass(self._flight, len(self.shard))  # within another one, whose place stays
+        if self._resumed:
+            self._resumed, run = False, self._passes[-1]
+            run.running = True
+            return run
+        run = SamplingPass(self.table.size)
+        if any(one.running for one in self._passes):  # within another one, whose place stays
+            run.left = len(self.shard)
             self._passes = [*self._passes, run]
-        if self._agree is not None and not self._resumed:
+        else:
+            run.again.extend(self._begin())
+            run.left = self._rest
+            self._passes = [run]
+        self._flight, run.running = run.flight, True
+        if self._agree is not None:
             run.length = max(1, math.ceil(self._agree(self._expected(run.left)) - _ROUNDING_BATCHES))
-        self._resumed = False
         return run
 
     def _end(self, run: SamplingPass) -> None:
         """Note that a pass has had its last batch, unless a state was loaded meanwhile."""
         if run in self._passes:
-            self._left = run.left
+            self._left, self._given = run.left, run.given
             self._drop(run)
             if self._passes or not run.flight.batches:  # else it ends with the step on what workers have in hand
                 self.epoch += 1
+
+    def _used(self, run: SamplingPass) -> None:
+        """End the epoch of a pass whose batches were used, though not each as it was drawn."""
+        if not self._passes and self._flight is run.flight and run.flight.batches:
+            run.flight.clear()
+            self.epoch += 1
 
     def _left_by(self, run: SamplingPass) -> None:
         """Note that the iterator of a pass is gone.
@@ -298,7 +306,15 @@ class Selection(SelectionLoss):
 
     def _drop(self, run: SamplingPass) -> None:
         self._passes = [one for one in self._passes if one is not run]
-        self._flight = self._passes[-1].flight if self._passes else run.flight
+        if self._passes:
+            run.flight.clear()
+            self._flight = self._passes[-1].flight
+
+    def _renew(self, run: SamplingPass) -> None:
+        """Make a pass the newest, unless a state was loaded meanwhile."""
+        if run in self._passes:
+            self._passes = [*(one for one in self._passes if one is not run), run]
+            self._flight = run.flight
 
     def _arrived(self, ids: Ints) -> bool:
         """Note a step on a batch; return True if it was the last of an epoch."""
@@ -309,19 +325,23 @@ class Selection(SelectionLoss):
                 break
         return False
 
-    def _begin(self) -> None:
+    def _begin(self) -> list[Ints]:
+        """Begin an epoch, or the rest of one; return the batches to draw again."""
         self._settle()
+        again = list[Ints]()
         if not self._passes:  # an epoch of which the last steps were not observed ends now
             self.epoch += bool(self._flight.batches)
-        elif self.steps != self._left_at:  # it was left early: what workers had in hand is drawn again
-            self._again.extendleft(reversed(self._flight.batches))
-            self._left_at = self.steps  # without a step in between not once more: a loop may have ceased to observe
+        else:
+            if self.steps != self._left_at:  # it was left early: what workers had in hand is drawn again
+                again += self._flight.batches
+                self._left_at = self.steps  # without a step in between not once more: a loop may not observe any more
+            again += self._passes[-1].again
         self._flight.clear()
         self._say_if_resized()
         self.table.recount()
         self._method.begin(self.epoch)
         self._mark, self._cost, self._held_cost, self._gate.idle = 0.0, 0.0, 0.0, 0
-        self.given = 0
+        return again
 
     def _draw(self) -> Ints:
         if self._selecting:

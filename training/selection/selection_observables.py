@@ -59,8 +59,6 @@ class SelectionObservables(Noted):
         """Epochs that have ended."""
         self.steps = 0
         """Steps that were observed."""
-        self.given = 0
-        """Batches of this epoch that were drawn."""
         self.taken = 0
         """Instances that were drawn, in all."""
         self.seconds_spent = 0.0
@@ -76,6 +74,7 @@ class SelectionObservables(Noted):
         self._method = self.make(Method)
         self._selecting = False
         self._passes: list[SamplingPass] = []  # those that have begun and not ended, the newest last
+        self._given = 0  # batches of the last pass
         self._left = 0  # instances that the last pass has left; below 0, it has had some of the next
         self._skipped = 0  # instances, at the step before
         self._asked_at: Any = None  # the step and the method of which `_answers` are
@@ -90,6 +89,11 @@ class SelectionObservables(Noted):
         return method(self.table, settings)
 
     # ------------------------------------------------------------ what it does
+
+    @property
+    def given(self) -> int:
+        """Batches of this epoch that were drawn."""
+        return self._passes[-1].given if self._passes else self._given
 
     @property
     def selecting(self) -> bool:

@@ -39,7 +39,6 @@ class SelectionState(SelectionObservables):
     def __init__(self, size: int, shard: Ints, batch_size: int, seed: list[int]) -> None:
         super().__init__(size, shard, batch_size, seed)
         self._flight = BatchesInFlight(size)
-        self._again = deque[Ints]()  # what is drawn again, since no step on it was observed
         self._methods: dict[str, Method] = {}  # those that were used: each continues where it was
         self._resumed = False  # True if the next iterator continues the pass of a state that was loaded
         self._left_at = 0  # the steps when an epoch was last left early
@@ -51,21 +50,16 @@ class SelectionState(SelectionObservables):
         for one in self._passes:  # their iterators are not copied
             one.running, self._left = False, one.left
 
-    @property
-    def drawn_again(self) -> int:
-        """Batches that the next ``iter`` draws again after a resume."""
-        return len(self._again)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank, as tensors and plain data."""
         flying = [*self._flight.batches] if self.steps else []
-        given, left, length = self.given, self._left, None
+        given, left, length, again = self.given, self._left, None, deque[Ints]()
         if self._passes:
-            given, left, length = (now := self._passes[-1]).given, now.left, now.length
+            given, left, length, again = (now := self._passes[-1]).given, now.left, now.length, now.again
         state = {
             "size": self.table.size, "rank": self.rank, "world": self.world, "epoch": self.epoch, "steps": self.steps,
             "given": given - len(flying), "inside": bool(self._passes or flying), "end": self.walk.walked + left,
-            "length": length, "drawn": [one.copy() for one in (*flying, *self._again)], "taken": self.taken,
+            "length": length, "drawn": [one.copy() for one in (*flying, *again)], "taken": self.taken,
             "seconds_spent": self.seconds_spent, "seconds_saved": self.seconds_saved, "walk": self.walk.state_dict(),
             "table": self.table.state_dict(np.unique(self.shard)), "sums": list(self.table.sums),
             "method": self.method, "methods": {name: one.state_dict() for name, one in self._methods.items()},
@@ -117,8 +111,7 @@ class SelectionState(SelectionObservables):
         self._gate.load_state_dict(state["gate"])
         self._selecting, self.taken = state["selecting"], state["taken"]
         self.seconds_spent, self.seconds_saved = state["seconds_spent"], state["seconds_saved"]
-        self._flight.clear()
-        self._again.clear()
+        self._flight = BatchesInFlight(self.table.size)
         if (state["rank"], state["world"]) != (self.rank, self.world):
             if len(others) + 1 != state["world"]:
                 self._say(f"Of {state['world']} ranks the states of {len(others) + 1} were given: the others are new.")
@@ -129,10 +122,12 @@ class SelectionState(SelectionObservables):
         self.table.sums = list(state["sums"])
         self.walk.load_state_dict(state["walk"])
         self._skipped = self.skipped
-        self.given, self._left = state["given"], state["end"] - self.walk.walked
-        resumed = SamplingPass(self._flight, self._left, state["given"], state["length"], running=False)
+        self._given, self._left = state["given"], state["end"] - self.walk.walked
+        resumed = SamplingPass(self.table.size)
+        resumed.left, resumed.given, resumed.length = self._left, self._given, state["length"]
+        self._flight = resumed.flight
         self._passes, self._resumed = [resumed] if state["inside"] else [], state["inside"]
-        self._again.extend(np.asarray(indices) for indices in state["drawn"])
+        resumed.again.extend(np.asarray(indices) for indices in state["drawn"])
 
 
 def _tensor(array: Any) -> Any:

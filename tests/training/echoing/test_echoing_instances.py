@@ -35,12 +35,8 @@ class Choosy(Sampler):
         self.count, self.batch_size, self.kept = count, size, kept
         self.rng, self.order, self.place, self.given, self.inside = np.random.default_rng(0), [], 0, 0, False
         self.drawn: list[int] = []
-        self.newest = collections.deque(maxlen=2)
-        self.again: list[list[int]] = []
 
     def __iter__(self):
-        while self.again:
-            yield self.again.pop(0)
         if not self.inside:
             self.order, self.place, self.given, self.inside = self.rng.permutation(self.count).tolist(), 0, 0, True
         while self.place < self.count:
@@ -52,7 +48,6 @@ class Choosy(Sampler):
             if batch:
                 self.given += 1
                 self.drawn += batch
-                self.newest.append(batch)
                 yield batch
         self.inside = False
 
@@ -69,14 +64,9 @@ class Choosy(Sampler):
     def next_length(self):
         return self.count * self.kept / self.batch_size
 
-    @property
-    def drawn_again(self):
-        return len(self.again)
-
-    def state_dict(self, again=0):
-        """Return the state; without an echo, unobserved batches are drawn ``again``."""
-        return {"rng": self.rng.bit_generator.state, "order": self.order, "place": self.place, "given": self.given,
-                "inside": self.inside, "again": list(self.newest)[:again]}  # fmt: skip
+    def state_dict(self):
+        names = ("order", "place", "given", "inside")
+        return {"rng": self.rng.bit_generator.state, **{name: getattr(self, name) for name in names}}
 
     def load_state_dict(self, state):
         self.__dict__.update(state | {"rng": self.rng})
@@ -221,13 +211,12 @@ def test_the_rest_of_an_epoch_is_not_of_the_length_of_the_next(mode, workers):
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("again", [0, 2])
-def test_a_sampler_with_a_state_of_its_own_continues_where_it_was(mode, workers, again):
+def test_a_sampler_with_a_state_of_its_own_continues_where_it_was(mode, workers):
     echo, sampler = choosy(mode, 2, workers=workers, kept=0.7)
     batches = iter(echo)
     for _ in range(7):
         checked(next(batches))
-    states = pickle.dumps([echo.state_dict(), sampler.state_dict(again)])
+    states = pickle.dumps([echo.state_dict(), sampler.state_dict()])
     wanted = [checked(batch) for batch in batches]
     second, resumed = choosy(mode, 2, workers=workers, kept=0.7)
     state, own = pickle.loads(states)
