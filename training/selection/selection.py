@@ -304,18 +304,6 @@ class Selection(SelectionLoss):
             if any(one.running for one in self._passes):
                 self._drop(run)
 
-    def _drop(self, run: SamplingPass) -> None:
-        self._passes = [one for one in self._passes if one is not run]
-        if self._passes:
-            run.flight.clear()
-            self._flight = self._passes[-1].flight
-
-    def _renew(self, run: SamplingPass) -> None:
-        """Make a pass the newest, unless a state was loaded meanwhile."""
-        if run in self._passes:
-            self._passes = [*(one for one in self._passes if one is not run), run]
-            self._flight = run.flight
-
     def _arrived(self, ids: Ints) -> bool:
         """Note a step on a batch; return True if it was the last of an epoch."""
         if self._flight.arrived(ids):
@@ -425,11 +413,6 @@ class Selection(SelectionLoss):
             self._method.observe(ids, losses, scores)
         else:
             self.beside.learn(ids, losses, self.learning_rate)
-
-    @property
-    def _rest(self) -> int:
-        """The instances of the coming epoch, or the rest of one that was left early."""
-        return self._left if self._left > 0 else self._left + len(self.shard)
 
     @_QUIETLY
     def _expected(self, instances: int) -> float:

@@ -50,6 +50,23 @@ class SelectionState(SelectionObservables):
         for one in self._passes:  # their iterators are not copied
             one.running, self._left = False, one.left
 
+    @property
+    def _rest(self) -> int:
+        """The instances of the coming epoch, or the rest of one that was left early."""
+        return self._left if self._left > 0 else self._left + len(self.shard)
+
+    def _drop(self, run: SamplingPass) -> None:
+        self._passes = [one for one in self._passes if one is not run]
+        if self._passes:
+            run.flight.clear()
+            self._flight = self._passes[-1].flight
+
+    def _renew(self, run: SamplingPass) -> None:
+        """Make a pass the newest, unless a state was loaded meanwhile."""
+        if run in self._passes:
+            self._passes = [*(one for one in self._passes if one is not run), run]
+            self._flight = run.flight
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank, as tensors and plain data."""
         flying = [*self._flight.batches] if self.steps else []
