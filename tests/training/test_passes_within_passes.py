@@ -75,7 +75,7 @@ class Training:
                 yield pickle.dumps({name: part.state_dict() for name, part in self.parts.items()})
 
 
-@pytest.mark.promise("echo", "selection", "progress")
+@pytest.mark.promise("echo", "selection")
 @pytest.mark.parametrize("after", [False, True], ids=["alone", "with one in it"])
 @pytest.mark.parametrize("before", [False, True], ids=["", "after one in it"])
 @pytest.mark.parametrize("depth", [OUTER, INNER], ids=["outer", "inner"])

@@ -112,12 +112,12 @@ class Tickets:
                 self.close()
 
     def close(self) -> None:
-        """Tell the sampler that its batches were used, or that the loop has left the epoch."""
+        """Tell the sampler that its batches were used, or its pass left early."""
         if hasattr(self._drawing, "close"):
             self._drawing.close()
 
     def _continued(self, state: dict[str, Any]) -> Any:
-        """Return an iterator over what the sampler has left of an epoch. The job's random numbers stay."""
+        """Return an iterator over the rest of the epoch; draw no numbers of the job."""
         if hasattr(self._sampler, "load_state_dict"):  # its own state is loaded, so it continues by itself
             drawing = iter(self._sampler)
             if hasattr(drawing, "load_state_dict"):
