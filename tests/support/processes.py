@@ -28,7 +28,7 @@ def processes() -> None:
 
 
 def starts_processes(item: pytest.Item) -> bool:
-    """Return True if a test uses the fixture `processes`, or is a long count, which no tier has."""
+    """Return True for a user of the fixture `processes`, and for a long count."""
     return "processes" in getattr(item, "fixturenames", ()) or item.get_closest_marker("soak") is not None
 
 

@@ -1,4 +1,4 @@
-"""A loop in the epoch of another one, over the same loader, before and after a resume."""
+"""Loops in the epoch of another one, over the same loader, and resumes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shifted(item):
 
 
 class Training:
-    """A loop over a system, with loops in it; `log` has the batches and counts of each step."""
+    """A loop over a system; `log` has the batches and counts of each step."""
 
     def __init__(self, system, saved, within, state=None, workers=0):
         torch.manual_seed(0)

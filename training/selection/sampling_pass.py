@@ -39,7 +39,7 @@ class SamplingPass:
 
 
 class SamplingIterator:
-    """Iterator of a pass. An `Echo` keeps its state, and the batches in flight itself."""
+    """Iterator of a pass; an `Echo` keeps its state, and its batches in flight."""
 
     def __init__(
         self, pass_and_batches: Generator[Any], used: Callable[[SamplingPass], object], *, resumes: bool
@@ -63,7 +63,7 @@ class SamplingIterator:
             self._used(self._run)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain data from which `load_state_dict` continues; empty if nothing is left."""
+        """Return plain data for `load_state_dict`; empty if nothing is left."""
         run = self._run
         if run is None or (run.over and not run.flight.batches and not run.again):
             return {}
@@ -71,7 +71,7 @@ class SamplingIterator:
         return {"left": run.left, "given": run.given, "length": run.length, "flight": flight, "again": again}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at once the pass of the Selection's state, if any, as it was in ``state``."""
+        """Take over the pass that the Selection resumes, if any, as in ``state``."""
         if not self._resumes:
             return
         run = self._run = next(self._batches)

@@ -288,7 +288,7 @@ class Selection(SelectionLoss):
                 self.epoch += 1
 
     def _used(self, run: SamplingPass) -> None:
-        """End the epoch of a pass whose batches were used, though not each as it was drawn."""
+        """End the epoch of a pass whose batches were used, in whatever order."""
         if not self._passes and self._flight is run.flight and run.flight.batches:
             run.flight.clear()
             self.epoch += 1
