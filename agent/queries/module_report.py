@@ -23,7 +23,8 @@ def module_report(sources: EventSources, pattern: str = "") -> ModuleReport:
 
     Without wildcards it is a part of a name.
     """
-    models = {**_seen(sources), **models_of(sources.exposed)}
+    exposed = models_of(sources.exposed)
+    models = exposed | {name: model for name, model in _seen(sources).items() if name not in exposed}
     listed: list[ModuleInfo] = []
     left_out = 0
     seen: set[int] = set()

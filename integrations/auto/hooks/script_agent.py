@@ -134,9 +134,9 @@ class ScriptAgent:
             found["loss"] = loss
             if known is not None and self.optimizers.several:
                 self._name_losses(found, special, update, known, losses)
-        elif looks_next(agent, event):
-            found.load(("loss",))
         special.update({name: self._reader(name, found, known, frame) for name in NAMES})
+        if looks_next(agent, event):  # what it finds is in the history, and in the list of modules
+            found.load(("loss", "model"))
         return found
 
     def _name_losses(

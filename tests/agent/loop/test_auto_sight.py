@@ -266,6 +266,17 @@ def test_each_of_several_optimizers_is_a_control_by_its_own_name_the_first_too()
     assert {"net_d", "model"} <= {*run.modules()}
 
 
+def test_the_modules_of_a_loop_that_updates_its_weights_itself_are_listed():
+    own = pair("own", history=True)
+    script, update = ScriptAgent(lambda: own.agent), ThreadUpdate()
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        script.raise_event("step", update)
+        own.beat()
+    assert list(own.run.modules()) == ["model", "0", "1"]
+
+
 def test_the_optimizer_of_a_second_training_takes_the_place_of_the_first():
     agent, run = pair("folds")
     script, update = ScriptAgent(lambda: agent), ThreadUpdate()
