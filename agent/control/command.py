@@ -135,7 +135,7 @@ class LoopCommand:
             safe = both
         if wanted and safe and wanted not in safe:
             raise ControlError(f"{name} may be done at {_listed(safe)} events only, not at {wanted!r:.80}.")
-        self.note(on=wanted or (safe[0] if safe else self.job.default_event))
+        self.note(on=self.job.own_name(wanted or (safe[0] if safe else self.job.default_event)))
 
     def check_ranks(self, trigger: Trigger, name: str) -> None:
         """Raise ControlError if all ranks have to do what only this one is asked to."""

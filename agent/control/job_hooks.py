@@ -41,6 +41,7 @@ class JobHooks:
     def __init__(self, sources: EventSources, default_event: str, watches: ControlWatches) -> None:
         self.default_event = default_event
         """The event type for commands that name none and are safe at any."""
+        self.own_name = sources.own_name
         self.controls = BoundControls(lambda: {name: held(thing) for name, thing in [*sources.exposed.items()]})
         self.watches = watches
         """Whether the job keeps what commands have set."""

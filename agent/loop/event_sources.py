@@ -366,6 +366,11 @@ class EventSources:
                 self.open(name).number += self.uncounted.pop(name, 0)
         return [(name, source) for name, source in list(self.by_name.items()) if source.origin.name == name]
 
+    def own_name(self, event: str) -> str:
+        """Return the name that a type has in `types`, by any of its names."""
+        source = self.by_name.get(event)
+        return event if source is None else source.origin.name
+
     def _new(self, event: str, closes: tuple[EventSource, ...] = ()) -> EventSource:
         origin = EventOrigin(event, self.exposed, self.rank, self.machine, self.looks.names if self.looks else None)
         both = self.evaluator, self.unobserved

@@ -10,6 +10,7 @@ from training_loop import training
 from waiting import soon
 
 import looptap
+from looptap.agent.agent import name_events
 from looptap.cli.commands.control import give_command
 from looptap.protocol.files import command_file
 from looptap.testing import parts_of
@@ -164,3 +165,7 @@ def test_a_stop_of_a_loop_that_raises_no_usual_event_says_so_at_once(directory, 
             assert (code, words in err) == (1, True)
             agent.emit("step", loss=0.5)
         assert "give --on" not in here(*stop, "--on", "step")[2]
+    with looptap.Agent("named") as agent:
+        name_events(agent, "batch", "step")
+        agent.emit("step", loss=0.5)
+        assert "give --on" not in here("stop", "named", "--yes", "--timeout", "0")[2]

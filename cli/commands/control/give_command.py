@@ -21,6 +21,7 @@ from looptap.client.control.controls import Outcome, line_of
 from looptap.client.control.pending import CommandPending
 from looptap.client.run import Run
 from looptap.protocol.errors import RemoteError
+from looptap.protocol.replies import PENDING
 from looptap.streams.errors import ControlError, LooptapError
 
 LASTING_EVENTS_COUNT = 2
@@ -66,38 +67,42 @@ def give(
 def announced(run: Run, name: str, on: str | None = None) -> Iterator[None]:
     """Say what a command waits for, if it does not end within `WAIT_SECONDS`.
 
-    At once if that may never come: the loop has raised no event of the usual types.
+    At once if the loop has raised no event: the command may then wait for ever.
     """
-    if why := _in_vain(run, on):
-        complain(why)
+    with contextlib.suppress(LooptapError):
+        if not any(run.events().values()):
+            complain(
+                f"{run.name} has raised no event so far, and a command runs at one. If its loop never calls "
+                f'agent.emit("batch", …), end its process with a signal instead: kill -INT {run.info.pid}.'
+            )
 
     def say() -> None:
         if run.paused:
             complain(f"{run.name} is paused, and the command waits. looptap resume {shlex.quote(name)} ends the pause.")
         else:
-            complain("The command waits for its event. Ctrl-C ends the wait.")
+            complain(_other_event(run, on) or "The command waits for its event. Ctrl-C ends the wait.")
 
     timer = threading.Timer(WAIT_SECONDS, say)
     timer.daemon = True
     timer.start()
     try:
         yield
+    except CommandPending:
+        if not timer.finished.is_set() and (hint := _other_event(run, on)):
+            complain(hint)
+        raise
     finally:
         timer.cancel()
 
 
-def _in_vain(run: Run, on: str | None) -> str:
-    """Return why a command may wait for ever; empty if the loop raises events."""
+def _other_event(run: Run, on: str | None) -> str:
+    """Return which event to name, if a command without one waits in vain so far."""
     with contextlib.suppress(LooptapError):
         types = [name for name, count in run.events().items() if count]
-        if not types:
-            return (
-                f"{run.name} has raised no event so far, and a command runs at one. If its loop never calls "
-                f'agent.emit("batch", …), end its process with a signal instead: kill -INT {run.info.pid}.'
-            )
-        if on == "" and not {"batch", "epoch"} & {*types}:
+        awaited = {record.on for record in run.command_records() if record.outcome == PENDING}
+        if types and on == "" and awaited and awaited.isdisjoint(types):
             listed = ", ".join(types[:5])
-            return f"{run.name} raises no batch events, only {listed}: give --on {shlex.quote(types[0])}."
+            return f"{run.name} raises no {min(awaited)} events, only {listed}: give --on {shlex.quote(types[0])}."
     return ""
 
 
