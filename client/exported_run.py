@@ -61,7 +61,8 @@ class ExportedRun:
     inside = ""
 
     def __init__(self, run: Run, *, config: bool, own: bool = False) -> None:
-        self._run, self._config, self._own = run, config, own
+        self._run, self._config = run, config
+        self.own = own
         self._on: set[str] | None = None
         self._opened: weakref.WeakSet[LiveStream] = weakref.WeakSet()
 
@@ -88,7 +89,7 @@ class ExportedRun:
     @property
     def reason(self) -> str:
         """The reason for the state."""
-        return self._run.reason if self._own or self.state in _REASONS_SHOWN else ""
+        return self._run.reason if self.own or self.state in _REASONS_SHOWN else ""
 
     @property
     def alive(self) -> bool:
@@ -112,7 +113,7 @@ class ExportedRun:
         Its owner sees the others, too.
         """
         with _plainly():
-            found = [one for one in self._run.streams if self._own or one.exported]
+            found = [one for one in self._run.streams if self.own or one.exported]
         self._on = {one.on for one in found}
         shown = {one.name for one in found}
         for stream in [one for one in self._opened if one.declared not in shown]:
@@ -162,7 +163,7 @@ class ExportedRun:
 
         None unless ``text`` has only names that the run itself has listed: no other text becomes a query.
         """
-        if not self._own:
+        if not self.own:
             return None
         names = {one.query for one in self._run.scalars if on in ("", one.on)}
         if not names.issuperset(part.strip() for part in text.split(",")):
@@ -172,7 +173,7 @@ class ExportedRun:
     @property
     def config(self) -> RunConfig:
         """The settings, as a share with the config shows them. Raises NotAllowed."""
-        if self._own:
+        if self.own:
             return self._run.config
         if not self._config:
             raise NotAllowed("The settings of this run are not shared.")
@@ -182,7 +183,7 @@ class ExportedRun:
     @property
     def scalars(self) -> Scalars:
         """The numbers that events carry, for the owner. Raises NotAllowed for others."""
-        if self._own:
+        if self.own:
             return self._run.scalars
         raise NotAllowed("The numbers that events carry are not shared.")
 

@@ -497,6 +497,21 @@ def test_runs_of_a_sweep_are_sorted_filtered_drawn_across_axes_and_kept(opened, 
         assert page.locator("#table").is_hidden()
 
 
+def test_a_page_without_charts_says_why_to_the_owner_of_the_run_and_to_a_viewer(opened, tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("LOOPTAP_DIR", str(tmp_path))
+    with looptap.Agent("quiet") as agent, program() as web, program("--shared") as shown:
+        agent.emit("batch")
+        page, other = opened(web.url), opened(shown.url)
+        page.locator("#empty").get_by_text("This run has emitted no numbers so far. They appear here").wait_for()
+        other.locator("#empty").get_by_text("Nothing of this run is shared so far.").wait_for()
+        agent.emit("batch", loss=0.5)
+        charts(page, 1)
+        page.get_by_role("button", name="Remove loss").click()
+        page.locator("#empty").get_by_text("Type the name of a stream above, such as: loss").wait_for()
+        assert other.locator("#empty").inner_text().startswith("Nothing of this run is shared so far.")
+
+
 def test_a_second_browser_sees_what_the_page_exports_and_one_click_asks_for_a_gradient_norm(
     opened, tmp_path, monkeypatch
 ):
@@ -512,7 +527,7 @@ def test_a_second_browser_sees_what_the_page_exports_and_one_click_asks_for_a_gr
             page.get_by_role("button", name="Gradient norm").click()
             until(page, HAS_POINTS, arg="gradient norm")
             assert page.locator("#offers").is_hidden()
-            other.locator("#empty").get_by_text("this one exports nothing").wait_for()
+            other.locator("#empty").get_by_text("Nothing of this run is shared so far.").wait_for()
             page.get_by_label("Show shown to viewers").check()
             charts(other, 1)
             assert other.locator(".asked").all_inner_texts() == ["shown"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from looptap.client.config_reader import ConfigReader
 from looptap.client.estimates import Estimates, commonest, over_by_now, said
-from looptap.client.exported_run import shown_scalars
+from looptap.client.exported_run import ExportedRun, shown_scalars
 from looptap.client.machine import described
 from looptap.client.session.vitals import moving
 from looptap.streams.durations import duration, short_time
@@ -44,6 +44,7 @@ class RunFacts:
         self._run = run
         self._live = is_live(run)
         self._operates = self._live and run.role == OPERATOR
+        self._owned = self._operates or (isinstance(run, ExportedRun) and run.own)
         self._guard, self._turning = threading.Lock(), threading.Lock()
         self._looked = -math.inf
         self._last: dict[str, Any] = {}
@@ -112,8 +113,8 @@ class RunFacts:
         rank = f"rank {info.rank} of {info.ranks}, " if info.ranks > 1 else ""
         facts: dict[str, Any] = {
             "name": run.name, "id": run.id, "kind": "live", "state": run.state, "reason": cut(run.reason, 500),
-            "operates": self._operates, "where": f"{rank}{info.host}, pid {info.pid}", "started": info.started,
-            "first": [], "streams": [], "problems": [],
+            "operates": self._operates, "owned": self._owned, "where": f"{rank}{info.host}, pid {info.pid}",
+            "started": info.started, "first": [], "streams": [], "problems": [],
         }  # fmt: skip
         if not run.alive:
             return facts

@@ -219,12 +219,17 @@ class Page {
     all.hidden = length < 2;
     $("waiting").firstElementChild.textContent = `The address asks for ${length === 1 ? "a chart" : `${length} charts`} that ${unsafe ? "may change the job, or that " : ""}this browser has not drawn before.${this.operate ? " A query is code in the job: draw what you know." : ""}`;
     $("empty").hidden = this.cards.length > 0;
-    if (!this.cards.length)
-      $("empty").textContent = this.operate
-        ? "Type a query above, such as: step, loss"
-        : this.seen.kind === "stored"
-          ? "This run has stored no stream."
-          : "This page shows what a run exports, and this one exports nothing. To see all of it, start the page with: looptap web --operate";
+    if (!this.cards.length) $("empty").textContent = this.emptiness();
+  }
+  // What to say in place of charts, by what the page may show of the run in front.
+  emptiness() {
+    const { kind, operates, owned, first = [], streams = [] } = this.seen, [known] = [...streams.map(({ name }) => name), ...first.map(({ q }) => q)];
+    if (operates || (this.operate && kind !== "live")) return "Type a query above, such as: step, loss";
+    if (known) return `Type the name of a stream above, such as: ${known}`;
+    if (kind !== "live") return kind ? "This run has stored no stream." : "";
+    return owned
+      ? "This run has emitted no numbers so far. They appear here as they come."
+      : "Nothing of this run is shared so far. What its owner shares appears here.";
   }
   async learn() {
     const turn = this.turn;
@@ -312,10 +317,8 @@ class Page {
     this.section("started", several ? [] : begun, null, JSON.stringify(facts.started_with));
     this.panel(several ? null : facts);
     this.offer();
-    if (facts.first?.length && facts.key === this.state.runs[0] && this.cards.length < MAX_FIRST_CHARTS) {
-      this.begin(facts.first);
-      this.blank();
-    }
+    if (facts.first?.length && facts.key === this.state.runs[0] && this.cards.length < MAX_FIRST_CHARTS) this.begin(facts.first);
+    this.blank();
   }
   // A box that shows a stream to viewers.
   shown(name, exported) {
