@@ -96,10 +96,14 @@ def _known(function: ast.expr) -> bool:
 
 IMMUTABLE = frozenset({float, int, bool, str, type(None)})
 """Types that need no copy."""
+MAX_TEXT_LENGTH = 128
+"""Characters of a text that may wait: thousands of events do, and their bytes are not counted."""
+MAX_INTEGER_BITS = 1024
+"""Bits of an integer that may wait."""
 
 
 def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[str, Any] | None:
-    """Return observables by name; None unless all are numbers, text or CPU scalars.
+    """Return observables by name; None unless all are numbers, short texts or CPU scalars.
 
     >>> copied_numbers({"step": 3, "loss": 0.5, "x": [1]}, ["step", "loss"])
     {'step': 3, 'loss': 0.5}
@@ -111,10 +115,13 @@ def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[st
 
 
 def _number_of(value: Any) -> Any:
-    """Return a number, text or the number in a CPU scalar. Raises TypeError."""
-    if type(value) in IMMUTABLE:
+    """Return a number, short text or the number in a CPU scalar. Raises TypeError."""
+    kind = type(value)
+    if kind in IMMUTABLE:
+        if (kind is str and len(value) > MAX_TEXT_LENGTH) or (kind is int and value.bit_length() > MAX_INTEGER_BITS):
+            raise TypeError
         return value
-    if type(value) is not tensor_type() or value.ndim or not value.is_cpu:
+    if kind is not tensor_type() or value.ndim or not value.is_cpu:
         raise TypeError
     return value.item()
 
@@ -134,6 +141,10 @@ def row_maker(names: Sequence[str], example: Mapping[str, Any]) -> RowMaker:
     return _row_maker(tuple(names), tuple(type(example.get(name)) for name in names), tensor_type())
 
 
+_LARGE = {int: " or not -(1 << 63) <= {0} < 1 << 63", str: f" or len({{0}}) > {MAX_TEXT_LENGTH}"}
+"""Of which values of usual types `_number_of` decides, as code."""
+
+
 @lru_cache(maxsize=64)
 def _row_maker(names: tuple[str, ...], kinds: tuple[type, ...], tensor: Any) -> RowMaker:
     lines = ["def row_of(observables, number, now, began):"]
@@ -145,7 +156,8 @@ def _row_maker(names: tuple[str, ...], kinds: tuple[type, ...], tensor: Any) -> 
             lines.append(f"        {value} = {value}.item()")
             lines.append(f"    elif type({value}) is not float:")
         else:
-            lines.append(f"    if type({value}) is not {usual}:")
+            large = _LARGE.get(kind, "").format(value)
+            lines.append(f"    if type({value}) is not {usual}{large}:")
         lines.append(f"        {value} = number_of({value})")
     lines.append(f"    return number, now, began{''.join(f', v{place}' for place in range(len(names)))}")
     made: dict[str, Any] = {"Tensor": tensor, "number_of": _number_of}

@@ -177,6 +177,13 @@ find_places(PlanState *plan, PyObject *keywords, unsigned char *places)
     return 1;
 }
 
+/* Whether a text may wait among thousands of others: MAX_TEXT_LENGTH of looptap.streams.language.copyable. */
+static int
+is_short_text(PyObject *object)
+{
+    return PyUnicode_CheckExact(object) && PyUnicode_GET_LENGTH(object) <= 128;
+}
+
 /* Read the numbers of an event; LEFT if one of them is for the function to read, or to refuse. */
 static Outcome
 read_values(const TapState *state, PyObject *const *given, const unsigned char *places, Py_ssize_t count, Value *values)
@@ -191,7 +198,7 @@ read_values(const TapState *state, PyObject *const *given, const unsigned char *
             continue;
         }
         values[n] = value_of(one);
-        if (values[n].kind == OBJECT && one != Py_None && !PyUnicode_CheckExact(one) && !PyLong_CheckExact(one)) {
+        if (values[n].kind == OBJECT && one != Py_None && !is_short_text(one)) {
             return LEFT;
         }
     }

@@ -17,7 +17,7 @@
 
 /* Raise it with each change of what Python code and this exchange: streams/native/compiled.py names the same one, and
    leaves a module alone that was built from older sources. */
-#define INTERFACE_VERSION 6
+#define INTERFACE_VERSION 7
 
 /* One number, or an object, as a row holds it. */
 typedef union {

@@ -96,6 +96,19 @@ def test_a_number_that_becomes_a_tensor_moves_the_query_to_its_events_in_order(r
     assert [step for step, _ in stream.values] == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("large", ["x" * 129, 1 << 1024], ids=["text", "integer"])
+def test_what_is_large_does_not_wait_for_thousands_of_others(large, run):
+    agent, client = run
+    stream = client.stream("what, step", on="batch")
+    small = large[1:] if isinstance(large, str) else large - 1
+    values = [small] * 5 + [large, small]
+    for step, value in enumerate(values):
+        agent.emit("batch", what=value, step=step)
+        assert later(agent, "batch") == [step < 5]
+    assert stream.wait(7, timeout=300)
+    assert stream.values == [(value, step) for step, value in enumerate(values)]
+
+
 def test_a_scalar_tensor_keeps_the_value_of_its_event(run):
     agent, client = run
     stream = client.stream("step, loss", on="batch")

@@ -269,7 +269,7 @@ CROWDED = """
         sys.stdin.readline()
         before = peak = rss()
         step = 0
-        while step < 5000 or not agent.stats()["dropped"]:  # however busy the machine is
+        while step < 15_000 or not agent.stats()["dropped"]:  # however busy the machine is
             for step in range(step, step + 100):
                 agent.emit("batch", step=step, text="x" * 10_000)
             peak = max(peak, rss())
