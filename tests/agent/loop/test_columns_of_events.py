@@ -65,7 +65,7 @@ def run_of(
     now = iter(range(10**6))
     job = pair(manual=True, clock=lambda: next(now) / 8)
     agent, run = job
-    streams = [run.stream(query, on="batch", buffer=1000, **how) for query, how in queries]
+    streams = [run.stream(query, on="batch", buffer=1000, budget=math.inf, **how) for query, how in queries]
     for evaluator in (parts_of(agent).sources.evaluator, parts_of(agent).sources.unobserved):
         evaluator.max_pending = pieces
     for place, (a, b) in enumerate(events):
