@@ -103,7 +103,9 @@ MAX_INTEGER_BITS = 1024
 
 
 def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[str, Any] | None:
-    """Return observables by name; None unless all are numbers, short texts or CPU scalars.
+    """Return observables by name; None unless all are plain and small.
+
+    That is, numbers, short texts or CPU scalars.
 
     >>> copied_numbers({"step": 3, "loss": 0.5, "x": [1]}, ["step", "loss"])
     {'step': 3, 'loss': 0.5}
