@@ -11,6 +11,7 @@ LOSS, AT_EVALUATION, MEAN = "loss", ("loss", "evaluation"), "mean(e.loss for e i
 ASKED = {
     "breaking_off": [LOSS, MEAN, AT_EVALUATION],
     "far_losses": [LOSS, AT_EVALUATION, ("losses", "evaluation"), ("min(e.loss for e in events)", "evaluation")],
+    "inner_loops": [LOSS, "len(losses)"],
     "own_beside": [LOSS],
     "mixed_updates": [LOSS, "len(losses)"],
     "surgery": [LOSS, "losses", MEAN, "lambda e: e.loss"],
@@ -75,6 +76,15 @@ def test_an_evaluation_that_nothing_follows_has_its_event_at_the_end():
 
 
 # ---------------------------------------------------------------- updates
+
+
+def test_only_the_losses_count_whose_passes_reach_what_is_stepped_on():
+    found = seen("inner_loops")
+    steps = [float(words[0]) for words in found.printed()]
+    assert found.values[0] == pytest.approx(steps)
+    assert found.events["step"] == len(steps) + len(found.printed("meta"))
+    assert "no backward pass has reached the gradients that this update is made with" in found.said[0]
+    assert found.values[1][:12] == [6] * 12
 
 
 def test_an_own_optimizer_beside_one_of_torch_makes_an_event_at_each_backward_pass():

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from looptap.agent.loop.sight.frames import LIBRARY, USER, kind_of_file
-from looptap.integrations.auto.hooks.gradients import has_gradients, is_sharded, marks_of
+from looptap.integrations.auto.hooks.gradients import Key, Marks, has_gradients, is_sharded, key_of, marks_of
 from looptap.integrations.auto.sight.models import modules_in_sight
 
 MAX_OPTIMIZERS_COUNT = 64
@@ -28,6 +28,8 @@ TRUSTED_BACKWARDS_COUNT = 8
 """Backward passes without a step from which on a look tells whether there will be one."""
 NO_MODULE_BACKWARDS_COUNT = 50
 """Such passes after which gradients of no module in sight count, too: an attack on inputs has them between steps."""
+SAME_REACH_COUNT = 8
+"""Passes of one place that reach the same gradients, after which it is looked at more and more rarely."""
 MAX_BACKWARDS_COUNT = 2000
 """Backward passes without a step after which each counts as one."""
 OWN, STEPS = "own", "steps"
@@ -44,12 +46,14 @@ class OwnUpdates:
     def __init__(self) -> None:
         self._torch_optimizers: dict[int, weakref.ref[Any]] = {}
         self._follows: dict[Place, str] = {}
+        self._reach: dict[Place, tuple[frozenset[Key], int]] = {}
 
     def note_optimizer(self, optimizer: Any) -> None:
         """Note an optimizer of torch's kind."""
         key = id(optimizer)
         if (known := self._torch_optimizers.get(key)) is None or known() is not optimizer:
             self._torch_optimizers[key] = weakref.ref(optimizer)
+            self._reach.clear()
 
     def find_optimizers(self) -> None:
         """Note all optimizers that were made before this was watched."""
@@ -85,18 +89,39 @@ class OwnUpdates:
         trusted = backwards < TRUSTED_BACKWARDS_COUNT or backwards & (backwards - 1)  # looks get rarer, by powers of 2
         return STEPS if known == STEPS and trusted else None
 
+    def reach(self, place: Place) -> frozenset[Key] | None:
+        """Return whose gradients a pass of ``place`` reaches; None: look."""
+        keys, count = self._reach.get(place, (frozenset(), 0))
+        if count < SAME_REACH_COUNT or not count & (count - 1):  # powers of 2
+            return None
+        if not keys <= {key_of(one) for one in self.living()}:
+            return None
+        self._reach[place] = keys, count + 1
+        return keys
+
+    def note_reach(self, place: Place, before: list[tuple[Any, Marks]]) -> frozenset[Key]:
+        """Return whose gradients a pass has reached since ``before``."""
+        keys = frozenset(key_of(one) for one, marks in before if is_sharded(one) or marks != marks_of(one))
+        old, count = self._reach.get(place, (keys, 0))
+        if len(self._reach) < MAX_PLACES_COUNT or place in self._reach:
+            self._reach[place] = keys, count + 1 if keys == old else 1
+        return keys
+
     def look(self, backwards: int) -> Look:
         """Return the state of all gradients before a pass."""
         dropped = backwards >= TRUSTED_BACKWARDS_COUNT
         return [(one, marks_of(one), dropped and not has_gradients(one)) for one in self.living()]
 
-    def decide(self, place: Place, before: Look, backwards: int, frame: FrameType | None) -> bool:
-        """Return True if the pass since ``before`` is an update of its own."""
+    def decide(self, place: Place, before: Look, backwards: int, frame: FrameType | None, beside: bool) -> bool:
+        """Return True if the pass since ``before`` is an update of its own.
+
+        ``beside`` says that gradients of an earlier one await a step: what reaches none is for something else then.
+        """
         reached = [had_none for one, marks, had_none in before if is_sharded(one) or marks != marks_of(one)]
         if reached:
             own = all(reached)
         else:
-            own = backwards >= NO_MODULE_BACKWARDS_COUNT or _others_have_gradients(before, frame)
+            own = not beside and (backwards >= NO_MODULE_BACKWARDS_COUNT or _others_have_gradients(before, frame))
         if own:
             self._note_own(place)
         return own

@@ -18,7 +18,15 @@ from looptap.agent.agent import Agent
 from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import LeftGradients, Marks, has_gradients, key_of, marks_of
 from looptap.integrations.auto.hooks.own_frames import hide_own_frames
-from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
+from looptap.integrations.auto.hooks.own_updates import (
+    MAX_OPTIMIZERS_COUNT,
+    OWN,
+    STEPS,
+    Look,
+    OwnUpdates,
+    Place,
+    place_of,
+)
 from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
@@ -63,7 +71,7 @@ class RunEvents:
         update.in_evaluation_mode = self._script.optimizers.evaluate()
         if update.made:
             harmlessly(self._drop_failed, update)
-        looks, unsure = (harmlessly(self._looks, update) if self._script.started else None) or ([], [])
+        looks, unsure = (harmlessly(self._looks, update) if self._script.started else None) or (False, [])
         count = len(update.losses)
         for output, gradient in zip(outputs, gradients, strict=False):
             update.note_loss(output, gradient)
@@ -71,15 +79,35 @@ class RunEvents:
             update.at_backward.read(sys._getframe())
         if self._steps_in_backward:
             return self._then_raise(update, run)
+        return self._runner(update, count, looks, unsure, run)
+
+    def _runner(
+        self,
+        update: ThreadUpdate,
+        count: int,
+        looks: bool,
+        unsure: list[Looked],
+        run: Runner,
+    ) -> Runner | None:
+        """Return what runs a pass in place of ``run``, if any.
+
+        ``count`` losses are those of passes before it; ``looks`` says that its gradients are to be looked at.
+        """
         place = place_of(sys._getframe())
         update.places.add(place)
         follows = self.own_updates.expects(place, update.backwards)
-        if follows == STEPS:
-            return _then_look(update, count, looks, unsure, run) if looks else None
+        if follows == OWN and update.awaits_step(count):  # beside an open update: none of its own
+            follows = STEPS
         if follows == OWN:
             update.backwards = 0
-        own = self._then_raise(update, run) if follows == OWN else self._then_decide(update, count, place, run)
-        return _then_look(update, count, looks, unsure, own) if looks else own
+            update.forget_first(count)
+            return self._then_raise(update, run, own=True)
+        runs = run if follows == STEPS else self._then_decide(update, count, place, run)
+        reach = self.own_updates.reach(place)
+        if looks or reach is None:
+            return self._then_look(update, count, place, unsure, runs)
+        update.reached |= dict.fromkeys(range(count, len(update.losses)), reach)
+        return None if follows == STEPS else runs
 
     def after_step(self, optimizer: Any) -> None:
         """Raise the event of an update once the last of its optimizers has stepped."""
@@ -207,16 +235,14 @@ class RunEvents:
         ended, update.evaluation = update.evaluation or Evaluation(None), None
         self._script.raise_event(EVALUATION, update, loss=partial(ended.loss, late=late))
 
-    def _looks(self, update: ThreadUpdate) -> tuple[list[Looked], list[Looked]]:
-        """Drop losses whose gradients are gone; return what to look at after the pass.
+    def _looks(self, update: ThreadUpdate) -> tuple[bool, list[Looked]]:
+        """Drop losses whose gradients are gone; return whether to look after the pass.
 
-        These are all optimizers to look at, and those whose gradients are absent without having been seen before.
+        And the optimizers whose gradients are absent without having been seen before.
         """
         asked = bool(update.followers) and update.at_backward.wants(self._script.optimizers.loss_names())
-        if not update.losses and not asked:
-            return [], []
-        few, unsure = self._script.optimizers.few(), []
-        for known, optimizer in few if update.losses else ():
+        unsure: list[Looked] = []
+        for known, optimizer in self._script.optimizers.few() if update.losses else ():
             if has_gradients(optimizer):
                 known.keeps_gradients = True
             elif known.keeps_gradients:
@@ -224,7 +250,7 @@ class RunEvents:
             elif known.looks_left:
                 known.looks_left -= 1
                 unsure.append((known, optimizer))
-        return few if asked or update.counted_from else unsure, unsure
+        return asked or bool(update.counted_from or unsure), unsure
 
     def _drop_failed(self, update: ThreadUpdate) -> None:
         """Drop the losses of a failed training, which a new optimizer lacks."""
@@ -245,8 +271,11 @@ class RunEvents:
             update.end_of_steps()
         update.begin()
 
-    def _then_raise(self, update: ThreadUpdate, run: Runner) -> Runner:
-        """Return a function that runs a backward pass, and then raises its event."""
+    def _then_raise(self, update: ThreadUpdate, run: Runner, *, own: bool = False) -> Runner:
+        """Return a function that runs a backward pass, and then raises its event.
+
+        ``own`` says that the script updates its weights itself.
+        """
 
         def run_backward(*arguments: Any, **keywords: Any) -> Any:
             try:
@@ -254,6 +283,7 @@ class RunEvents:
             except BaseException:
                 hide_own_frames()
                 raise
+            update.own = own
             harmlessly(self._script.raise_event, STEP, update)
             return result
 
@@ -277,45 +307,52 @@ class RunEvents:
             return result
 
         def decide(before: Look) -> None:
-            if not update.stepped and self.own_updates.decide(place, before, update.backwards, sys._getframe()):
+            beside, frame = update.awaits_step(count), sys._getframe()
+            if not update.stepped and self.own_updates.decide(place, before, update.backwards, frame, beside):
                 update.forget_first(count)  # those of updates whose events were not raised
                 update.backwards = 0
+                update.own = True
                 self._script.raise_event(STEP, update)
 
         return run_backward
 
+    def _then_look(
+        self,
+        update: ThreadUpdate,
+        count: int,
+        place: Place,
+        unsure: list[Looked],
+        run: Runner,
+    ) -> Runner:
+        """Return a function that runs a pass and notes whose gradients it reached.
 
-def _then_look(update: ThreadUpdate, count: int, looks: list[Looked], unsure: list[Looked], run: Runner) -> Runner:
-    """Return a function that runs a pass and notes whose gradients it reached.
+        ``unsure`` are those whose gradients were absent before it, which was not known to mean anything.
+        """
 
-    ``unsure`` are those whose gradients were absent before it, which was not known to mean anything.
-    """
+        def run_backward(*arguments: Any, **keywords: Any) -> Any:
+            before = harmlessly(marks)
+            try:
+                result = run(*arguments, **keywords)
+            except BaseException:
+                hide_own_frames()
+                raise
+            if before is not None:
+                harmlessly(note, before)
+            return result
 
-    def run_backward(*arguments: Any, **keywords: Any) -> Any:
-        before = harmlessly(marks)
-        try:
-            result = run(*arguments, **keywords)
-        except BaseException:
-            hide_own_frames()
-            raise
-        if before is not None:
-            harmlessly(note, before)
-        return result
+        def marks() -> list[tuple[Any, Marks]]:
+            return [(one, marks_of(one)) for one in self.own_updates.living()[:MAX_OPTIMIZERS_COUNT]]
 
-    def marks() -> list[Marks]:
-        return [marks_of(optimizer) for _, optimizer in looks]
+        def note(before: list[tuple[Any, Marks]]) -> None:
+            keys = self.own_updates.note_reach(place, before)
+            update.reached |= dict.fromkeys(range(count, len(update.losses)), keys)
+            left = before if update.counted_from else []
+            update.left = {key_of(optimizer): LeftGradients.of(optimizer) for optimizer, _ in left}
+            for known, optimizer in unsure:
+                known.keeps_gradients = key_of(optimizer) in keys
+                if known.keeps_gradients:
+                    update.drop_losses(optimizer, count)
+                else:  # what is not there after a pass may be kept elsewhere
+                    known.looks_left = 0
 
-    def note(before: list[Marks]) -> None:
-        reached = [one for one, old, new in zip(looks, before, marks(), strict=True) if old != new]
-        keys = {key_of(optimizer) for _, optimizer in reached}
-        update.reached |= dict.fromkeys(range(count, len(update.losses)), keys)
-        left = looks if update.counted_from else []
-        update.left = {key_of(optimizer): LeftGradients.of(optimizer) for _, optimizer in left}
-        for known, optimizer in unsure:
-            known.keeps_gradients = key_of(optimizer) in keys
-            if known.keeps_gradients:
-                update.drop_losses(optimizer, count)
-            else:  # what is not there after a pass may be kept elsewhere
-                known.looks_left = 0
-
-    return run_backward
+        return run_backward

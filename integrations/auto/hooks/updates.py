@@ -29,8 +29,8 @@ class ThreadUpdate:
 
     __slots__ = (
         "announces", "at_backward", "backwards", "copies", "counted_from", "data_seconds", "ended", "evaluation",
-        "fetch_began", "followers", "in_evaluation_mode", "late", "left", "losses", "made", "model_in_sight", "passes",
-        "places", "raised", "reached", "replaced", "scaled_steps", "scaler", "stepped", "steps",
+        "fetch_began", "followers", "in_evaluation_mode", "late", "left", "losses", "made", "model_in_sight", "own",
+        "passes", "places", "raised", "reached", "replaced", "scaled_steps", "scaler", "stepped", "steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -43,8 +43,10 @@ class ThreadUpdate:
         """Weak references to optimizers that were made since those losses."""
         self.counted_from: dict[Key, int] = {}
         """By the parameters of an optimizer how many of the losses no longer count: their gradients are gone."""
-        self.reached: dict[int, set[Key]] = {}
-        """By loss the parameters of the optimizers whose gradients it has reached, where that was looked at."""
+        self.reached: dict[int, frozenset[Key]] = {}
+        """By loss the parameters of the optimizers whose gradients it has reached, where that is known."""
+        self.own = False
+        """True if the script has made an update of its own since the last one by an optimizer."""
         self.left: dict[Key, LeftGradients] = {}
         """By the parameters of an optimizer the gradients that the last pass has left, where some were dropped."""
         self.replaced = False
@@ -101,6 +103,7 @@ class ThreadUpdate:
 
     def begin(self) -> None:
         """Begin an update, since the last one has had its steps."""
+        self.own = False
         self.stepped.clear()
         self.raised = False
 
@@ -162,16 +165,37 @@ class ThreadUpdate:
         """
         if isinstance(optimizer, sys.modules["torch"].optim.LBFGS):
             return losses[0] if losses else None
-        if not self.counted_from:
-            return total(losses)
         keys = (self._stepped_keys() or ({key_of(optimizer)} if optimizer is not None else set())) - {()}
+        return self._descended_on(losses, keys)
+
+    def _descended_on(self, losses: list[Any], keys: set[Key]) -> Any:
+        """Return the sum of the losses that count for ``keys``. Raises UnknownValue."""
         first = min((self.counted_from.get(key, 0) for key in keys), default=0)
-        if losses and (self.replaced or first == len(losses)):
+        if losses and (self.replaced or (first == len(losses))):
             raise UnknownValue(
                 "the script has put other gradients in the place of those of its backward passes, so the loss that "
                 "this update descends on is unknown; losses has that of each pass."
             )
-        return total(losses[first:])
+        reached = {place: self.reached.get(place) for place in range(first, len(losses))}
+        if losses and self._are_elsewhere([*reached.values()], keys):
+            raise UnknownValue(
+                "no backward pass has reached the gradients that this update is made with: the script has computed "
+                "them otherwise, as on copies of the model, so its loss is unknown; losses has that of each pass."
+            )
+        counted = [place for place, one in reached.items() if one or one is None]  # the others are of no optimizer
+        return total([losses[place] for place in counted or reached])
+
+    def _are_elsewhere(self, reached: list[frozenset[Key] | None], keys: set[Key]) -> bool:
+        """Return True if what was stepped on has its gradients from no pass.
+
+        Passes that have reached no optimizer at all may be for a model of which the optimizer holds copies.
+        """
+        known = [one for one in reached if one is not None and keys.isdisjoint(one)]
+        return bool(keys) and len(known) == len(reached) and (self.own or any(known))
+
+    def awaits_step(self, count: int) -> bool:
+        """Return True if one of the first ``count`` losses has reached an optimizer."""
+        return any(map(self.reached.get, range(count)))
 
     def loss_of(self, losses: list[Any], optimizer: Any) -> Any:
         """Return what one of the optimizers that have stepped descends on, if known."""
