@@ -1,4 +1,4 @@
-"""The descriptors and threads that libzmq takes, tried beforehand.
+"""The descriptors and threads that libzmq takes, counted and tried beforehand.
 
 Without them, it aborts the process.
 """
@@ -11,18 +11,26 @@ import time
 
 from looptap.protocol.errors import LinkError
 
+try:
+    import fcntl
+    import resource
+except ImportError:  # Windows, where sockets are no descriptors
+    fcntl = None  # type: ignore[assignment]
+
 DESCRIPTOR_COUNT, THREAD_COUNT = 32, 6
 """How many must be free. A third of the descriptors and half of the threads are used; the others stay the job's."""
 ACCEPT_DESCRIPTOR_COUNT = 16
 """How many must stay free for clients to be accepted."""
+MAX_NUMBERS_COUNT = 4096
+"""Numbers of descriptors that are looked at to find free ones."""
 _MAX_END_SECONDS = 1.0  # that the system takes to end the threads of a trial
 
 
 def require_headroom() -> None:
     """Raise LinkError unless this process may have enough descriptors and threads.
 
-    Call it right before sockets are made: what it has tried, it gives back. Blocks for less than a millisecond, as
-    long as the machine starts a few threads.
+    Call it right before sockets are made: the threads that it has tried have ended. Blocks for less than a millisecond,
+    as long as the machine starts a few threads.
     """
     free = free_descriptors(DESCRIPTOR_COUNT)
     if free < DESCRIPTOR_COUNT:
@@ -34,17 +42,22 @@ def require_headroom() -> None:
 
 
 def free_descriptors(most: int) -> int:
-    """Return how many descriptors are free, counted in pairs up to ``most``."""
-    held: list[int] = []
-    try:
-        while len(held) < most:
-            held += os.pipe()
-    except OSError:
-        pass
-    finally:
-        for one in held:
-            os.close(one)
-    return len(held)
+    """Return how many descriptors are free, up to ``most``.
+
+    It takes none: the job may be about to need the last one. The lowest free number is given out first, so it looks
+    from the limit downwards, at no more than `MAX_NUMBERS_COUNT` numbers.
+    """
+    if fcntl is None:
+        return most
+    limit, free = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**31 - 1), 0
+    for number in range(limit - 1, max(limit - MAX_NUMBERS_COUNT, 0) - 1, -1):
+        if free >= most:
+            break
+        try:
+            fcntl.fcntl(number, fcntl.F_GETFD)
+        except OSError:
+            free += 1
+    return free
 
 
 def _try_threads() -> None:

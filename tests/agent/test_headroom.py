@@ -117,6 +117,47 @@ def test_each_number_of_free_descriptors_and_threads(kind, needed, config, direc
         assert len(said) == len(short), (left, said)
 
 
+BESIDE = """
+import os, resource, threading
+from looptap.protocol.process.headroom import free_descriptors
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    for one in held[-4:]:
+        os.close(one)
+assert free_descriptors(16) == 4, free_descriptors(16)
+os.close(held[10]), os.close(held[20])
+assert free_descriptors(16) == 6, free_descriptors(16)
+over = threading.Event()
+
+
+def count():
+    while not over.is_set():
+        free_descriptors(16)
+
+
+thread = threading.Thread(target=count)
+thread.start()
+for _ in range(5_000):
+    last = [os.open(os.devnull, os.O_RDONLY) for _ in range(6)]
+    for one in last:
+        os.close(one)
+over.set()
+thread.join()
+print("done")
+"""
+
+
+@pytest.mark.promise("S38")
+def test_to_count_the_free_descriptors_takes_none_from_the_job():
+    done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
 LATER = """
 import os, resource, sys
 import numpy
