@@ -165,7 +165,7 @@ class ExportedRun:
         """
         if not self.own:
             return None
-        names = {one.query for one in self._run.scalars if on in ("", one.on)}
+        names = {text for one in self._run.scalars if on in ("", one.on) for text in (one.name, one.query)}
         if not names.issuperset(part.strip() for part in text.split(",")):
             return None
         return self._run.stream(text, on=on or None, history=kept_history(self._run, text))

@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+import torch
 import warm
 from listening import bound
 from waiting import soon
@@ -34,6 +35,7 @@ from looptap.streams.errors import QueryError
 from looptap.streams.operators.windows import sliding
 from looptap.streams.stream.stream import Stream, stream_of
 from looptap.testing import pair
+from looptap.visualizers.first_curves import first_curves
 from looptap.visualizers.surfaces.web import page_connection, page_handlers, viewer_link, web_server
 from looptap.visualizers.surfaces.web.expressions import ReadableStream, reader_query
 from looptap.visualizers.surfaces.web.page_access import PageAccess
@@ -920,3 +922,16 @@ def test_a_shelf_counts_changes_and_names_what_is_not_there():
     assert shelf.version == version + 1
     with pytest.raises(looptap.LooptapError, match="no run 'a' here"):
         shelf.open("a")
+
+
+def test_each_curve_that_a_page_opens_with_is_shown_to_the_owner():
+    own = pair("own", history=True)
+    model = torch.nn.Linear(2, 1)
+    own.agent.expose(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in range(4):
+        own.agent.emit("batch", loss=0.5 + step)
+        own.beat()
+    seen = exported(own.run, config=False, own=True)
+    curves = {curve.name: seen.curve(curve.query, curve.on) for curve in first_curves(seen.scalars)}
+    assert {"loss", "optimizer.lr"} <= {*curves}
+    assert None not in curves.values()
