@@ -355,6 +355,19 @@ def name_events(agent: Agent, name: str, event: str, *, replace: bool = True) ->
     forget_agents()
 
 
+def count_from(agent: Agent, events: dict[str, int]) -> None:
+    """Continue the numbers of events after these, in groups that begin there.
+
+    A type that has had more keeps its number.
+    """
+    sources = agent._life.sources
+    counts = sources.counts()
+    ahead = {name: number for name, number in events.items() if number > counts.get(name, 0)}
+    if ahead and not agent._life.inert:
+        groups = {name: sources.by_name[name].group_start for name in counts}
+        sources.resume_from(counts | ahead, groups | ahead)
+
+
 def search_names(agent: Agent) -> None:
     """Note that events have more than is exposed: it is searched for there."""
     agent._life.sources.searched = True

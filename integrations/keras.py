@@ -86,12 +86,19 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
             self._parts_count = getattr(optimizer, "gradient_accumulation_steps", None) or 1
             self._batches_count = int(getattr(optimizer, "_iterations", 0))
             self._step = self._batches_count // self._parts_count
+            frame = sys._getframe()
+            self.run.count_from(
+                {
+                    "step": self._step, "log": self._batches_count, "epoch": epoch,
+                    "evaluation": _validations(frame, epoch),
+                }
+            )  # fmt: skip
             batches, epochs = self.params.get("steps"), self.params.get("epochs")
             if batches and epochs:
                 ahead = self._batches_count + batches * (epochs - epoch)
                 self.run.expose(max_steps=ahead // self._parts_count)
                 if self.model.steps_per_execution == 1:
-                    self._expect(ahead // self._parts_count - self._step, batches, epoch, sys._getframe())
+                    self._expect(ahead // self._parts_count - self._step, batches, epoch, frame)
 
     def _expect(self, steps: int, batches: int, epoch: int, frame: FrameType) -> None:
         """Expose the estimate of the remaining time, from ``epoch`` on."""
@@ -191,6 +198,14 @@ def whole(noted: list[dict[str, Any]]) -> dict[str, Any]:
     losses = tuple(one["loss"] for one in noted)
     loss = losses[0] if len(losses) == 1 else sum(losses) / len(losses)
     return {**noted[-1], "loss": loss, "losses": losses, "batches": tuple(one["batch"] for one in noted)}
+
+
+def _validations(frame: FrameType, epochs: int) -> int:
+    """Return how often ``fit`` validates in its first epochs."""
+    if argument_of(frame, "fit", "validation_data") is None:
+        return 0
+    often = argument_of(frame, "fit", "validation_freq")
+    return epochs // often if isinstance(often, int) else sum(one <= epochs for one in often or ())
 
 
 def _larger_is_better(early: Any, model: Any) -> bool:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from looptap.agent.agent import Agent, exposed_as, name_events
+from looptap.agent.agent import Agent, count_from, exposed_as, name_events
 from looptap.agent.run.identity import checked_name
 from looptap.integrations.harmless import harmlessly, say_once
 from looptap.integrations.logged_values import LoggedValues
@@ -174,6 +174,11 @@ class TrainingRun:
         """Continue from the state that the first rank has saved, if any."""
         if state and self.agent is not None:
             self.agent.load_state_dict({**state, **({} if rank == 0 else {"file": ""})})
+
+    def count_from(self, events: dict[str, int]) -> None:
+        """Continue the numbers of events after these, which the framework counts."""
+        if self.agent is not None:
+            count_from(self.agent, events)
 
     def end(self, reason: str = "the training ended") -> None:
         """Close the agent, unless it is the user's, and forget the training."""

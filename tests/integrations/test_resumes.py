@@ -211,7 +211,7 @@ from small_trainers import keras_fit
 from looptap.integrations.keras import KerasCallback
 from looptap.testing import pair
 
-folder, dies_at = sys.argv[1], int(sys.argv[2])
+folder, dies_at, way = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
 class Dies(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
@@ -223,26 +223,34 @@ def rows():
     return [[[float(one) for one in row] for row in stream.values] for stream in streams]
 
 agent, run = pair("keras", groups=("step", "epoch"))
-queries = [("step, epoch, batch_idx, loss, len(losses)", "step"), ("step, epoch, loss, val_loss", "epoch"),
-           ("step, loss", "evaluation"), ("step, loss", "log")]
+queries = [("step, event_number, epoch, batch_idx, loss, len(losses)", "step"), ("step, event_number, loss", "log"),
+           ("step, event_number, epoch, loss", "epoch"), ("step, event_number, loss", "evaluation")]
 streams = [run.stream(text, on=on, budget=float("inf")) for text, on in queries]
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
 model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
-restores = keras.callbacks.BackupAndRestore(folder)
-keras_fit(restores, KerasCallback(agent=agent), Dies(), model=model, epochs=4, shuffle=False)
+path, begins = folder + "/saved.keras", 0
+saves = keras.callbacks.BackupAndRestore(folder)
+if way == "initial_epoch":
+    saves = keras.callbacks.ModelCheckpoint(path)
+    if os.path.exists(path):
+        model = keras.models.load_model(path)
+        begins = int(model.optimizer.iterations) // 6
+how = {"epochs": 4, "initial_epoch": begins, "shuffle": False, "validation_freq": 2}
+keras_fit(saves, KerasCallback(agent=agent), Dies(), model=model, **how)
 print(json.dumps(rows()))
 """
 
 
-def test_keras(tmp_path):
+@pytest.mark.parametrize("way", ["BackupAndRestore", "initial_epoch"])
+def test_keras(tmp_path, way):
     pytest.importorskip("h5py")
     dies_at = step_of_death(range(8, 24))
     paths = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
 
     def run(folder, dies_at=0):
         done = warm.run(
-            [sys.executable, "-c", KERAS, str(tmp_path / folder), str(dies_at)], capture_output=True, text=True,
+            [sys.executable, "-c", KERAS, str(tmp_path / folder), str(dies_at), way], capture_output=True, text=True,
             env={**os.environ, "PYTHONPATH": paths},
         )  # fmt: skip
         assert done.returncode in (0, -9), done.stderr
