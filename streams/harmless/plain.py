@@ -132,8 +132,15 @@ def has_own_operators(torch: Any) -> bool:
 
 
 def _is_operator(name: str, held: Any) -> bool:
-    return name[:2] == "__" and name not in OF_TEXT and type(held) is types.FunctionType
+    called = name in _CALLED or "torch" in name  # others are only named like operators, such as fastcore's __array_eq__
+    return name[:2] == "__" and called and name not in OF_TEXT and type(held) is types.FunctionType
 
+
+_CALLED = frozenset(dir(np.ndarray)).union(
+    ("__getattr__", "__missing__", "__length_hint__", "__fspath__", "__buffer__"),
+    *(dir(kind) for kind in (type, int, float, complex, str, bytes, list, dict, set, types.GeneratorType)),
+)
+"""Names by which Python or numpy call methods."""
 
 OF_TEXT = ("__str__", "__repr__", "__format__")
 """Methods that make text, which jobs replace for tensors."""

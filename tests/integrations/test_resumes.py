@@ -268,20 +268,37 @@ def test_keras(tmp_path, way):
 
 @pytest.mark.promise("resume")
 def test_a_script(tmp_path, monkeypatch):
-    queries = ["step, loss, losses, epoch, x.sum()", ("epoch, number", "epoch")]
-    dies_at = step_of_death(range(4, 21))
-    monkeypatch.setenv("SAVED", str(tmp_path / "whole.pt"))
-    whole = Observed("resumed", queries)
-    monkeypatch.setenv("SAVED", str(tmp_path / "killed.pt"))
+    killed_and_resumed("resumed", "step, loss, losses, epoch, x.sum()", 3, 5, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("package", "script", "every", "epoch"),
+    [("ignite", "resumed_ignite", 3, 5), ("skorch", "resumed_skorch", 4, 4), ("fastai", "resumed_fastai", 5, 5),
+     ("stable_baselines3", "resumed_policy", 4, 20)],
+)  # fmt: skip
+def test_a_script_with_a_framework(package, script, every, epoch, tmp_path, monkeypatch):
+    pytest.importorskip(package)
+    killed_and_resumed(script, "loss, losses", every, epoch, tmp_path, monkeypatch)
+
+
+def killed_and_resumed(script, at_steps, every, epoch, folder, monkeypatch):
+    """Compare 20 updates of a script that saves ``every`` so many with those after a kill."""
+    queries = [at_steps, ("epoch", "epoch"), ("event_number", "evaluation")]
+    dies_at = step_of_death(range(every + 1, 21))
+    monkeypatch.setenv("SAVED", str(folder / "whole"))
+    whole = Observed(script, queries)
+    monkeypatch.setenv("SAVED", str(folder / "killed"))
     monkeypatch.setenv("DIES_AT", str(dies_at))
-    command = [sys.executable, str(TESTS / "support" / "observed.py"), str(SCRIPTS / "resumed.py"), "[]"]
+    command = [sys.executable, str(TESTS / "support" / "observed.py"), str(SCRIPTS / f"{script}.py"), "[]"]
     assert warm.run(command, capture_output=True, text=True, cwd=TESTS).returncode == -9
     monkeypatch.delenv("DIES_AT")
-    resumed, saved_at = Observed("resumed", queries), (dies_at - 1) // 3 * 3
+    resumed, saved_at = Observed(script, queries), (dies_at - 1) // every * every
     assert resumed.lines == whole.lines
+    assert len(whole.values[0]) >= 19  # the first may come before its names are known
     assert resumed.values[0] == whole.values[0][saved_at:], dies_at
-    assert resumed.values[1] == whole.values[1][saved_at // 5 :], dies_at
-    assert resumed.events == {"step": 20 - saved_at, "epoch": 4 - saved_at // 5}
+    assert resumed.values[1] == whole.values[1][saved_at // epoch :], dies_at
+    before = {"step": saved_at, "epoch": saved_at // epoch, "evaluation": saved_at // epoch}
+    assert resumed.events == {name: count - before.get(name, 0) for name, count in whole.events.items()}
 
 
 # ------------------------------------------------------------ training systems

@@ -149,6 +149,16 @@ def test_a_method_that_a_job_has_replaced_is_followed(owner, name, query, monkey
     assert "Refused" in stream.traceback
 
 
+@pytest.mark.parametrize(("name", "runs"), [("__array_eq__", True), ("__getattr__", False), ("__radd__", False)])
+def test_a_method_that_is_only_named_like_an_operator_is_none(name, runs, monkeypatch):
+    """Libraries give tensors such methods, as fastcore does."""
+    monkeypatch.setattr(torch.Tensor, name, noted(lambda self, other: NotImplemented), raising=False)
+    LOG.clear()
+    stream = ask("x.sum()", {"x": torch.ones(3)})
+    assert (stream.values == [3.0], "Refused" in stream.traceback) == (runs, not runs)
+    assert LOG == []
+
+
 def test_hooks_of_all_modules_do_not_see_the_question():
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
     handles = [
