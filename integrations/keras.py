@@ -87,12 +87,10 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]  # keras is
             self._batches_count = int(getattr(optimizer, "_iterations", 0))
             self._step = self._batches_count // self._parts_count
             frame = sys._getframe()
+            evaluations = _validations(frame, epoch)
             self.run.count_from(
-                {
-                    "step": self._step, "log": self._batches_count, "epoch": epoch,
-                    "evaluation": _validations(frame, epoch),
-                }
-            )  # fmt: skip
+                {"step": self._step, "log": self._batches_count, "epoch": epoch, "evaluation": evaluations}
+            )
             batches, epochs = self.params.get("steps"), self.params.get("epochs")
             if batches and epochs:
                 ahead = self._batches_count + batches * (epochs - epoch)

@@ -282,7 +282,10 @@ def test_a_script_with_a_framework(package, script, every, epoch, tmp_path, monk
 
 
 def killed_and_resumed(script, at_steps, every, epoch, folder, monkeypatch):
-    """Compare 20 updates of a script that saves ``every`` so many with those after a kill."""
+    """Compare 20 updates with those of a script that is killed and resumed.
+
+    It saves ``every`` so many.
+    """
     queries = [at_steps, ("epoch", "epoch"), ("event_number", "evaluation")]
     dies_at = step_of_death(range(every + 1, 21))
     monkeypatch.setenv("SAVED", str(folder / "whole"))

@@ -1,4 +1,4 @@
-"""fastai: saves each epoch with its optimizer, dies at an update, and resumes by `start_epoch`."""
+"""fastai: saves each epoch, dies at an update, resumes by `start_epoch`."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""ignite: saves the engine with every third update, dies at one, and resumes where it was."""
+"""ignite: saves each third update, dies at one, and resumes where it was."""
 
 import os
 import signal

@@ -13,7 +13,7 @@ path, dies_at = os.environ["SAVED"], int(os.environ.get("DIES_AT", 0))
 
 
 class Line(gymnasium.Env):
-    """Episodes of eight steps: a rollout ends with one, so that nothing of it has to be saved."""
+    """Episodes of eight steps: a rollout ends with one, so none is to be saved."""
 
     observation_space = gymnasium.spaces.Box(-8, 8, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""skorch: saves each epoch, dies at an update, and resumes by `LoadInitState`."""
+"""skorch: saves each epoch, dies, and resumes by `LoadInitState`."""
 
 import os
 import signal
