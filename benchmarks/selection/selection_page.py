@@ -53,6 +53,9 @@ reach the test accuracy of uniform sampling. [Selection](selection.md) explains 
   reached there.
 - **Cost**: training on an instance costs 1, a forward pass alone 1/3. The seconds of timed runs include everything a
   method does, but no evaluation.
+- **Baselines** are not part of looptap: `loss` draws by the last loss, without weights; `spl` is self-paced learning,
+  `screener` ScreenerNet, `selective-backprop` Selective-Backprop and `rho` RHO-LOSS. Their code is
+  `benchmarks/selection/selection_baselines.py`.
 - **References**: the oracle knows the current loss of each instance, refreshed ten times an epoch, at no cost. `rho`
   compares with a model trained on 1,000 of the instances for 8 epochs; that training, and its pass over all instances,
   counts.

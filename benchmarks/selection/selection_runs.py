@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from digit_copies import SIDE, Split
 from selection_arithmetic import SMOOTHED, smooth
+from selection_baselines import BASELINES, BaselineSelection
 from selection_tasks import TASKS
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -126,7 +127,6 @@ class Training:
             self.limit = min(self.limit, self.task.epochs * self.size)
         selection = self.sampler() if chosen else None
         inputs, targets = self.split.inputs, self.split.targets
-        chooses = job.method in METHODS and METHODS[job.method].chooses
         begun, steps, selected = self.clock.now(), 0, 0
         while self.cost < self.limit:
             batches: Any = selection if chosen else self._plain()
@@ -137,12 +137,13 @@ class Training:
                 logits, wanted = self.model(inputs[where]), targets[where]
                 if selection is None:
                     loss, trained = cross_entropy(logits, wanted), len(indices)
-                elif chooses:
+                elif selection.weighs:
                     losses = cross_entropy(logits, wanted, reduction="none")
                     losses = losses.flatten(1).mean(1) if losses.ndim > 1 else losses
-                    kept = selection.choose(indices, losses)
+                    weights = selection.weights(indices, losses)
+                    kept = weights > 0
                     where, logits, wanted = where[kept], logits[kept], wanted[kept]
-                    loss, trained = selection.mean(where, losses[kept]), len(where)
+                    loss, trained = (losses * weights).mean(), len(where)
                 else:
                     loss, trained = self.loss(selection, where, logits, wanted), len(where)
                 if selection is not None:
@@ -209,7 +210,7 @@ class Training:
             selection.table.recount()
 
 
-def _selection(job: Job, training: Training) -> Selection:
+def _selection(job: Job, training: Training) -> BaselineSelection:
     task, method = training.task, DEFAULT if job.method == ORACLE else job.method
     given: dict[str, Any] = {}
     if method in ("autoassist", "screener"):
@@ -218,7 +219,7 @@ def _selection(job: Job, training: Training) -> Selection:
         given["reference"] = _reference(training)
     switch = "auto" if job.kind == TIMED else "on"
     given |= {"epochs": job.plan or None, "switch": switch, "floor": job.floor, "seed": job.seed}
-    return Selection(training.size, task.batch, method, **given, clock=training.clock.now)
+    return BaselineSelection(training.size, task.batch, method, **given, clock=training.clock.now)
 
 
 def _reference(training: Training) -> Any:
@@ -250,8 +251,8 @@ def _features(training: Training) -> Any:
 
 
 def methods() -> list[str]:
-    """Return all that are there, and the oracle."""
-    return [PLAIN, *(name for name in METHODS if name != PLAIN), ORACLE]
+    """Return those of looptap, the baselines, and the oracle."""
+    return [PLAIN, *(name for name in METHODS if name != PLAIN), *BASELINES, ORACLE]
 
 
 def _accuracy(model: nn.Module, split: Split) -> float:

@@ -29,7 +29,7 @@ REFUSED = r"is not what the state_dict\(\) of .* returned: .* (is|are) missing\.
 
 
 def selection(method="norm"):
-    found = Selection(COUNT, 4, method, switch="on", features=np.eye(COUNT), reference=torch.zeros(COUNT))
+    found = Selection(COUNT, 4, method, switch="on", features=np.eye(COUNT))
     for _ in range(2):
         for batch in found:
             found.observe(batch, losses=torch.tensor(batch) / COUNT + 0.1)

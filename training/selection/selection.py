@@ -17,12 +17,12 @@ from looptap.training.sampling.per_example import CrossEntropy, criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
 from looptap.training.sampling.small_batches import HeldSteps
 from looptap.training.selection import selection_arguments as arguments
-from looptap.training.selection.asynchronous.side_assistant import SideAssistant
 from looptap.training.selection.audit import Audit
 from looptap.training.selection.features.features import features_of
 from looptap.training.selection.methods.autoassist import AutoAssist
 from looptap.training.selection.methods.catalog import METHODS, MethodControl
 from looptap.training.selection.methods.method import Method
+from looptap.training.selection.methods.side_assistant import SideAssistant
 from looptap.training.selection.sampling_pass import SamplingIterator, SamplingPass
 from looptap.training.selection.selection_loss import NOTHING_ASKED, SelectionLoss
 from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
@@ -50,11 +50,11 @@ class Selection(SelectionLoss):
     ``batch_sampler``; compute the loss of a step with `loss`, and report it after the step with `observe`. ``method``
     is one of `METHODS`; with the default, ``switch="auto"`` selects only while this pays off. ``epochs`` is the planned
     number of epochs. ``loss`` is "cross_entropy", "bce", "mse", a loss of torch.nn, or a function that returns
-    `PerExample`, or losses alone, for outputs and targets. "autoassist" and "screener" need ``features``, an array (n,
-    d), a function of indices that returns one, or one of `looptap.training.selection.features`; "rho" needs
-    ``reference``, the losses of a model that was trained on other data. ``asynchronous`` "thread" or "process" lets the
-    assistant of "autoassist" make batches and learn beside the loop, which never waits for it. On several ranks, each
-    rank has a shard, and all make the same number of steps: ``agree(number)`` returns the mean over the ranks.
+    `PerExample`, or losses alone, for outputs and targets. "autoassist" needs ``features``, an array (n, d), a function
+    of indices that returns one, or one of `looptap.training.selection.features`. ``asynchronous=True`` has the
+    assistant of "autoassist" make batches and learn in a thread beside the loop, which never waits for it. On several
+    ranks, each rank has a shard, and all make the same number of steps: ``agree(number)`` returns the mean over the
+    ranks.
 
     All batches are full: an epoch ends with the batch in which the last instance was offered. Nothing here draws from
     the global random numbers. Wrong arguments raise ValueError, TypeError or ControlError at construction. Later
@@ -85,8 +85,7 @@ class Selection(SelectionLoss):
         switch: str = AUTO,
         floor: float = 0.2,
         features: Any = None,
-        asynchronous: str | None = None,
-        reference: Any = None,
+        asynchronous: bool = False,
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
@@ -103,9 +102,8 @@ class Selection(SelectionLoss):
         self.features = None if features is None else features_of(features, self.table.size)
         if self.features is not None:
             self.learning_rate = self.features.learning_rate
-        if asynchronous is not None:
-            self.beside = SideAssistant(asynchronous, method, self.features)
-        self.reference = arguments.reference_of(reference, self.table.size)
+        if arguments.flag("asynchronous", asynchronous):
+            self.beside = SideAssistant(method)
         self._agree = arguments.agreement(agree, world)
         self._position = switch  # of the switch, at the last step that was recorded
         self._mark = 0.0
@@ -165,8 +163,8 @@ class Selection(SelectionLoss):
 
     @property
     def drawn_size(self) -> int:
-        """The number of instances drawn for a batch; "rho" trains on a part of them."""
-        return min(self.batch_size * self._method.oversampling, len(self.shard))
+        """The number of instances drawn for a batch."""
+        return self.batch_size
 
     # ------------------------------------------------------------ in the step
 
@@ -199,7 +197,7 @@ class Selection(SelectionLoss):
                     self._settle()
         except Exception as error:  # an observer must not end the loop
             self._fail(f"observe: {error}")
-        self._asked, self._chose = NOTHING_ASKED, False
+        self._asked = NOTHING_ASKED
         ended = self._clock()
         cost, self._cost = max(0.0, self._cost + ended - begun), 0.0
         self.seconds_spent += cost
@@ -374,7 +372,6 @@ class Selection(SelectionLoss):
             self._say(f"The assistant ended ({beside.ended}): sampling is plain until you set the method again.")
         if made is None:
             return None
-        self.features = method.features  # in memory that a process shares
         self.walk.walked += made.offered
         method.rated(made.accepted.indices, made.prediction)
         return made.accepted

@@ -43,6 +43,13 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """Return True or False. Raises TypeError for anything else."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r:.60} must be True or False.")
+    return value
+
+
 def rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
     """Return the rank and the number of ranks.
 
@@ -71,18 +78,6 @@ def agreement(agree: Callable[[float], float] | None, world: int) -> Callable[[f
             "number over the ranks: all ranks must make the same number of steps."
         )
     return mean_over_ranks
-
-
-def reference_of(reference: Any, size: int) -> Floats | None:
-    """Return the losses of another model as an array. Raises ValueError, TypeError."""
-    if reference is None:
-        return None
-    found = array_of(reference)
-    if found.shape != (size,):
-        raise ValueError(f"reference of shape {found.shape} must be one loss for each of {size:,} instances.")
-    if not np.isfinite(found).all():
-        raise ValueError(f"reference has {np.count_nonzero(~np.isfinite(found))} losses that are not finite.")
-    return found
 
 
 def shard_of(size: int, rank: int, world: int) -> Ints:
@@ -150,19 +145,6 @@ def labels_of(count: int, targets: Any) -> Any:
     else:
         found = np.asarray(targets) if np.shape(targets) == (count,) else None
     return found if found is not None and found.shape == (count,) and found.dtype.kind in "iub" else None
-
-
-def finite_losses(count: int, losses: Any) -> Floats:
-    """Return ``count`` losses as an array.
-
-    Raises ValueError for what no method can choose from.
-    """
-    found = array_of(losses)
-    if found.shape != (count,):
-        raise ValueError(f"losses of shape {found.shape} for {count} indices")
-    if not np.isfinite(found).all():
-        raise ValueError("losses that are not finite")
-    return found
 
 
 def mean_over_ranks(number: float) -> float:

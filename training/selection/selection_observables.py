@@ -15,10 +15,10 @@ from looptap.streams.control import for_queries
 from looptap.training.noted import Noted
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Floats, Ints, PermutationWalk
-from looptap.training.selection.asynchronous.side_assistant import SideAssistant
 from looptap.training.selection.audit import RatingQuality
 from looptap.training.selection.learning import Learning
 from looptap.training.selection.methods.method import Method
+from looptap.training.selection.methods.side_assistant import SideAssistant
 from looptap.training.selection.samples import MAX_SAMPLES, read_samples
 from looptap.training.selection.sampling_pass import SamplingPass
 from looptap.training.selection.switch import Switch
@@ -107,7 +107,7 @@ class SelectionObservables(Noted):
             return self._gate.why
         if self._method.draws:
             return f"{self.method!r} always selects"
-        return f"{self.method!r} weighs or chooses by the losses" if self._method.chooses else "all are drawn alike"
+        return "all are drawn alike"
 
     @property
     def elapsed(self) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from looptap.streams.errors import ControlError
 from looptap.training.sampling.in_flight import BatchesInFlight
-from looptap.training.sampling.permutation_walk import Floats, Ints
+from looptap.training.sampling.permutation_walk import Ints
 from looptap.training.saved_state import require_state
 from looptap.training.selection.features.features import Features
 from looptap.training.selection.honest_gain import HonestGain
@@ -34,7 +34,6 @@ class SelectionState(SelectionObservables):
     exponent: float
     learning_rate: float
     features: Features | None
-    reference: Floats | None
 
     def __init__(self, size: int, shard: Ints, batch_size: int, seed: list[int]) -> None:
         super().__init__(size, shard, batch_size, seed)

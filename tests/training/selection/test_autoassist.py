@@ -192,18 +192,18 @@ def test_without_features_it_is_refused_and_nothing_changes():
         ControlError, match=r"'autoassist' needs features: Selection\(\.\.\., features=pixels\(images\)"
     ):
         Selection(10, 2, "autoassist")
-    selection = Selection(10, 2, "loss")
+    selection = Selection(10, 2, "infobatch")
     with pytest.raises(ControlError, match="needs features"):
         selection.method = "autoassist"
-    assert (selection.method, np.isnan(selection.gamma)) == ("loss", True)
+    assert (selection.method, np.isnan(selection.gamma)) == ("infobatch", True)
     given = Selection(10, 2, "autoassist", features=np.ones((10, 3)))
     with pytest.raises(ControlError, match="needs features"):
         selection.load_state_dict(given.state_dict())
-    assert selection.method == "loss"
+    assert selection.method == "infobatch"
 
 
 def test_a_client_that_turns_to_it_without_features_is_refused_in_a_sentence():
-    selection = Selection(10, 2, "loss")
+    selection = Selection(10, 2, "infobatch")
     both = looptap.testing.pair()
     both.agent.expose(selection=selection)
     with pytest.raises(looptap.CommandPending) as pending:
@@ -213,7 +213,7 @@ def test_a_client_that_turns_to_it_without_features_is_refused_in_a_sentence():
         both.run.outcome(pending.value.id)
     both.run.close()
     both.agent.close()
-    assert selection.method == "loss"
+    assert selection.method == "infobatch"
 
 
 def test_features_that_fail_in_mid_run_leave_plain_sampling_and_a_note():

@@ -1,45 +1,41 @@
-"""An assistant beside the loop: in a thread, and in a process."""
+"""An assistant in a thread beside the loop."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
 import warnings
 
 import numpy as np
-import psutil
 import pytest
 import torch
 import warm
 from torch.utils.data import DataLoader, TensorDataset
-from waiting import LIMIT_SECONDS, freeze, soon
+from waiting import LIMIT_SECONDS, soon
 
 from looptap.streams.errors import ControlError
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import PermutationWalk
 from looptap.training.selection import Selection, WithIndex
-from looptap.training.selection.asynchronous.assistant_loop import (
+from looptap.training.selection.features import DenseFeatures, tfidf
+from looptap.training.selection.methods.autoassist import AutoAssist
+from looptap.training.selection.methods.side_assistant import (
     MAX_BATCHES_AHEAD,
     MAX_PENDING_LOSSES,
     AssistantSettings,
     assist,
 )
-from looptap.training.selection.features import DenseFeatures, tfidf
-from looptap.training.selection.methods.autoassist import AutoAssist
 
 COUNT = 400
 X = np.random.default_rng(0).standard_normal((COUNT, 6)).astype(np.float32)
 LOSSES = np.where(X[:, 0] > 0.5, 2.0, 0.2).astype(np.float32)
 
 
-def beside(mode, **how):
-    return Selection(COUNT, 10, "autoassist", asynchronous=mode, **{"features": X, **how})
+def beside(**how):
+    return Selection(COUNT, 10, "autoassist", asynchronous=True, **{"features": X, **how})
 
 
 def steps(selection, until, pause=0.0):
@@ -55,9 +51,9 @@ def steps(selection, until, pause=0.0):
             time.sleep(pause)
 
 
-@pytest.fixture(params=["thread", "process"])
-def selection(request):
-    found = beside(request.param)
+@pytest.fixture
+def selection():
+    found = beside()
     yield found
     found.close()
 
@@ -66,7 +62,6 @@ def threads():
     return [one for one in threading.enumerate() if one.name == "looptap-assistant"]
 
 
-@pytest.mark.usefixtures("processes")
 def test_it_learns_makes_batches_and_selects(selection):
     selection.learning_rate = 1.0
     steps(selection, lambda: selection.gamma > 0.8 and selection.skipped > 1000 and selection.auc > 0.8, 0.002)
@@ -108,10 +103,8 @@ class Scripted:
 
 def test_it_makes_a_batch_while_fewer_than_c_wait_and_else_learns():
     """Algorithm 2, beside Algorithm 1 on the same batches and losses."""
-    queues, rate = Scripted([0, 1, 8, 7, 8, 8, 9, 8, 3]), np.full(1, 0.5, np.float32)
-    method, plain = (
-        AutoAssist(InstanceTable(0), AssistantSettings(DenseFeatures(X), rate)) for _ in range(2)
-    )  # fmt: skip
+    queues = Scripted([0, 1, 8, 7, 8, 8, 9, 8, 3])
+    method, plain = (AutoAssist(InstanceTable(0), AssistantSettings(DenseFeatures(X), 0.5)) for _ in range(2))
     walk, again = PermutationWalk(np.arange(COUNT), 3), PermutationWalk(np.arange(COUNT), 3)
     assist(queues, method, walk, 10)
     assert [one if isinstance(one, int) else "batch" for one in queues.done] == [
@@ -129,7 +122,6 @@ def test_it_makes_a_batch_while_fewer_than_c_wait_and_else_learns():
     assert method.gamma == plain.gamma > 0
 
 
-@pytest.mark.usefixtures("processes")
 def test_every_instance_counts_once_an_epoch(selection):
     for epoch in range(1, 6):
         for batch in selection:
@@ -138,41 +130,33 @@ def test_every_instance_counts_once_an_epoch(selection):
         assert selection.epoch == epoch
 
 
-@pytest.mark.usefixtures("processes")
-def test_the_queues_are_bounded_and_what_does_not_fit_is_counted(selection):
-    steps(selection, lambda: selection.beside.waiting > 0)
-    soon(lambda: selection.beside.waiting == MAX_BATCHES_AHEAD)
+class Held:
+    """A function of features that stands still in the assistant's thread."""
+
+    def __init__(self):
+        self.calls, self.stands, self.may_go_on = 0, threading.Event(), threading.Event()
+
+    def __call__(self, indices):
+        self.calls += 1
+        if self.calls > 3 and threading.current_thread().name == "looptap-assistant":
+            self.stands.set()
+            self.may_go_on.wait(LIMIT_SECONDS)
+        return X[indices]
+
+
+def test_the_queues_are_bounded_and_what_does_not_fit_is_counted():
+    held = Held()
+    selection = beside(features=held)
+    steps(selection, held.stands.is_set)
     before = selection.beside.dropped
-    if selection.beside.pid is not None:
-        freeze(selection.beside.pid)
-        for _ in range(MAX_PENDING_LOSSES + 5):
-            selection.observe([1, 2], losses=torch.ones(2))
-        assert selection.beside.dropped >= before + 5
-        drawn = selection.steps + 3 * MAX_BATCHES_AHEAD
-        steps(selection, lambda: selection.steps > drawn)  # it stands still, the loop does not
-        os.kill(selection.beside.pid, signal.SIGCONT)
-        waiting = selection.beside.dropped
-        steps(selection, lambda: selection.beside.waiting > 0, 0.01)
-        assert selection.beside.dropped >= waiting
-    assert selection.beside.waiting <= MAX_BATCHES_AHEAD
+    for _ in range(MAX_PENDING_LOSSES + 5):
+        selection.observe([1, 2], losses=torch.ones(2))
+    assert selection.beside.dropped >= before + 5
+    drawn = selection.steps + 3 * MAX_BATCHES_AHEAD
+    steps(selection, lambda: selection.steps > drawn)  # it stands still, the loop does not
+    held.may_go_on.set()
+    soon(lambda: selection.beside.waiting == MAX_BATCHES_AHEAD)
     assert selection.note == ""
-
-
-@pytest.mark.usefixtures("processes")
-def test_a_killed_assistant_leaves_plain_sampling_and_a_note_until_it_is_set_again():
-    selection = beside("process")
-    steps(selection, lambda: selection.beside.waiting > 0)
-    os.kill(selection.beside.pid, signal.SIGKILL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        steps(selection, lambda: selection.beside.ended)
-    assert "is gone): sampling is plain until you set the method again." in selection.note
-    taken, walked = selection.taken, selection.walk.walked
-    batches = steps(selection, lambda: selection.taken > taken + 10 * COUNT)
-    assert selection.walk.walked - walked == 10 * len(batches)
-    selection.method = "autoassist"
-    steps(selection, lambda: selection.beside.waiting > 0)
-    assert selection.beside.ended == ""
     selection.close()
 
 
@@ -188,68 +172,60 @@ class Failing:
         return X[indices]
 
 
-def test_features_that_fail_in_the_thread_leave_plain_sampling_and_a_note():
-    selection = beside("thread", features=Failing())
+def test_features_that_fail_in_the_thread_leave_plain_sampling_and_a_note_until_it_is_set_again():
+    failing = Failing()
+    selection = beside(features=failing)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         steps(selection, lambda: selection.beside.ended)
-    assert "OSError: the disk is gone" in selection.beside.ended
+    assert "OSError: the disk is gone): sampling is plain until you set the method again." in selection.note
+    taken, walked = selection.taken, selection.walk.walked
+    batches = steps(selection, lambda: selection.taken > taken + 10 * COUNT)
+    assert selection.walk.walked - walked == 10 * len(batches)
+    failing.calls = -(10**6)
+    selection.method = "autoassist"
+    steps(selection, lambda: selection.beside.waiting > 0)
+    assert selection.beside.ended == ""
     selection.close()
 
 
-@pytest.mark.usefixtures("processes")
-def test_it_ends_when_it_is_closed_turned_off_or_collected():
-    for mode in ("thread", "process"):
-        for end in ("close", "turn", "collect"):
-            selection = beside(mode)
-            steps(selection, lambda one=selection: one.beside.waiting > 0)
-            process = None if mode == "thread" else psutil.Process(selection.beside.pid)
-            match end:
-                case "close":
-                    selection.close()
-                case "turn":
-                    selection.method = "uniform"
-                case "collect":
-                    del selection
-                    gc.collect()
-            if process is None:
-                soon(lambda: not threads())
-            else:
-                soon(lambda one=process: not one.is_running())
+def test_without_a_thread_sampling_is_plain(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    selection = beside()
+    with pytest.warns(RuntimeWarning, match="it could not start: can't start new thread"):
+        next(iter(selection))
+    selection.close()
 
 
-@pytest.mark.usefixtures("processes")
 @pytest.mark.promise("S19", "S23")
-def test_it_does_not_outlive_a_loop_that_is_killed():
-    code = (
-        "import numpy as np, sys, time\n"
-        "from looptap.training.selection import Selection\n"
-        "s = Selection(100, 10, 'autoassist', asynchronous='process', features=np.ones((100, 3)))\n"
-        "while not s.beside.waiting: next(iter(s)); time.sleep(0.01)\n"
-        "print(s.beside.pid, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    with warm.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as loop:
-        assistant = psutil.Process(int(loop.stdout.readline()))
-        assert "torch" not in {os.path.basename(one.path) for one in assistant.memory_maps()}
-        loop.kill()
-    soon(lambda: not assistant.is_running())
+@pytest.mark.parametrize("end", ["close", "turn", "collect"])
+def test_it_ends_when_it_is_closed_turned_off_or_collected(end):
+    selection = beside()
+    steps(selection, lambda: selection.beside.waiting > 0)
+    match end:
+        case "close":
+            selection.close()
+        case "turn":
+            selection.method = "uniform"
+        case "collect":
+            del selection
+            gc.collect()
+    soon(lambda: not threads())
 
 
 @pytest.mark.usefixtures("processes")
-def test_an_ordinary_end_of_the_job_waits_for_nothing_and_leaves_nothing():
+def test_an_ordinary_end_of_the_job_waits_for_nothing():
     code = (
         "import numpy as np, sys, time\n"
         "from looptap.training.selection import Selection\n"
-        "for mode in ('thread', 'process'):\n"
-        "    s = Selection(100, 10, 'autoassist', asynchronous=mode, features=np.ones((100, 3)))\n"
-        "    while not s.beside.waiting: next(iter(s)); time.sleep(0.01)\n"
-        "    globals()[mode] = s\n"
-        "print(s.beside.pid)\n"
+        "s = Selection(100, 10, 'autoassist', asynchronous=True, features=np.ones((100, 3)))\n"
+        "while not s.beside.waiting: next(iter(s)); time.sleep(0.01)\n"
     )
     done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_SECONDS * 2)
     assert (done.returncode, done.stderr) == (0, "")
-    soon(lambda: not psutil.pid_exists(int(done.stdout)))
 
 
 @pytest.mark.usefixtures("processes")
@@ -271,7 +247,6 @@ def test_workers_of_a_loader_are_forked_beside_it(selection):
     steps(selection, lambda: selection.beside.waiting > 0)
 
 
-@pytest.mark.usefixtures("processes")
 def test_each_rank_has_an_assistant_and_takes_as_many_steps():
     lengths = []
 
@@ -279,34 +254,29 @@ def test_each_rank_has_an_assistant_and_takes_as_many_steps():
         lengths.append(mine)
         return 18.0
 
-    for mode in ("thread", "process"):
-        ranks = [beside(mode, rank=rank, world=2, agree=agree) for rank in range(2)]
-        for rank, selection in enumerate(ranks):
-            batches = steps(selection, lambda one=selection: one.beside.waiting > 0)
-            assert {index % 2 for batch in batches for index in batch} == {rank}
-            epoch = selection.epoch
-            batches = steps(selection, lambda one=selection, last=epoch: one.epoch == last + 2, 0.001)
-            assert selection.given == 1
-            assert {index % 2 for batch in batches for index in batch} == {rank}
-            assert selection.note == ""
-        assert mode == "thread" or ranks[0].beside.pid != ranks[1].beside.pid
-        for selection in ranks:
-            selection.close()
+    ranks = [beside(rank=rank, world=2, agree=agree) for rank in range(2)]
+    for rank, selection in enumerate(ranks):
+        batches = steps(selection, lambda one=selection: one.beside.waiting > 0)
+        assert {index % 2 for batch in batches for index in batch} == {rank}
+        epoch = selection.epoch
+        batches = steps(selection, lambda one=selection, last=epoch: one.epoch == last + 2, 0.001)
+        assert selection.given == 1
+        assert {index % 2 for batch in batches for index in batch} == {rank}
+        assert selection.note == ""
+    for selection in ranks:
+        selection.close()
     assert lengths
 
 
-@pytest.mark.usefixtures("processes")
-def test_texts_are_shared_with_a_process():
-    selection = beside("process", features=tfidf([f"word{n % 7} and word{n % 5}" for n in range(COUNT)], buckets=64))
+def test_texts_have_an_assistant_too():
+    selection = beside(features=tfidf([f"word{n % 7} and word{n % 5}" for n in range(COUNT)], buckets=64))
     steps(selection, lambda: selection.beside.waiting > 0 and selection.gamma > 0)
     assert selection.note == ""
     selection.close()
 
 
 def test_what_cannot_work_beside_the_loop_is_refused():
-    with pytest.raises(ControlError, match="asynchronous='fork' must be None, 'thread' or 'process'"):
-        beside("fork")
+    with pytest.raises(TypeError, match="asynchronous='process' must be True or False"):
+        Selection(COUNT, 10, "autoassist", asynchronous="process", features=X)
     with pytest.raises(ControlError, match="is for the method 'autoassist'"):
-        Selection(COUNT, 10, "norm", asynchronous="thread")
-    with pytest.raises(ControlError, match="cannot be called in another process"):
-        beside("process", features=lambda indices: X[indices])
+        Selection(COUNT, 10, "norm", asynchronous=True)

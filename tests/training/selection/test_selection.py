@@ -47,7 +47,7 @@ def train(selection, data, epochs, rate=0.2, workers=0):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_offers_each_instance_once_an_epoch(method):
     data = easy_and_hard()
-    selection = Selection(data, 16, method, epochs=6, switch="on", features=data.tensors[0], reference=[0.1] * 400)
+    selection = Selection(data, 16, method, epochs=6, switch="on", features=data.tensors[0])
     train(selection, data, 6)
     assert selection.note == ""
     assert (selection.table.seen > 0).all()
@@ -106,9 +106,9 @@ def test_the_loss_may_be_a_function_of_ones_own(form):
 
 
 def test_what_was_drawn_with_weights_is_forgotten_after_epochs_without():
-    selection, plain = Selection(64, 8, "loss", switch="on"), []
+    selection, plain = Selection(64, 8, "infobatch", switch="on"), []
     for epoch in range(6):
-        selection.method = "loss" if epoch < 3 else "uniform"
+        selection.method = "infobatch" if epoch < 3 else "uniform"
         for batch in selection:
             selection.observe(batch, losses=torch.tensor(batch) / 64)
         plain.append(selection.table.plain)

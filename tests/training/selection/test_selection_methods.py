@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 
 import numpy as np
@@ -29,7 +28,7 @@ def method_of(name, **arguments):
     return selection, METHODS[name](selection.table, selection)
 
 
-# ------------------------------------------------------------ norm and loss
+# ------------------------------------------------------------ norm
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.2, 0.7, 1.0])
@@ -99,9 +98,9 @@ def test_the_step_is_not_longer_when_it_is_turned_on():
 
 
 def test_a_method_without_weights_trains_on_the_loss_of_torch():
-    selection = Selection(40, 8, "loss", loss="mse")
     losses = torch.linspace(0, 1, 40)
-    for _ in range(3):
+    selection = Selection(40, 8, "autoassist", loss="mse", features=losses[:, None])
+    for _ in range(10):
         for batch in selection:
             outputs = losses[batch].sqrt()
             assert torch.equal(selection.loss(batch, outputs, torch.zeros(8)), outputs.square().mean())
@@ -112,16 +111,6 @@ def test_a_method_without_weights_trains_on_the_loss_of_torch():
     weights = torch.from_numpy(selection.table.weight[batch])
     torch.testing.assert_close(selection.mean(batch, losses[batch]), (weights * losses[batch]).mean())
     assert weights.max() > 1
-
-
-def test_loss_draws_by_the_loss_and_weighs_nothing():
-    selection, loss = method_of("loss")
-    losses, _ = known(selection)  # scores are known, and not used
-    mean = losses.mean(dtype=np.float64)
-    wanted = [min(1.0, max(0.2, min(one, 2 * mean) / mean)) for one in losses.tolist()]
-    found = loss.acceptance(np.arange(COUNT)).probability
-    assert found.tolist() == pytest.approx(wanted, rel=1e-5)
-    assert loss.weights(np.arange(COUNT), found) is None  # all weigh alike
 
 
 # ------------------------------------------------------------ infobatch
@@ -149,173 +138,19 @@ def test_infobatch_begins_with_all_the_data():
     assert infobatch.acceptance(np.arange(COUNT)).probability.tolist() == [1.0] * COUNT
 
 
-# ------------------------------------------------------------ self-paced learning
-
-
-@pytest.mark.parametrize("epoch", [0, 1, 7, 18, 19, 30])
-def test_spl_weighs_a_batch_as_the_papers_baseline_does(epoch):
-    selection, spl = method_of("spl")
-    losses, _ = known(selection)
-    spl.begin(epoch)
-    share = 0.25 + 0.75 * min(1.0, epoch / 19)
-    limit = sorted(losses.tolist())[int(COUNT * share) - 1] + 1e-6
-    batch = np.array([0, 5, 9, 13, 20, 21, 33, 39])
-    new = np.random.default_rng(3).exponential(1, BATCH).astype(np.float32)
-    easy = [max(0.0, 1 - loss / limit) ** (1 / 3) for loss in new.tolist()]
-    total = sum(easy) + 0.01 * BATCH
-    found = spl.choose(batch, new)
-    assert found.tolist() == pytest.approx([BATCH / total * (e + 0.01) for e in easy], rel=1e-3)
-    assert found.mean() == pytest.approx(1, rel=1e-5)
-    if epoch >= 19:
-        assert (spl.choose(np.arange(COUNT), losses) > 0.02).sum() >= COUNT - 1
-
-
-def test_spl_begins_with_all_alike_and_weighs_by_the_loss_of_the_step():
-    selection = Selection(COUNT, BATCH, "spl")
-    batch = next(iter(selection))
-    losses = torch.rand(BATCH, dtype=torch.float64)
-    assert selection.mean(batch, losses).item() == pytest.approx(losses.mean().item())
-    known(selection)
-    selection.method = "spl"  # its limit is that of the newest losses
-    weights = METHODS["spl"](selection.table, selection)
-    weights.begin(0)
-    wanted = (torch.from_numpy(weights.choose(np.array(batch), losses.numpy())) * losses).mean()
-    assert selection.mean(batch, losses).item() == pytest.approx(wanted.item())
-
-
-# ------------------------------------------------------------ selective backprop
-
-
-def test_selective_backprop_chooses_by_the_rank_of_the_loss_in_its_history():
-    _, method = method_of("selective-backprop", seed=4)
-    rng, chances, history = np.random.default_rng(0), np.random.default_rng([4, 0, 2]), []
-    for step in range(300):
-        losses = rng.exponential(1 / (1 + step / 50), BATCH).astype(np.float32)
-        history = (history + losses.tolist())[-1024:]
-        ranked = sorted(history)
-        probability = [(bisect.bisect_right(ranked, loss) / len(ranked)) ** 2 for loss in losses.tolist()]
-        chosen = [c < p for c, p in zip(chances.random(BATCH).tolist(), probability, strict=True)]
-        if not any(chosen):
-            chosen[int(np.argmax(losses))] = True
-        found = method.choose(np.arange(BATCH), losses)
-        assert (found > 0).tolist() == chosen
-        assert found[found > 0].tolist() == pytest.approx([BATCH / sum(chosen)] * sum(chosen))
-
-
-def test_selective_backprop_goes_back_through_a_third():
-    _, method = method_of("selective-backprop")
-    rng = np.random.default_rng(0)
-    shares = [(method.choose(np.arange(BATCH), rng.random(BATCH).astype(np.float32)) > 0).mean() for _ in range(2000)]
-    assert np.mean(shares[200:]) == pytest.approx(1 / 3, abs=0.03)
-
-
-# ------------------------------------------------------------ rho
-
-
-def test_rho_trains_on_the_tenth_with_the_highest_reducible_loss():
-    reference = np.random.default_rng(1).random(400).astype(np.float32)
-    selection = Selection(400, 10, "rho", reference=torch.from_numpy(reference))
-    batch = next(iter(selection))
-    assert len(set(batch)) == 100
-    losses = torch.rand(100, generator=torch.Generator().manual_seed(0))
-    best = sorted(range(100), key=lambda place: losses[place].item() - reference[batch[place]])[-10:]
-    chosen = selection.choose(torch.tensor(batch), losses)
-    assert chosen.nonzero()[:, 0].tolist() == sorted(best)
-    assert selection.mean(torch.tensor(batch)[chosen], losses[chosen]).item() == pytest.approx(
-        losses[best].mean().item()
-    )
-    assert selection.mean(torch.tensor(batch), losses).item() == pytest.approx(losses[best].mean().item())
-    selection.observe(torch.tensor(batch)[chosen], losses=losses[chosen])
-    assert selection.taken == 10
-    assert len(selection) == 4
-    assert selection.note == ""
-
-
-def test_rho_without_a_choice_of_the_loop_takes_the_mean_over_the_chosen():
-    selection = Selection(400, 10, "rho", reference=[0.0] * 400)
-    batch = next(iter(selection))
-    losses = torch.rand(100).requires_grad_()
-    mean = selection.mean(batch, losses)
-    assert mean.item() == pytest.approx(losses.detach().sort().values[-10:].mean().item())
-    mean.backward()
-    assert (losses.grad > 0).sum() == 10
-
-
-def test_rho_of_a_small_shard_still_trains_on_whole_batches():
-    selection = Selection(30, 10, "rho", reference=[0.0] * 30)
-    batch = next(iter(selection))
-    assert len(batch) == 30
-    assert selection.choose(batch, torch.rand(30)).sum() == 10
-
-
-@pytest.mark.parametrize(
-    ("reference", "words"),
-    [([0.0] * 39, r"shape \(39,\) must be one loss for each of 40"), ([math.nan] * 40, "not finite")],
-)
-def test_a_wrong_reference_is_refused(reference, words):
-    with pytest.raises(ValueError, match=words):
-        Selection(COUNT, BATCH, "rho", reference=reference)
-
-
-# ------------------------------------------------------------ screener
-
-
-def test_the_screener_descends_the_loss_of_its_paper():
-    """Against torch: the same net, the same loss, Adam."""
-    features = np.random.default_rng(0).standard_normal((COUNT, 5)).astype(np.float32)
-    selection, screener = method_of("screener", features=features)
-    selection.learning_rate = 0.02
-    first = torch.tensor(screener.first, dtype=torch.float64, requires_grad=True)
-    second = torch.tensor(screener.second, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([first, second], lr=0.02)
-
-    def weights(batch):
-        hidden = torch.relu(first[:, :-1] @ torch.from_numpy(features[batch]).double().T + first[:, -1:])
-        return torch.sigmoid(second[:-1] @ hidden + second[-1])
-
-    rng = np.random.default_rng(1)
-    for _ in range(40):
-        batch = rng.permutation(COUNT)[:BATCH]
-        losses = rng.exponential(1, BATCH).astype(np.float32)
-        w, given = weights(batch), torch.from_numpy(losses).double()
-        assert screener.choose(batch, losses).tolist() == pytest.approx(w.tolist(), abs=2e-4)
-        screener.observe(batch, losses, None)
-        absolute = torch.cat([first.flatten(), second]).abs().mean()
-        loss = ((1 - w) ** 2 * given + w**2 * (1 - given).clamp(min=0)).sum() + 0.01 * absolute
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    np.testing.assert_allclose(screener.first, first.detach().numpy(), atol=2e-3)
-
-
-def test_the_screener_learns_to_weigh_what_is_hard():
-    features = np.repeat([[0.0], [1.0]], COUNT // 2, axis=0)
-    selection = Selection(COUNT, BATCH, "screener", features=features)
-    for _ in range(60):
-        for batch in selection:
-            losses = torch.tensor([2.0 if index >= COUNT // 2 else 0.05 for index in batch])
-            selection.mean(batch, losses)
-            selection.observe(batch, losses=losses)
-    weights = selection.scores[[0, -1]]
-    assert weights[0] < 0.3
-    assert weights[1] > 0.7
-    assert selection.skipped == 0
-    assert selection.accuracy > 0.9
-
-
 # ------------------------------------------------------------ what a method needs
 
 
-@pytest.mark.parametrize(("name", "words"), [("rho", "reference="), ("screener", "features="), ("autoassist", "feat")])
-def test_a_method_that_lacks_something_is_refused_and_nothing_changes(name, words):
+def test_a_method_that_lacks_something_is_refused_and_nothing_changes():
+    words = "the method 'autoassist' needs features"
     with pytest.raises(ControlError, match=words):
-        Selection(COUNT, BATCH, name)
+        Selection(COUNT, BATCH, "autoassist")
     selection = Selection(COUNT, BATCH, "infobatch")
     with pytest.raises(ControlError, match=words):
-        selection.method = name
+        selection.method = "autoassist"
     assert selection.method == "infobatch"
     assert selection.why == "'infobatch' always selects"
-    state = selection.state_dict() | {"method": name, "epoch": 7}
+    state = selection.state_dict() | {"method": "autoassist", "epoch": 7}
     with pytest.raises(ControlError, match=words):
         selection.load_state_dict(state)
     assert (selection.method, selection.epoch) == ("infobatch", 0)

@@ -28,7 +28,7 @@ DATA = TensorDataset(X, Y)
 
 
 def selection_of(method="norm", **arguments):
-    given = {"features": X, "reference": torch.zeros(COUNT), "switch": "on", "epochs": 6}
+    given = {"features": X, "switch": "on", "epochs": 6}
     return Selection(DATA, BATCH, method, **given | arguments)
 
 
@@ -59,7 +59,7 @@ def test_a_resumed_run_makes_the_same_batches_with_the_same_weights_from_any_ste
         if not (found := taken(running, 1)):
             break
         whole += found
-    assert len(whole) > 15 or method == "rho"
+    assert len(whole) > 15
     for done, state in enumerate(states[:-1]):
         resumed = selection_of(method)
         resumed.load_state_dict(pickle.loads(state))
@@ -330,7 +330,6 @@ def test_no_method_draws_from_the_global_random_numbers_or_touches_modes(method)
         for batch in selection:
             losses = X[batch, 1].abs().requires_grad_()
             selection.mean(batch, losses).backward()
-            selection.choose(batch, losses)
             selection.observe(batch, losses=losses)
             assert torch.is_grad_enabled()
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
@@ -353,14 +352,13 @@ def test_no_method_draws_from_the_global_random_numbers_or_touches_modes(method)
         ({"floor": 1.5}, ControlError, "from 0.0 to 1.0"),
         ({"floor": -0.1}, ControlError, "from 0.0 to 1.0"),
         ({"floor": float("nan")}, ControlError, "from 0.0 to 1.0"),
-        ({"method": "best"}, ControlError, "'norm'"),
+        ({"method": "best"}, ControlError, "must be one of 'norm', 'infobatch', 'autoassist', 'uniform'"),
         ({"switch": True}, ControlError, "'auto'"),
         ({"epochs": 0}, ValueError, "epochs=0"),
         ({"loss": "hinge"}, ValueError, "loss='hinge'"),
         ({"seed": -1}, ValueError, "seed=-1"),
         ({"rank": 2, "world": 2}, ValueError, "rank=2"),
         ({"features": X[:50]}, ValueError, "50 rows for 60"),
-        ({"reference": [0.0] * 50}, ValueError, "one loss for each of 60"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_value_and_the_way_out(arguments, error, words):
@@ -383,7 +381,7 @@ WRONG = {
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("method", ["norm", "infobatch", "spl", "selective-backprop"])
+@pytest.mark.parametrize("method", ["norm", "infobatch", "uniform"])
 def test_a_wrong_observation_is_noted_and_nothing_is_lost(method, wrong):
     selection = selection_of(method)
     before, seen = taken(steps(selection, 9), 9), selection.table.seen.sum()
@@ -411,7 +409,6 @@ def test_wrong_indices_give_the_plain_mean_and_a_note(indices):
     assert "plain mean" in selection.note
     selection.observe(indices, losses=losses)
     assert "observe" in selection.note
-    assert selection.choose(indices, losses).tolist() == [True, True]
     assert np.array_equal(selection.table.loss, known[0])
     assert np.array_equal(selection.table.seen, known[1])
 

@@ -7,15 +7,9 @@ from typing import Any
 from looptap.streams.control import Control
 from looptap.training.selection.methods.autoassist import AutoAssist
 from looptap.training.selection.methods.method import Method
-from looptap.training.selection.methods.norm import InfoBatch, Loss, Norm
-from looptap.training.selection.methods.rho import Rho
-from looptap.training.selection.methods.screener import Screener
-from looptap.training.selection.methods.selective_backprop import SelectiveBackprop
-from looptap.training.selection.methods.self_paced import SelfPaced
+from looptap.training.selection.methods.norm import InfoBatch, Norm
 
-METHODS: dict[str, type[Method]] = {
-    one.name: one for one in (Norm, InfoBatch, Loss, AutoAssist, SelfPaced, Screener, SelectiveBackprop, Rho, Method)
-}
+METHODS: dict[str, type[Method]] = {one.name: one for one in (Norm, InfoBatch, AutoAssist, Method)}
 """All methods; the first is the default."""
 
 

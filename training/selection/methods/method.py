@@ -29,8 +29,6 @@ class Settings(Protocol):
     """How many instances are trained on in a step."""
     shard: Ints
     """The instances of this rank."""
-    reference: Floats | None
-    """The losses of a model that was trained on other data; None: nothing was given."""
     features: Features | None
     """What an assistant sees of the instances; None: nothing was given."""
 
@@ -50,12 +48,8 @@ class Method:
     """Whether the switch decides when it acts; else it always does, as published."""
     draws: ClassVar[bool] = False
     """Whether it draws some instances more often than others."""
-    chooses: ClassVar[bool] = False
-    """Whether it chooses or weighs the examples of a batch, once their losses are known."""
     predicts: ClassVar[bool] = False
     """Whether what it predicts of an instance changes between the draw of that and the step on it."""
-    oversampling: ClassVar[int] = 1
-    """Instances that are drawn for each that is chosen."""
 
     def __init__(self, table: InstanceTable, settings: Settings) -> None:
         self.table, self.settings = table, settings
@@ -67,7 +61,7 @@ class Method:
     @property
     def learns(self) -> bool:
         """Whether it needs the losses of every step; else the switch spares some."""
-        return (self.draws or self.chooses) and not self.switched
+        return self.draws and not self.switched
 
     @classmethod
     def require(cls, settings: Settings) -> None:
@@ -104,13 +98,6 @@ class Method:
         None: all weigh 1.
         """
         return self.correction(indices, probability)
-
-    def choose(self, indices: Ints, losses: Floats) -> Floats:
-        """Return the weight of each example of a batch.
-
-        The weight is 0 for those not chosen; the mean of the weighted losses is what is trained on.
-        """
-        return np.ones(len(indices), np.float32)
 
     def predicted(self, indices: Ints) -> Floats:
         """Return the predicted importance of each of ``indices``; NaN if unknown."""

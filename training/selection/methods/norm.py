@@ -1,4 +1,4 @@
-"""`Norm` (the default), `Loss` and `InfoBatch`: draw by an instance's last step."""
+"""`Norm`, the default, and `InfoBatch`: draw by an instance's last step."""
 
 from __future__ import annotations
 
@@ -48,21 +48,20 @@ class Norm(Method):
         probability = np.fmin(self.predicted(indices) / mean, 1.0)  # 1 for NaN
         return Acceptance(np.maximum(probability, floor, out=probability), floor)
 
-    def correction(self, indices: Ints, probability: Floats) -> Floats | None:
+    def correction(self, indices: Ints, probability: Floats) -> Floats:
         """Return ``P**-b``."""
         found: Floats = probability ** np.float32(-self.bias_correction)
         return found
 
-    def weights(self, indices: Ints, probability: Floats) -> Floats | None:
+    def weights(self, indices: Ints, probability: Floats) -> Floats:
         """Return the weights of losses that were drawn with ``probability``."""
         found = self.correction(indices, probability)
-        if found is None:
-            return None
         mean = float(found.sum()) / len(found)
         if math.isnan(self._mean_weight):
             self._mean_weight = mean
         self._mean_weight += (1 - _EMA_DECAY_FACTOR) * (mean - self._mean_weight)
-        return found / np.float32(self._mean_weight)
+        weights: Floats = found / np.float32(self._mean_weight)
+        return weights
 
     @property
     def bias_correction(self) -> float:
@@ -102,24 +101,6 @@ class Norm(Method):
 
     def _mean(self) -> float:
         return self.table.mean_score if self._scored else self.table.mean_loss
-
-
-class Loss(Norm):
-    """Draws by the newest loss, at most ``cap`` mean losses, without weights.
-
-    As good as `Norm` on clean data; with wrong labels it trains most on those that are wrong.
-    """
-
-    name: ClassVar[str] = "loss"
-    switched: ClassVar[bool] = False
-
-    def correction(self, indices: Ints, probability: Floats) -> Floats | None:
-        """Return None: all weigh alike."""
-        return None
-
-    @property
-    def _scored(self) -> bool:
-        return False
 
 
 class InfoBatch(Method):
