@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from judge import Verdict, judge
+from published_methods import FormerEstimator, PaperEstimator
 from record import EPOCHS, RULE, jobs, rates
 from simulated import KINDS, LOADS, Run, make, stretches
 
@@ -89,9 +90,9 @@ def _verdict(case: Case, name: str) -> Verdict:
             case "linear":
                 return Estimator(plan, Never(), ledger)
             case "former":
-                return Estimator(plan, RULE, ledger, forecast="former", speed="former")
+                return FormerEstimator(plan, RULE, ledger)
             case "paper":
-                return Estimator(plan, RULE, ledger, forecast="former", speed="paper")
+                return PaperEstimator(plan, RULE, ledger)
             case "stop known":
                 return Estimator(TrainingPlan(run.point, run.point * stop, run.validation), Never(), ledger)
         return Estimator(plan, RULE, ledger, rates=run.rates, earlier=earlier)

@@ -9,6 +9,7 @@ from cases import RULE, recorded, stop_of
 from judge import follow
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from published_methods import FormerEstimator
 from record import HELD_OUT
 from simulated import stretches
 
@@ -36,7 +37,7 @@ def draw(path: Path) -> None:
 
         made = {
             "linear": lambda ledger, plan=plan: Estimator(plan(), Never(), ledger),
-            "former": lambda ledger, plan=plan: Estimator(plan(), RULE, ledger, forecast="former", speed="former"),
+            "former": lambda ledger, plan=plan: FormerEstimator(plan(), RULE, ledger),
             "ours": lambda ledger, plan=plan, run=run: Estimator(plan(), RULE, ledger, rates=run.rates),
         }
         hours = 3600.0

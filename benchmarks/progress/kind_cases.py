@@ -15,6 +15,7 @@ from zlib import crc32
 
 import numpy as np
 from kind_curves import PARTS, UNIT_SECONDS, KindCurve
+from published_methods import FormerProgress, PaperProgress
 
 from looptap.training.progress import Patience, Progress
 from looptap.training.progress.forecast.metrics import Metric
@@ -144,18 +145,15 @@ def follow(case: KindCase, method: str) -> Iterator[Look]:
 def _made(case: KindCase, method: str, clock: Callable[[], float]) -> Progress:
     curve = case.curve
     more: dict[str, Any] = {"rule": case.rule, "epochs": len(curve.values)}
+    kind = {"former": FormerProgress, "paper": PaperProgress}.get(method, Progress)
     match method:
         case "linear":
             more["rule"] = None
-        case "former":
-            more["forecast"] = "former"
-        case "paper":
-            more |= {"forecast": "former", "speed": "paper"}
         case "ours, rates":
             more["rates"] = curve.rates
         case "stop known":
             more |= {"rule": None, "epochs": case.stop}
-    return Progress(curve.steps[0], validation=curve.checked, metric=curve.metric, clock=clock, **more)
+    return kind(curve.steps[0], validation=curve.checked, metric=curve.metric, clock=clock, **more)
 
 
 def seconds(case: KindCase) -> float:

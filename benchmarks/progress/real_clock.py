@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
+from published_methods import PaperProgress
 from record import cnn, pictures
 from rich.progress import track
 from torch import Tensor
@@ -24,10 +26,11 @@ _JOBS = {
     "two workers": {"num_workers": 2},
     "two persistent workers": {"num_workers": 2, "persistent_workers": True},
 }
-_METHODS = {
-    "linear": {"forecast": "none"}, "paper": {"forecast": "former", "speed": "paper"}, "ours": {},
-}  # fmt: skip
 _RULE = Paper(9, 0.0082)
+_METHODS = {
+    "linear": partial(Progress, rule=None), "paper": partial(PaperProgress, rule=_RULE),
+    "ours": partial(Progress, rule=_RULE),
+}  # fmt: skip
 _LAST = 100
 _SEEDS = (3, 4, 5)
 _BURN = "import os\nos.nice(5)\nwhile True: pass"
@@ -89,10 +92,7 @@ def _job(workers: dict[str, object], seed: int) -> tuple[int, float, list[float]
     check = DataLoader(Augmented(images[1600:], targets[1600:]), 100, **workers)  # type: ignore[arg-type]
     model = cnn()
     steps = torch.optim.Adam(model.parameters(), 1e-3)
-    all_of_them = [
-        Progress(fit, epochs=_LAST, validation=check, rule=_RULE, **arguments)  # type: ignore[arg-type]
-        for arguments in _METHODS.values()
-    ]
+    all_of_them = [method(fit, epochs=_LAST, validation=check) for method in _METHODS.values()]
     begun, looks, competitor, stop = time.monotonic(), [], None, False
     try:
         for epoch in range(_LAST):

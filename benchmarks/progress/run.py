@@ -213,8 +213,9 @@ error is the area between the predicted and the true remaining time over the who
 true one (Dong & Luo 2024, V.B): 0 is perfect, and a constant prediction of 0 has an error of 1.
 
 - *linear*: tqdm's estimate for the maximum number of epochs.
-- *former*, *paper*: the published methods, reconstructed from the paper. *best of*: the best of these three for each
-  run, which is known only afterwards.
+- *former*, *paper*: the published methods, reconstructed from the paper; they are baselines, in
+  `benchmarks/progress/published_methods.py`. *best of*: the best of these three for each run, which is known only
+  afterwards.
 - *ours*: looptap's estimate. *ours, rates*: the same, given the learning rates in advance.
 - *stop known*: looptap's estimate if it knew where the run stops, so that only the speed can be wrong.
 

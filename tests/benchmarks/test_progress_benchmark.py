@@ -7,7 +7,9 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from clocks import Clock, trained
 from judge_kinds import judged
 from kind_cases import LOOKS, PATIENCES, PLAYED_SECONDS, KindCase, KindVerdict, cases, follow, judge, methods, seconds
 from kind_curves import (
@@ -20,8 +22,10 @@ from kind_curves import (
     write,
 )
 from kind_tables import Row, held, promises, section, share, to_paper
+from published_methods import FormerProgress, PaperProgress, fit
 
 from looptap.training.progress import Patience
+from looptap.training.progress.forecast.observations import Observations
 
 
 def made(points: int = 20, seed: int = 0) -> KindCurve:
@@ -134,3 +138,38 @@ def test_a_promise_that_does_not_hold_is_reported():
     reported = [line.partition("|")[2].partition("|")[0].strip() for line in bad if "not held" in line]
     assert [one.split(" ")[0] for one in reported] == ["mean", "no", "the", "and", "it"]
     assert "b 1.30" in next(line for line in bad if "no kind" in line)
+
+
+@pytest.mark.parametrize("kind", [FormerProgress, PaperProgress])
+def test_nothing_remains_by_a_published_method_once_the_rule_has_fired(kind):
+    clock = Clock()
+    progress = kind(10, epochs=300, validation=32500.0, rule=Patience(3), clock=clock)
+    trained(progress, clock, 4, error=lambda epoch: 0.5)
+    assert progress.stop_at == (4, 4, 4)
+    assert progress.unless_better is None
+    assert progress.remaining.high < 1e-6
+
+
+def test_the_method_of_the_paper_has_a_speed_of_the_last_ten_seconds_for_each_phase():
+    clock = Clock()
+    progress = PaperProgress(10, epochs=10, validation=30, clock=clock)
+    trained(progress, clock, 5)
+    batches = progress.train([np.zeros(4)] * 10)
+    for _ in range(6):
+        next(batches)
+        clock.now += 2.0
+    assert progress.train_speed == pytest.approx(2.0)
+    assert progress.validation_speed is None
+    checks = progress.validate([np.zeros(10)] * 5)
+    for _ in range(4):
+        next(checks)
+        clock.now += 2.0
+    assert progress.train_speed is None
+    assert progress.validation_speed == pytest.approx(5.0)
+
+
+def test_the_power_law_of_the_published_methods_is_found_again():
+    x = np.arange(1.0, 31.0)
+    a, b, c, variance = fit(Observations(x, 0.1 + 0.5 * x**-0.7, np.zeros(30)))
+    assert (a, b, c) == pytest.approx((0.5, 0.7, 0.1), abs=0.02)
+    assert variance < 1e-5

@@ -14,7 +14,6 @@ from looptap.training.progress.forecast.speed_trend import SpeedTrend, trend_of
 from looptap.training.progress.forecast.stop_forecast import StopAt, StopForecast
 from looptap.training.progress.forecast.stopping_rules import Floats, StopRule
 from looptap.training.progress.plan import TrainingPlan
-from looptap.training.progress.speed import SpeedWindow, units
 from looptap.training.saved_state import require_state
 
 PRIOR_SPEED_RATIO = 3.0
@@ -73,10 +72,7 @@ class Estimate(NamedTuple):
 
 
 class Estimator:
-    """Estimator of where a run stops, and when, from the validations so far.
-
-    ``forecast`` is "ensemble", "former" or "none" (no early stopping), ``speed`` is "ledger", "paper" or "former".
-    """
+    """Estimator of where a run stops, and when, from the validations so far."""
 
     def __init__(
         self,
@@ -84,20 +80,14 @@ class Estimator:
         rule: StopRule,
         ledger: Ledger,
         *,
-        forecast: str = "ensemble",
-        speed: str = "ledger",
         rates: Floats | None = None,
         earlier: Sequence[Floats] = (),
         seed: int = 0,
         metric: Metric | None = None,
-        skip: int = 1,
     ) -> None:
-        if speed not in ("ledger", "paper", "former"):
-            raise ValueError(f"speed={speed!r} must be 'ledger', 'paper' or 'former'.")
-        self.plan, self.ledger, self.speed = plan, ledger, speed
-        self.stopping = StopForecast(rule, metric or Metric(), forecast, rates=rates, earlier=earlier, seed=seed)
+        self.plan, self.ledger = plan, ledger
+        self.stopping = StopForecast(rule, metric or Metric(), rates=rates, earlier=earlier, seed=seed)
         """The forecast of early stopping, with the validations so far."""
-        self.window = SpeedWindow(skip)
         self.cycles = 0
         """Raw points of this process."""
         self.made = self.took = 0.0
@@ -112,10 +102,10 @@ class Estimator:
         """How many were made."""
         self._offered: list[Floats] | None = None
         self._stop: StopAt | None = None
-        self._first_speed: float | None = None
+        self.first_speed: float | None = None
+        """The speed of validation that was measured ahead of training; None: it was not."""
         self._stale, self._last = False, 0
         self._trend, self._measured = SpeedTrend(), 0.0  # and after how many seconds of training it was measured
-        self._recent: list[tuple[float, float, float]] = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return validations, position and shares of the time as plain data."""
@@ -141,13 +131,10 @@ class Estimator:
     def phase(self, phase: int) -> None:
         """Book time to ``phase`` from now on: TRAIN, VALIDATION or OTHER."""
         self.ledger.phase(phase)
-        self.window.phase(phase)
 
     def count(self, phase: int, instances: float) -> None:
         """Count a batch."""
         self.ledger.count(instances)
-        if self.speed == "paper":
-            self.window.count(self.ledger.now, instances)
         if phase == TRAIN:
             self.plan.trained(instances)
         else:
@@ -156,7 +143,7 @@ class Estimator:
     def check_speed(self, speed: float | None) -> None:
         """Expect validations at ``speed`` instances a second, until one is measured."""
         if speed is not None:
-            self._first_speed = self.window.speeds[VALIDATION] = speed
+            self.first_speed = speed
 
     def observed(self, value: float, *, x: float | None = None, variance: float = 0.0) -> None:
         """Record a validation's ``value``: a raw point, or one inserted at ``x``.
@@ -211,7 +198,7 @@ class Estimator:
     def follow_speed(self) -> None:
         """Measure the speed's trend and noise again after a tenth more of training."""
         trained = self.ledger.seconds[TRAIN]
-        if self.speed == "ledger" and trained > _REMEASURE_FACTOR * self._measured + _REMEASURE_SECONDS:
+        if trained > _REMEASURE_FACTOR * self._measured + _REMEASURE_SECONDS:
             self._trend, self._measured = trend_of(*self.ledger.training()), trained
 
     @property
@@ -233,17 +220,12 @@ class Estimator:
 
         That is what remained when the ledger was booked.
         """
-        if self.speed != "ledger" or self.ledger.current == OTHER:
+        if self.ledger.current == OTHER:
             self.ledger.settle()
         if (stop := self.stop_at) is None:
             return None
         train, validation = (list(of) for of in zip(*map(self.plan.remaining, stop), strict=True))
-        if self.speed == "former":
-            seconds, speeds = self._by_units(train, validation)
-        elif self.speed == "paper":
-            seconds, speeds = self._by_window(train, validation)
-        else:
-            seconds, speeds = self._by_ledger(stop, train, validation)
+        seconds, speeds = self.timed(stop, train, validation)
         if seconds is None:
             return None
         certain = self.stopping.unless_better
@@ -262,29 +244,8 @@ class Estimator:
             self._end = stop, end, elapsed
         self.speed_changed = elapsed - self._changed <= _RECENT_SHARE * end
 
-    def _by_units(self, train: list[float], validation: list[float]) -> _Timed:
-        now = (self.ledger.now, self.ledger.counts[TRAIN], self.ledger.counts[VALIDATION])
-        self._recent.append(now)
-        while len(self._recent) > 2 and self._recent[1][0] <= now[0] - 10.0:
-            self._recent.pop(0)
-        then = self._recent[0]
-        if now[0] <= then[0]:
-            return None, (None, None)
-        speed = units(now[1] - then[1], now[2] - then[2], now[0] - then[0])
-        if not speed:
-            return None, (None, None)
-        return [(a + b / 3) / speed for a, b in zip(train, validation, strict=True)], (speed, None)
-
-    def _by_window(self, train: list[float], validation: list[float]) -> _Timed:
-        fast, checked = self.window.speeds
-        if fast is None:
-            return None, (None, checked)
-        slow = checked or PRIOR_SPEED_RATIO * fast
-        idle = VALIDATION if self.ledger.current == TRAIN else TRAIN
-        speeds = (None, checked) if idle == TRAIN else (fast, None)
-        return [a / fast + b / slow for a, b in zip(train, validation, strict=True)], speeds
-
-    def _by_ledger(self, stop: StopAt, train: list[float], validation: list[float]) -> _Timed:
+    def timed(self, stop: StopAt, train: list[float], validation: list[float]) -> Timed:
+        """Return the seconds that remaining instances take: median, low and high end."""
         ledger = self.ledger
         near = self._seconds(stop, train, validation, SHORT_WINDOW_SECONDS)
         if near is None:
@@ -306,8 +267,8 @@ class Estimator:
         fast = ledger.rate(TRAIN, window)
         if fast is None:
             return None
-        checks = [ledger.rate(VALIDATION, window) or self._first_speed or self.ratio * fast] * 3
-        if not self.cycles and not ledger.counts[VALIDATION] and not self._first_speed:
+        checks = [ledger.rate(VALIDATION, window) or self.first_speed or self.ratio * fast] * 3
+        if not self.cycles and not ledger.counts[VALIDATION] and not self.first_speed:
             checks = [speed * factor for speed, factor in zip(checks, _UNKNOWN_RATIO_FACTORS, strict=True)]
         behind, seen = window * fast / 2, ledger.counts[TRAIN] / 2
         work = [
@@ -321,7 +282,7 @@ class Estimator:
 
     def most_ahead(self, seconds: float) -> float:
         """Return how much of the next ``seconds`` may be work without a count."""
-        return self.ledger.most_ahead(seconds) if self.speed == "ledger" else 0.0
+        return self.ledger.most_ahead(seconds)
 
     def _reaches(self, train: list[float]) -> list[float]:
         """Return how far ahead a trend of the speed goes: median, low and high end."""
@@ -337,5 +298,5 @@ class Estimator:
         return checked / fast if fast and checked else self.ratio, other / whole if whole else self.rest
 
 
-_Timed: TypeAlias = tuple[list[float] | None, tuple[float | None, float | None]]
+Timed: TypeAlias = tuple[list[float] | None, tuple[float | None, float | None]]
 """Remaining seconds (median, low, high), and the speeds of training and validation."""

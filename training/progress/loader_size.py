@@ -1,4 +1,4 @@
-"""The size of a loader: batches, instances per batch, prefetched batches."""
+"""The size of a loader: batches, and instances per batch."""
 
 from __future__ import annotations
 
@@ -135,9 +135,6 @@ class Sizes:
         )
         self.mean = float(batch) if isinstance(batch, int) and batch > 0 and size is None else 1.0
         self._count = 0
-        workers = getattr(loader, "num_workers", 0) or 0
-        self.prefetched = workers * (getattr(loader, "prefetch_factor", None) or 0)
-        """Batches that workers have ready before the first is requested."""
 
     def of(self, batch: Any) -> float:
         """Return the instances of ``batch``."""

@@ -39,7 +39,7 @@ class ShownEstimate:
     low: float = math.nan
     high: float = math.nan
     done: float = 0.0
-    """The time so far, of the ``whole`` that is expected; with the paper's speed, work."""
+    """The time so far, of the ``whole`` that is expected."""
     whole: float = 1.0
     fraction: float = 0.0
     """The least that is shown."""
@@ -173,7 +173,7 @@ class ProgressObservables(Noted, LoopObserver):
         elif found is None:
             self._shown = ShownEstimate(until, now, fraction=before, stop_at=stop_at, facts=facts)
         else:
-            done, rest = self._done_and_rest(found)
+            done, rest = self.elapsed, found.remaining
             share = min(done / (done + rest), _MAX_FRACTION) if done + rest > 0 else 0.0
             self._peak = max(self._peak, before)
             if share < before:  # it waits, or falls a little
@@ -195,10 +195,6 @@ class ProgressObservables(Noted, LoopObserver):
             "validation_cost": found and found.validation_cost, "overhead": self.overhead, "note": "",
             "earlier_runs": self.earlier_runs,
         }  # fmt: skip
-
-    def _done_and_rest(self, found: Estimate) -> tuple[float, float]:
-        """Return the time that has passed, and what remains."""
-        return self.elapsed, found.remaining
 
     def _restart_fraction(self) -> None:
         """Show the fraction as it is: a setting has changed."""

@@ -11,7 +11,7 @@ from typing import Any
 from looptap.streams.forwarding import facade
 from looptap.training.progress import arguments
 from looptap.training.progress.clock_ledger import OTHER, TRAIN, VALIDATION, Ledger, steady
-from looptap.training.progress.estimate import PRIOR_SPEED_RATIO, Estimate, Estimator
+from looptap.training.progress.estimate import Estimator
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.stopping_rules import StopRule
 from looptap.training.progress.loader_size import EpochLength, Sizes, instances_of
@@ -39,11 +39,11 @@ class Progress(ProgressObservables):
     instances (tokens, with a ``size``) or ``max_time`` seconds, whichever comes first. ``validation`` is the
     validation loader, or a number of instances. ``validate_every`` is the number of batches between two validations,
     by default an epoch. ``rule`` is the early-stopping rule; None: none. ``metric`` is the kind of the validated
-    metric, see `Metric`. ``forecast`` is "ensemble", "former" or "none"; ``speed`` is "ledger" or "paper". ``rates``
-    are the mean learning rates before each raw point, if known. ``history`` are the curves of earlier runs of this
-    job: lists of validation results; without, an agent with a config finds those of its stored runs. ``size`` returns
-    the instances of a batch, by default the length of its first tensor. ``on_update`` is called with this object about
-    every ``every`` seconds, on the loop thread. ``insert`` adds validations: see `Inserting`.
+    metric, see `Metric`. ``rates`` are the mean learning rates before each raw point, if known. ``history`` are the
+    curves of earlier runs of this job: lists of validation results; without, an agent with a config finds those of its
+    stored runs. ``size`` returns the instances of a batch, by default the length of its first tensor. ``on_update`` is
+    called with this object about every ``every`` seconds, on the loop thread. ``insert`` adds validations: see
+    `Inserting`.
 
     Raises ValueError and TypeError for invalid arguments, but never later: in the loop a value that is not a number is
     reported in `note` and leaves the estimate unchanged.
@@ -75,8 +75,6 @@ class Progress(ProgressObservables):
         validate_every: int | None = None,
         rule: StopRule | Callable[[list[float]], object] | None = None,
         metric: str = "error",
-        forecast: str = "ensemble",
-        speed: str = "ledger",
         rates: Sequence[float] | None = None,
         history: Sequence[Sequence[float]] = (),
         size: Callable[[Any], float] | None = None,
@@ -106,11 +104,10 @@ class Progress(ProgressObservables):
             self.patience = patience
         self.metric = Metric(metric)
         self._from = self._resumed = 0  # the step with which the epoch began; batches of it in an earlier process
-        group_seconds = _STEP_GROUP_SECONDS if speed == "ledger" else 0.0  # speeds by batches need to see each batch
-        exact = size is not None or budget is not None or insert is not None or not group_seconds
+        exact = size is not None or budget is not None or insert is not None
         clock = self._clock = steady(clock)
         self._counter = StepCounter(
-            sizes, clock, exact=exact, each_step=insert is not None, group_seconds=group_seconds
+            sizes, clock, exact=exact, each_step=insert is not None, group_seconds=_STEP_GROUP_SECONDS
         )
         super().__init__(Ledger(clock), insert)
         self._began = self.ledger.now
@@ -119,9 +116,8 @@ class Progress(ProgressObservables):
         self._beside = -1, 0  # the steps when the last other one began, and its batches
         plan = TrainingPlan(1.0, 0.0, self._validation)
         self.estimator = Estimator(
-            plan, self._rule, self.ledger, forecast=forecast, speed=speed, metric=self.metric,
-            seed=arguments.seed_of(seed), rates=arguments.rates_of(rates), skip=sizes.prefetched or 1,
-            earlier=arguments.earlier_from(history),
+            plan, self._rule, self.ledger, metric=self.metric, seed=arguments.seed_of(seed),
+            rates=arguments.rates_of(rates), earlier=arguments.earlier_from(history),
         )  # fmt: skip
         self._on_update, self._every, self._updated = on_update, every, self._began
         self._point_at, self._ready = 0.0, True
@@ -255,7 +251,7 @@ class Progress(ProgressObservables):
         stopping = self.estimator.stopping
         if stopping.fired:
             self._say(arguments.ignored_rule(self.rule, stopping.fired))
-            stopping.fired, stopping.method = 0, "none"
+            stopping.fired, stopping.given_up = 0, True
             self.estimator.changed()
             self._shown.until = -math.inf
 
@@ -284,15 +280,6 @@ class Progress(ProgressObservables):
     def reason(self) -> str:
         """Why the estimate has just moved by more than a tenth of the run, if it has."""
         return self.estimator.stopping.reason or ("the speed changed" if self.estimator.speed_changed else "")
-
-    def _done_and_rest(self, found: Estimate) -> tuple[float, float]:
-        """Return the time that has passed and what remains; with the paper's speed, work."""
-        if self.estimator.speed != "paper":
-            return super()._done_and_rest(found)
-        done, rest = (
-            a + b / PRIOR_SPEED_RATIO for a, b in (self.ledger.counts, (found.train_cost, found.validation_cost))
-        )
-        return done, rest
 
     # ------------------------------------------------------------ a resumed run
 
@@ -411,7 +398,7 @@ class Progress(ProgressObservables):
             try:
                 estimator.renew()
             except Exception as error:  # a rule of the host's that cannot take simulated futures
-                estimator.stopping.method = "none"
+                estimator.stopping.given_up = True
                 estimator.renew()
                 self._say(f"The rule raised {type(error).__name__}: {error}; early stopping is no longer forecast.")
             self._shown.until = -math.inf

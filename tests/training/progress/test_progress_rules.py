@@ -75,7 +75,8 @@ def test_bad_arguments_are_refused_at_once(make, said):
 
 def test_a_rule_is_asked_once_about_each_validation_however_many_there_are():
     asked = []
-    progress = Progress(300, validate_every=1, epochs=1, rule=lambda errors: asked.append(len(errors)), forecast="none")
+    progress = Progress(300, validate_every=1, epochs=1, rule=lambda errors: asked.append(len(errors)))
+    progress.estimator.stopping.given_up = True  # a forecast also asks it about what may come
     for _ in progress.train(range(300)):
         assert progress.validated(1.0) is False
     assert asked == [*range(1, 301)]
@@ -85,7 +86,8 @@ def test_a_rule_is_asked_once_about_each_validation_however_many_there_are():
 def test_a_rule_that_is_changed_in_mid_run_decides_as_if_it_had_seen_all(rule):
     rng = np.random.default_rng(5)
     for values in rng.random((40, 12)).round(1).tolist():
-        progress = Progress(12, validate_every=1, epochs=1, rule=Patience(30), forecast="none")
+        progress = Progress(12, validate_every=1, epochs=1, rule=Patience(30))
+        progress.estimator.stopping.given_up = True
         steps = progress.train(range(12))
         for point, value in enumerate(values, 1):
             next(steps)

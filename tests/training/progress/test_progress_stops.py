@@ -174,10 +174,9 @@ def test_a_patience_that_the_rule_cannot_have_is_refused_and_never_reaches_the_l
     assert not progress.validated(0.3)
 
 
-@pytest.mark.parametrize("how", [{}, {"forecast": "former", "speed": "paper"}, {"forecast": "former"}])
-def test_nothing_remains_once_the_rule_has_fired_and_what_remained_is_back_if_the_loop_trains_on(how):
+def test_nothing_remains_once_the_rule_has_fired_and_what_remained_is_back_if_the_loop_trains_on():
     clock = Clock()
-    progress = Progress(10, epochs=300, validation=32500.0, rule=Patience(3), clock=clock, **how)
+    progress = Progress(10, epochs=300, validation=32500.0, rule=Patience(3), clock=clock)
     trained(progress, clock, 4, error=lambda epoch: 0.5)
     assert progress.stop_at == (4, 4, 4)
     assert progress.unless_better is None
@@ -250,26 +249,6 @@ def test_a_number_is_a_number_of_instances_of_any_type(number):
     assert progress.estimator.plan.validation == 32500
     with pytest.raises(ValueError, match="must be a loader, or a number above 0"):
         Progress(10, epochs=2, validation=float("nan"))
-
-
-def test_the_method_of_the_paper_reports_its_percentage_and_no_speed_of_an_idle_phase():
-    clock = Clock()
-    progress = Progress(10, epochs=10, validation=30, speed="paper", clock=clock)
-    trained(progress, clock, 5)
-    batches = progress.train([torch.zeros(4)] * 10)
-    for _ in range(6):
-        next(batches)
-        clock.now += 9.0  # it is a share of the work, not of the time
-    done, whole = 5.5 * 40 + 5 * 20 / 3, 10 * 40 + 10 * 20 / 3
-    assert progress.fraction == pytest.approx(done / whole, rel=0.02)
-    assert progress.train_speed > 0
-    assert progress.validation_speed is None
-    checks = progress.validate([torch.zeros(10)] * 5)
-    for _ in range(4):
-        next(checks)
-        clock.now += 2.0
-    assert progress.train_speed is None
-    assert progress.validation_speed > 0
 
 
 @pytest.mark.parametrize("growth", [3.0, 1 / 3])
@@ -351,11 +330,11 @@ def test_five_batches_are_validated_first_if_asked_and_the_workers_are_kept():
 
     check = DataLoader(TensorDataset(torch.zeros(400, 2)), 20, num_workers=1)
     inserting = Inserting(evaluate, torch.nn.Linear(2, 2), check, processors=1, speed_batches=5)
-    progress = Progress(10, epochs=3, validation=check, rule=Patience(3), insert=inserting, speed="paper")
+    progress = Progress(10, epochs=3, validation=check, rule=Patience(3), insert=inserting)
     for _ in progress.train([torch.zeros(4)] * 10):
         pass
     assert seen == [(1, 100, 5)]
-    assert progress.estimator.window.speeds[VALIDATION] > 0
+    assert progress.estimator.first_speed > 0
     assert progress.ledger.counts[VALIDATION] == 0  # that pass never counts as progress
 
 

@@ -13,14 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looptap.training.progress.forecast import curve_ensemble, power_law
+from looptap.training.progress.forecast import curve_ensemble
 from looptap.training.progress.forecast.earlier_runs import stops_of, weights_of
 from looptap.training.progress.forecast.future_noise import lattice_of
 from looptap.training.progress.forecast.metrics import Metric
 from looptap.training.progress.forecast.observations import Observations
 from looptap.training.progress.forecast.stopping_rules import Floats, FollowedRun, Never, Paper, Patience, StopRule
 
-METHODS = ("ensemble", "former", "none")
 _MAX_KEPT_SHARE = 0.3  # of a new median, within which the one before is kept while it is in the new band
 _MIN_RATE_CHANGE_FACTOR = 1.4  # of the learning rate, either way, that is named as a reason
 _LEAP_SHARE = 0.1  # of the run: a stop that moves by more has a reason
@@ -51,23 +50,19 @@ class StopAt(NamedTuple):
 class StopForecast:
     """The forecast of the raw point at which a ``rule`` stops a run.
 
-    ``method`` is "ensemble", "former" or "none" (no early stopping). ``rates`` are the learning rates before each raw
-    point, ``earlier`` what earlier runs have validated.
+    ``rates`` are the learning rates before each raw point, ``earlier`` what earlier runs have validated.
     """
 
     def __init__(
         self,
         rule: StopRule,
         metric: Metric,
-        method: str = "ensemble",
         *,
         rates: Floats | None = None,
         earlier: Sequence[Floats] = (),
         seed: int = 0,
     ) -> None:
-        if method not in METHODS:
-            raise ValueError(f"forecast={method!r} must be {', '.join(map(repr, METHODS[:-1]))} or {METHODS[-1]!r}.")
-        self.rule, self.metric, self.method, self.rates, self.earlier = rule, metric, method, rates, earlier
+        self.rule, self.metric, self.rates, self.earlier = rule, metric, rates, earlier
         self.seen: list[tuple[float, float, float]] = []
         """For each validation: position in raw points, value, and known variance."""
         self.values: list[float] = []
@@ -76,6 +71,8 @@ class StopForecast:
         """The raw point at which the rule stops the run if no validation improves; None: it does not."""
         self.fired = 0
         """The raw point at which the rule has stopped the run; 0: it has not."""
+        self.given_up = False
+        """True if no stop is forecast: the loop trained on after the rule fired, or the rule takes no futures."""
         self.reason = ""
         """Why the last forecast is far from the one before; empty if it is not."""
         self._seed = seed  # of each forecast, so that two differ only by what is new
@@ -87,7 +84,7 @@ class StopForecast:
     @property
     def nothing_to_guess(self) -> bool:
         """True if no rule stops the run, as far as can be known."""
-        return self.method == "none" or isinstance(self.rule, Never)
+        return self.given_up or isinstance(self.rule, Never)
 
     def see(self, x: float, value: float, variance: float) -> None:
         """Record a validation's ``value`` at ``x`` raw points."""
@@ -109,10 +106,10 @@ class StopForecast:
         """
         run = self._follow(self.metric.comparing(rule))
         stop = run.stop == len(run.history)
-        self.fired = run.stop if stop and self.method != "none" else 0
+        self.fired = run.stop if stop and not self.given_up else 0
         if self.fired:
             self.unless_better, self.reason = None, ""
-        elif self.method == "ensemble" and not self.nothing_to_guess:
+        elif not self.nothing_to_guess:
             self.unless_better = self._unless_better(run, last)
         return stop
 
@@ -135,23 +132,17 @@ class StopForecast:
     @_QUIETLY
     def make(self, last: int) -> StopAt:
         """Forecast the stop of a run with at most ``last`` raw points."""
-        metric, raw = self.metric, np.array(self.values, float)
-        seen = np.array(self.seen, float).reshape(-1, 3)
-        x, values, variances = seen[np.isfinite(seen[:, 1])].T  # a rule sees what is not a number, a curve does not
         self.unless_better = None
         if self.nothing_to_guess:
             return StopAt(float(last), float(last), float(last))
+        metric, raw, rng = self.metric, np.array(self.values, float), np.random.default_rng(self._seed)
         run, compared = self._follow(metric.comparing(self.rule)), metric.compared(raw)
-        lattice, published = lattice_of(compared), self.method == "former"
+        known, values = self.observations()
+        lattice = lattice_of(compared)
 
         def stops(errors: Floats) -> NDArray[np.int64]:
-            futures = metric.back(errors, values)
-            return run.rule.futures(run, futures if published else lattice.nearest(futures))
+            return run.rule.futures(run, lattice.nearest(metric.back(errors, values)))
 
-        known, rng = Observations(x, metric.errors(values), variances), np.random.default_rng(self._seed)
-        if published:  # and shown as it is
-            found = power_law.forecast(known, len(raw), stops, last, rng=rng)
-            return StopAt(found.median, *found.band())
         self.unless_better = self._unless_better(run, last)
         found = curve_ensemble.forecast(known, len(raw), stops, last, self.rates, scale=self._scale(), rng=rng)
         if lost := _lost(raw):
@@ -160,6 +151,15 @@ class StopForecast:
         if self.earlier and (others := stops_of(self.earlier, run.rule, metric, last)):
             found = replace(found, weights=weights_of(others, found.draws))
         return self._calm(StopAt(found.median, *found.band()), compared)
+
+    def observations(self) -> tuple[Observations, Floats]:
+        """Return what a curve is fitted to, and the values: those that are numbers.
+
+        A rule sees the others too.
+        """
+        seen = np.array(self.seen, float).reshape(-1, 3)
+        x, values, variances = seen[np.isfinite(seen[:, 1])].T
+        return Observations(x, self.metric.errors(values), variances), values
 
     def _calm(self, found: StopAt, compared: Floats) -> StopAt:
         """Keep the median that was shown, if still likely; name the reason of a leap."""
