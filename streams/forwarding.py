@@ -21,7 +21,8 @@ _FACADES: set[type] = set()
 def forwarded(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """Make a method that calls ``method`` of the attribute ``part``.
 
-    Or of the object itself, if ``part`` is empty. It has the signature and the docstring of ``method``.
+    Or of the object itself, if ``part`` is empty. It has the signature and the docstring of ``method``, which is named
+    after the object.
     """
     return cast("Callable[Concatenate[Any, P], T]", _Forwarded(part, method))
 
@@ -56,19 +57,11 @@ class _Forwarded:
         self._part, self._method = part, method
 
     def __set_name__(self, owner: type, name: str) -> None:
-        part, method = self._part, _copy_named(self._method, f"{owner.__qualname__}.{name}")
+        part, method = self._part, self._method
+        method.__qualname__ = f"{owner.__qualname__}.{name}"
 
         @functools.wraps(method)
         def forward(whole: Any, /, *args: Any, **kwargs: Any) -> Any:
             return method(getattr(whole, part), *args, **kwargs)
 
         setattr(owner, name, forward if part else method)
-
-
-def _copy_named(method: Callable[..., Any], name: str) -> FunctionType:
-    assert isinstance(method, FunctionType)
-    copy = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__, method.__closure__)
-    copy.__kwdefaults__ = method.__kwdefaults__
-    functools.update_wrapper(copy, method)
-    copy.__qualname__ = name
-    return copy
