@@ -12,10 +12,9 @@ import time
 from looptap.protocol.errors import LinkError
 
 try:
-    import fcntl
     import resource
 except ImportError:  # Windows, where sockets are no descriptors
-    fcntl = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]
 
 DESCRIPTOR_COUNT, THREAD_COUNT = 32, 6
 """How many must be free. A third of the descriptors and half of the threads are used; the others stay the job's."""
@@ -47,14 +46,14 @@ def free_descriptors(most: int) -> int:
     It takes none: the job may be about to need the last one. The lowest free number is given out first, so it looks
     from the limit downwards, at no more than `MAX_NUMBERS_COUNT` numbers.
     """
-    if fcntl is None:
+    if resource is None:
         return most
     limit, free = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**31 - 1), 0
     for number in range(limit - 1, max(limit - MAX_NUMBERS_COUNT, 0) - 1, -1):
         if free >= most:
             break
         try:
-            fcntl.fcntl(number, fcntl.F_GETFD)
+            os.get_inheritable(number)
         except OSError:
             free += 1
     return free

@@ -277,9 +277,9 @@ def test_a_run_without_a_listener_has_ended(directory):
 
 def test_following_a_name_waits_for_its_first_run_and_logs_that(directory, caplog):
     with pytest.raises(NoSuchRun):
-        attach("late", follow=True, timeout=0.05)
+        attach("late", follow=True, timeout=1)
     assert "No run matches 'late'" in caplog.text
-    assert "Waiting for it to start, for 0.05 s; Ctrl-C ends that." in caplog.text
+    assert "Waiting for it to start, for 1 s; Ctrl-C ends that." in caplog.text
     agents = []
     starter = threading.Timer(0.1, lambda: agents.append(looptap.Agent("late")))
     starter.start()

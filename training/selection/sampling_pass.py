@@ -10,6 +10,7 @@ import numpy as np
 
 from looptap.training.sampling.in_flight import BatchesInFlight
 from looptap.training.sampling.permutation_walk import Ints
+from looptap.training.saved_state import require_state
 
 
 class SamplingPass:
@@ -71,7 +72,12 @@ class SamplingIterator:
         return {"left": run.left, "given": run.given, "length": run.length, "flight": flight, "again": again}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the pass that the Selection resumes, if any, as in ``state``."""
+        """Take over the pass that the Selection resumes, if any, as in ``state``.
+
+        Raises ValueError for what no `state_dict` has returned.
+        """
+        if state:
+            require_state(state, dict.fromkeys(("left", "given", "length", "flight", "again")), "such an iterator")
         if not self._resumes:
             return
         run = self._run = next(self._batches)
