@@ -137,7 +137,7 @@ class Training:
                 logits, wanted = self.model(inputs[where]), targets[where]
                 if selection is None:
                     loss, trained = cross_entropy(logits, wanted), len(indices)
-                elif selection.weighs:
+                elif isinstance(selection, BaselineSelection) and selection.weighs:
                     losses = cross_entropy(logits, wanted, reduction="none")
                     losses = losses.flatten(1).mean(1) if losses.ndim > 1 else losses
                     weights = selection.weights(indices, losses)

@@ -141,7 +141,7 @@ def test_the_page_opens_with_the_run_and_its_declared_streams_and_they_grow(open
 DEAD = "import looptap, time; agent = looptap.Agent('dead'); print('up', flush=True); time.sleep(600)"
 
 
-def test_the_page_opens_on_the_newest_run_that_is_alive_and_says_how_to_see_more(opened, tmp_path_factory):
+def test_the_page_opens_on_the_newest_run_that_is_alive_and_says_what_a_viewer_sees(opened, tmp_path_factory):
     with beside_a_job(tmp_path_factory.mktemp("runs")):
         with warm.Popen([sys.executable, "-c", DEAD], stdout=subprocess.PIPE, text=True) as dead:
             assert dead.stdout.readline() == "up\n"
@@ -150,7 +150,7 @@ def test_the_page_opens_on_the_newest_run_that_is_alive_and_says_how_to_see_more
             page = opened(web.url)
             until(page, "[...document.querySelectorAll('#runs li')].some((one) => one.textContent.includes('dead'))")
             until(page, "document.getElementById('name').textContent === 'job'")
-            until(page, "document.getElementById('empty').textContent.endsWith('looptap web --operate')")
+            page.locator("#empty").get_by_text("Nothing of this run is shared so far.").wait_for()
             with looptap.attach("job") as run:
                 soon(lambda: "loss" in [one.name for one in run.scalars], 300)
                 run.export("loss")
@@ -563,7 +563,7 @@ def test_a_job_that_declares_nothing_opens_with_its_curves_from_the_first_event_
             until(page, HAS_POINTS, arg="loss")  # its owner sees it without --operate, too
         with program("--shared") as web:
             page = opened(web.url)
-            page.locator("#empty").get_by_text("--operate").wait_for()
+            page.locator("#empty").get_by_text("Nothing of this run is shared so far.").wait_for()
             assert page.locator(".looptap").count() == 0
     finally:
         job.kill()
