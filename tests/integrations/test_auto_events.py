@@ -262,6 +262,15 @@ def test_threads_have_their_own_losses_and_names():
         assert mine == [float(loss) for loss, which in seen.printed() if which == str(number)]
 
 
+@pytest.mark.promise("auto")
+def test_threads_that_train_many_models_beside_each_other_go_on_to_the_end():
+    """Looking at the gradients of another thread ended the process."""
+    seen = Observed("racing_threads", ["number, loss"])
+    for number in (1, 2):
+        mine = [loss for which, loss in seen.values[0] if which == number]
+        assert mine == [float(loss) for loss, which in seen.printed() if which == str(number)]
+
+
 def test_epochs_and_evaluations_are_guessed_from_data_loaders():
     seen = observed("epochs")
     epochs, tests, means, _, _ = seen.values

@@ -20,4 +20,6 @@ def _measured() -> float:
 
 SLOWNESS = float(os.environ.get(_NAME) or _measured())
 """1 on a quiet machine, and more where others work beside."""
+LONG_SECONDS = 300 * SLOWNESS
+"""How long a test waits for a program before it fails."""
 os.environ[_NAME] = str(SLOWNESS)  # for the workers and programs of this run

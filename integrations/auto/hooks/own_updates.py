@@ -4,13 +4,19 @@ A backward pass is an update of its own unless an optimizer of torch steps on it
 in the script that calls ``backward``, once a step has followed it. At another place it is looked at which gradients the
 pass reaches: if they are those of no optimizer, or if the script drops them again and again before any step, the script
 has an optimizer of its own.
+
+Only the thread that trains with an optimizer may look at its gradients: while another one's backward pass replaces a
+gradient, reading it there would end the process.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -37,6 +43,36 @@ OWN, STEPS = "own", "steps"
 Place = tuple[str, int]
 
 
+class _Thread:
+    """A thread, as long as it lives."""
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.thread = _Thread()
+
+
+_SHARED = _Thread()
+"""Stands for several threads that train with one optimizer."""
+_UNKNOWN = _Thread()
+"""Stands for the thread of an optimizer that was found."""
+
+
+@dataclass(slots=True)
+class _Known:
+    reference: weakref.ref[Any]
+    thread: weakref.ref[_Thread]
+    used: bool
+    """True if that thread has used it; it has only made it otherwise."""
+
+    def use(self, thread: _Thread) -> None:
+        """Note that ``thread`` trains with it."""
+        owner = self.thread()
+        if owner is not thread:
+            self.thread = weakref.ref(_SHARED if self.used and owner is not None else thread)
+        self.used = True
+
+
 class OwnUpdates:
     """The optimizers of this process, and what follows its backward passes.
 
@@ -44,23 +80,32 @@ class OwnUpdates:
     """
 
     def __init__(self) -> None:
-        self._torch_optimizers: dict[int, weakref.ref[Any]] = {}
+        self._torch_optimizers: dict[int, _Known] = {}
+        self._current = _Current()
         self._follows: dict[Place, str] = {}
         self._reach: dict[Place, tuple[frozenset[Key], int]] = {}
 
     def note_optimizer(self, optimizer: Any) -> None:
-        """Note an optimizer of torch's kind."""
-        key = id(optimizer)
-        if (known := self._torch_optimizers.get(key)) is None or known() is not optimizer:
-            self._torch_optimizers[key] = weakref.ref(optimizer)
-            self._reach.clear()
+        """Note an optimizer of torch's kind, which this thread has made."""
+        self._note(optimizer, self._current.thread)
+
+    def note_use(self, optimizer: Any) -> None:
+        """Note that this thread trains with ``optimizer``."""
+        self._note(optimizer, self._current.thread).use(self._current.thread)
 
     def find_optimizers(self) -> None:
         """Note all optimizers that were made before this was watched."""
         kind = sys.modules["torch"].optim.Optimizer
         for one in gc.get_objects():
             if issubclass(type(one), kind):
-                self.note_optimizer(one)
+                self._note(one, _UNKNOWN)
+
+    def _note(self, optimizer: Any, thread: _Thread) -> _Known:
+        known = self._torch_optimizers.get(id(optimizer))
+        if known is None or known.reference() is not optimizer:
+            known = self._torch_optimizers[id(optimizer)] = _Known(weakref.ref(optimizer), weakref.ref(thread), False)
+            self._reach.clear()
+        return known
 
     def note_step(self, places: set[Place]) -> bool:
         """Note that a step follows the passes of ``places``.
@@ -99,18 +144,37 @@ class OwnUpdates:
         self._reach[place] = keys, count + 1
         return keys
 
-    def note_reach(self, place: Place, before: list[tuple[Any, Marks]]) -> frozenset[Key]:
+    def note_reach(self, place: Place, before: Look) -> frozenset[Key]:
         """Return whose gradients a pass has reached since ``before``."""
-        keys = frozenset(key_of(one) for one, marks in before if is_sharded(one) or marks != marks_of(one))
+        keys = frozenset(key_of(one) for one, marks, _ in before if is_sharded(one) or marks != marks_of(one))
         old, count = self._reach.get(place, (keys, 0))
         if len(self._reach) < MAX_PLACES_COUNT or place in self._reach:
             self._reach[place] = keys, count + 1 if keys == old else 1
         return keys
 
-    def look(self, backwards: int) -> Look:
-        """Return the state of all gradients before a pass."""
+    def look(self, backwards: int) -> Look | None:
+        """Return the state of the gradients before a pass; None if unknown."""
         dropped = backwards >= TRUSTED_BACKWARDS_COUNT
-        return [(one, marks_of(one), dropped and not has_gradients(one)) for one in self.living()]
+        readable = self.readable(backwards)
+        if readable is None:
+            return None
+        few = readable[:MAX_OPTIMIZERS_COUNT]
+        return [(one, marks_of(one), dropped and not has_gradients(one)) for one in few]
+
+    def readable(self, backwards: int = TRUSTED_BACKWARDS_COUNT) -> list[Any] | None:
+        """Return the optimizers whose gradients this thread may look at.
+
+        None while the first ``backwards`` passes may be for an optimizer that no thread has used yet.
+        """
+        mine = self._current.thread
+        readable = []
+        for optimizer, known in self._living():
+            owner = known.thread()
+            if owner is mine or owner is None:
+                readable.append(optimizer)
+            elif not known.used and backwards < TRUSTED_BACKWARDS_COUNT:
+                return None
+        return readable
 
     def decide(self, place: Place, before: Look, backwards: int, frame: FrameType | None, beside: bool) -> bool:
         """Return True if the pass since ``before`` is an update of its own.
@@ -120,8 +184,12 @@ class OwnUpdates:
         reached = [had_none for one, marks, had_none in before if is_sharded(one) or marks != marks_of(one)]
         if reached:
             own = all(reached)
+        elif beside:
+            own = False
         else:
-            own = not beside and (backwards >= NO_MODULE_BACKWARDS_COUNT or _others_have_gradients(before, frame))
+            all_read = len(before) == len(self.living())
+            seen = all_read and _others_have_gradients(before, frame)
+            own = seen or backwards >= NO_MODULE_BACKWARDS_COUNT
         if own:
             self._note_own(place)
         return own
@@ -131,14 +199,18 @@ class OwnUpdates:
             self._follows[place] = OWN
 
     def living(self) -> list[Any]:
-        """Return the optimizers that are still there."""
-        for key, reference in [*self._torch_optimizers.items()]:
-            if reference() is None:
-                self._torch_optimizers.pop(key, None)
-        return [one for reference in [*self._torch_optimizers.values()] if (one := reference()) is not None]
+        """Return the optimizers that are still there, of all threads."""
+        return [optimizer for optimizer, _ in self._living()]
+
+    def _living(self) -> Iterator[tuple[Any, _Known]]:
+        for key, known in [*self._torch_optimizers.items()]:
+            if (optimizer := known.reference()) is not None:
+                yield optimizer, known
+            elif self._torch_optimizers.get(key) is known:
+                del self._torch_optimizers[key]
 
 
-Look = list[tuple[Any, list[tuple[int, int]], bool]]
+Look = list[tuple[Any, Marks, bool]]
 
 
 def _others_have_gradients(before: Look, frame: FrameType | None) -> bool:

@@ -12,21 +12,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from looptap.agent.agent import Agent
 from looptap.integrations.auto.hooks.evaluations import Evaluation
-from looptap.integrations.auto.hooks.gradients import LeftGradients, Marks, has_gradients, key_of, marks_of
+from looptap.integrations.auto.hooks.gradients import LeftGradients, has_gradients, key_of
 from looptap.integrations.auto.hooks.own_frames import hide_own_frames
-from looptap.integrations.auto.hooks.own_updates import (
-    MAX_OPTIMIZERS_COUNT,
-    OWN,
-    STEPS,
-    Look,
-    OwnUpdates,
-    Place,
-    place_of,
-)
+from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
 from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
@@ -35,6 +27,7 @@ from looptap.integrations.harmless import harmlessly
 
 _STEPPED_NUMBER = 2
 
+T = TypeVar("T")
 Runner = Callable[..., Any]
 Looked = tuple[KnownOptimizer, Any]
 
@@ -112,7 +105,7 @@ class RunEvents:
     def after_step(self, optimizer: Any) -> None:
         """Raise the event of an update once the last of its optimizers has stepped."""
         update, key = self._updates.mine, id(optimizer)
-        self.own_updates.note_optimizer(optimizer)
+        self.own_updates.note_use(optimizer)
         raised, update.backwards = self.own_updates.note_step(update.places), 0
         if self._inside_backward() != -1:
             if not self._steps_in_backward:  # that this pass is an update was not known when it began
@@ -137,6 +130,7 @@ class RunEvents:
 
     def before_zero_grad(self, optimizer: Any) -> None:
         """Note that the losses so far are not those of the next step of ``optimizer``."""
+        self.own_updates.note_use(optimizer)
         self._updates.mine.drop_losses(optimizer)
 
     def before_scale(self, scaler: Any) -> None:
@@ -242,7 +236,11 @@ class RunEvents:
         """
         asked = bool(update.followers) and update.at_backward.wants(self._script.optimizers.loss_names())
         unsure: list[Looked] = []
-        for known, optimizer in self._script.optimizers.few() if update.losses else ():
+        few = self._script.optimizers.few() if update.losses else []
+        readable = {*map(id, self.own_updates.readable() or ())} if few else set()
+        for known, optimizer in few:
+            if id(optimizer) not in readable:
+                continue
             if has_gradients(optimizer):
                 known.keeps_gradients = True
             elif known.keeps_gradients:
@@ -255,8 +253,10 @@ class RunEvents:
     def _drop_failed(self, update: ThreadUpdate) -> None:
         """Drop the losses of a failed training, which a new optimizer lacks."""
         made, update.made = [one for reference in update.made if (one := reference()) is not None], []
-        fresh = [one for one in made if not has_gradients(one)]
-        if fresh and not any(map(has_gradients, self.own_updates.living())):
+        readable = self.own_updates.readable() or []
+        bare = {id(one) for one in readable if not has_gradients(one)}
+        fresh = [one for one in made if id(one) in bare]
+        if fresh and len(bare) == len(readable):
             update.forget()
         for optimizer in fresh:
             update.drop_losses(optimizer)
@@ -277,34 +277,17 @@ class RunEvents:
         ``own`` says that the script updates its weights itself.
         """
 
-        def run_backward(*arguments: Any, **keywords: Any) -> Any:
-            try:
-                result = run(*arguments, **keywords)
-            except BaseException:
-                hide_own_frames()
-                raise
+        def announce(_: bool) -> None:
             update.own = own
-            harmlessly(self._script.raise_event, STEP, update)
-            return result
+            self._script.raise_event(STEP, update)
 
-        return run_backward
+        return _around(run, lambda: True, announce)
 
     def _then_decide(self, update: ThreadUpdate, count: int, place: Place, run: Runner) -> Runner:
         """Return a function that runs a pass, and raises its event if it is an update.
 
         ``count`` losses are those of passes before it.
         """
-
-        def run_backward(*arguments: Any, **keywords: Any) -> Any:
-            before = harmlessly(self.own_updates.look, update.backwards)
-            try:
-                result = run(*arguments, **keywords)
-            except BaseException:
-                hide_own_frames()
-                raise
-            if before is not None:
-                harmlessly(decide, before)
-            return result
 
         def decide(before: Look) -> None:
             beside, frame = update.awaits_step(count), sys._getframe()
@@ -314,7 +297,7 @@ class RunEvents:
                 update.own = True
                 self._script.raise_event(STEP, update)
 
-        return run_backward
+        return _around(run, partial(self.own_updates.look, update.backwards), decide)
 
     def _then_look(
         self,
@@ -329,25 +312,11 @@ class RunEvents:
         ``unsure`` are those whose gradients were absent before it, which was not known to mean anything.
         """
 
-        def run_backward(*arguments: Any, **keywords: Any) -> Any:
-            before = harmlessly(marks)
-            try:
-                result = run(*arguments, **keywords)
-            except BaseException:
-                hide_own_frames()
-                raise
-            if before is not None:
-                harmlessly(note, before)
-            return result
-
-        def marks() -> list[tuple[Any, Marks]]:
-            return [(one, marks_of(one)) for one in self.own_updates.living()[:MAX_OPTIMIZERS_COUNT]]
-
-        def note(before: list[tuple[Any, Marks]]) -> None:
+        def note(before: Look) -> None:
             keys = self.own_updates.note_reach(place, before)
             update.reached |= dict.fromkeys(range(count, len(update.losses)), keys)
             left = before if update.counted_from else []
-            update.left = {key_of(optimizer): LeftGradients.of(optimizer) for optimizer, _ in left}
+            update.left = {key_of(optimizer): LeftGradients.of(optimizer) for optimizer, *_ in left}
             for known, optimizer in unsure:
                 known.keeps_gradients = key_of(optimizer) in keys
                 if known.keeps_gradients:
@@ -355,4 +324,24 @@ class RunEvents:
                 else:  # what is not there after a pass may be kept elsewhere
                     known.looks_left = 0
 
-        return run_backward
+        return _around(run, partial(self.own_updates.look, update.backwards), note)
+
+
+def _around(run: Runner, before: Callable[[], T | None], after: Callable[[T], None]) -> Runner:
+    """Return a function that runs a pass between ``before`` and ``after``.
+
+    ``after`` gets the result of ``before``, if there is one.
+    """
+
+    def run_backward(*arguments: Any, **keywords: Any) -> Any:
+        seen = harmlessly(before)
+        try:
+            result = run(*arguments, **keywords)
+        except BaseException:
+            hide_own_frames()
+            raise
+        if seen is not None:
+            harmlessly(after, seen)
+        return result
+
+    return run_backward

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from slowness import LONG_SECONDS
 from training_loop import training
 from waiting import soon
 
@@ -27,7 +28,9 @@ CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-", "output": ">&- 2>&-
 def in_shell(command, redirections, **how):
     """Run a command with some standard streams closed."""
     script = f'exec "$@" {redirections}'
-    return subprocess.run(["sh", "-c", script, "sh", *command], capture_output=True, text=True, timeout=300, **how)
+    return subprocess.run(
+        ["sh", "-c", script, "sh", *command], capture_output=True, text=True, timeout=LONG_SECONDS, **how
+    )
 
 
 def program(folder: Path, code: str) -> list[str]:
@@ -70,7 +73,7 @@ def test_a_script_under_looptap_run_finds_the_streams_closed_as_with_python(clos
 def test_a_command_ends_as_with_open_streams(closed, words, tmp_path, monkeypatch):
     monkeypatch.setenv("LOOPTAP_STORE", str(tmp_path))  # other tests add runs to the shared one meanwhile
     command = [*PYTHON, "-m", "looptap", *words]
-    usual = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    usual = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LONG_SECONDS)
     done = in_shell(command, CLOSED[closed])
     assert done.returncode == usual.returncode
     assert done.stderr in ("", usual.stderr)
@@ -126,7 +129,7 @@ def test_under_patched_threads_the_job_continues_without_an_agent_and_says_why(l
     code = textwrap.dedent(PATCHED).format(patch=LIBRARIES[library])
     with looptap.Agent("real"):
         done = subprocess.run(
-            [*PYTHON, "-W", "ignore", *program(tmp_path, code)], capture_output=True, text=True, timeout=300
+            [*PYTHON, "-W", "ignore", *program(tmp_path, code)], capture_output=True, text=True, timeout=LONG_SECONDS
         )
     assert done.returncode == 0, done.stderr
     assert "inert" in done.stdout
@@ -166,7 +169,7 @@ def test_stop_ends_a_script_by_the_signal_of_ctrl_c(how, tmp_path):
                 run.stop()
             else:
                 os.kill(job.pid, signal.SIGINT)
-        assert "KeyboardInterrupt" in job.communicate(timeout=300)[1].splitlines()
+        assert "KeyboardInterrupt" in job.communicate(timeout=LONG_SECONDS)[1].splitlines()
         assert job.returncode == -signal.SIGINT
     finally:
         job.kill()
@@ -196,7 +199,7 @@ POSIX = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 def finished(command, folder, **variables):
     """Run Python to its end, in a folder; return its output as bytes."""
     environment = {**os.environ, "LOOPTAP_STORE": "", **variables}
-    done = subprocess.run([*PYTHON, *command], capture_output=True, cwd=folder, env=environment, timeout=300)
+    done = subprocess.run([*PYTHON, *command], capture_output=True, cwd=folder, env=environment, timeout=LONG_SECONDS)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout + done.stderr
 
@@ -249,8 +252,9 @@ def test_a_command_in_a_working_directory_that_is_gone_says_so(command, tmp_path
     script = f'cd gone && rmdir ../gone && exec "$@" -m looptap {command}'
     environment = {**os.environ, "LOOPTAP_STORE": ""}
     done = subprocess.run(
-        ["sh", "-c", script, "sh", *PYTHON], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300
-    )
+        ["sh", "-c", script, "sh", *PYTHON], cwd=tmp_path, env=environment, timeout=LONG_SECONDS,
+        capture_output=True, text=True,
+    )  # fmt: skip
     said = done.stdout + done.stderr
     assert "No run can be found in looptap-runs: the working directory has been removed." in said
     assert "fault of looptap" not in said
