@@ -1,6 +1,6 @@
-"""`ExportedRun`, `ExportedFile`: a run as those see it who may only look.
+"""`ExportedRun`, `ExportedFile`: read-only views of a run, for viewers.
 
-It is what the viewers of a share see: exported streams of a live run and their events, streams of a stored one. There
+They show exported streams of a live run and their events, streams of a stored one. There
 is no way from here to anything else, and no text that names it.
 """
 

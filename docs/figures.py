@@ -1,32 +1,20 @@
 """Copies measured figures from the benchmark pages to the texts that quote them.
 
-``make docs`` calls it. A quotation names the page, a row by the beginning of its first cell, and a column; the figure
-stands between two comments, which no reader sees:
-
-    <!-- from benchmarks.md: emit with 4 observables, no client attached | looptap -->163 ns<!-- -->
-
-In a table, write ``\\|`` for the bar, which would end the cell.
-
-``selection-benchmarks.md#easy-heavy`` names the heading above the table, where other tables have such a row too. Behind
-the column, ``[2]`` takes the second figure of a cell ("1.05 ×; 1.36 ×"), ``[interval]`` what stands in its parentheses,
-``[number]`` the first number of a text, and ``[unsigned]`` leaves out the sign, where the text says "fewer".
+``make docs`` calls it. quotations.toml lists the quotations: the words of a page around its figures, and the cells of
+the tables that they come from.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-_QUOTATION = re.compile(
-    r"(?P<mark><!-- from (?P<page>[\w-]+\.md)(?:#(?P<section>[\w-]+))?: (?P<row>[^|\\>]+?) \\?\| (?P<column>[^|>]+?)"
-    r"(?: \[(?P<how>[\w, ]+)\])? -->)(?P<figure>.*?)(?P<end><!-- -->)",
-    re.DOTALL,
-)
+MAX_FIGURE_CHARACTERS = 40
 
 
 class Row(NamedTuple):
@@ -36,27 +24,51 @@ class Row(NamedTuple):
     cells: dict[str, str]
 
 
-def quotations(text: str) -> list[str]:
-    """Return the figures that a page quotes, as they stand in it."""
-    return [match["figure"] for match in _QUOTATION.finditer(text)]
+class Quotation(NamedTuple):
+    """Figures that a page quotes, with the words around them."""
+
+    page: Path
+    words: str
+    cells: list[list[str]]
+
+    def renewed(self, text: str) -> str:
+        """Return ``text`` with these figures as last measured. Raises LookupError."""
+        parts = [r"\s+".join(map(re.escape, part.split(" "))) for part in self.words.split("{}")]
+        pattern = f"(.{{1,{MAX_FIGURE_CHARACTERS}}}?)".join(f"({part})" for part in parts)
+        found = [*re.finditer(pattern, text, re.DOTALL)]
+        if len(found) != 1:
+            raise LookupError(f"{self.page.name} has {self.words!r} {len(found)} times; a quotation needs it once.")
+        pieces = [*found[0].groups()]
+        for place, measured in enumerate(self.figures()):
+            if " ".join(pieces[2 * place + 1].split()) != measured:  # a line may end within it
+                pieces[2 * place + 1] = measured
+        return text[: found[0].start()] + "".join(pieces) + text[found[0].end() :]
+
+    def figures(self) -> list[str]:
+        """Return its figures as last measured. Raises LookupError."""
+        return [figure(*cell) for cell in self.cells]
 
 
-def renewed(text: str) -> str:
-    """Return a page with its quotations as last measured. Raises LookupError."""
-    return _QUOTATION.sub(lambda match: match["mark"] + _found(match) + match["end"], text)
+def quotations() -> list[Quotation]:
+    """Return the quotations of all pages."""
+    listed = tomllib.loads((DOCS / "quotations.toml").read_text())["quotation"]
+    return [Quotation(ROOT / one["page"], one["words"], one["cells"]) for one in listed]
 
 
-def _found(match: re.Match[str]) -> str:
-    how = tuple((match["how"] or "").split(", "))
-    return figure(match["page"], match["row"], match["column"], match["section"] or "", how)
+def renewed() -> dict[Path, str]:
+    """Return the pages that quote figures, as last measured. Raises LookupError."""
+    pages: dict[Path, str] = {}
+    for one in quotations():
+        pages[one.page] = one.renewed(pages.get(one.page) or one.page.read_text())
+    return pages
 
 
-def figure(page: str, row: str, column: str, section: str = "", how: tuple[str, ...] = ()) -> str:
+def figure(where: str, row: str, column: str, *how: str) -> str:
     """Return a figure of a cell, the first by default. Raises LookupError.
 
     Rows of several tables may begin so if they have the same in this column.
     """
-    where = f"{page}#{section}" if section else page
+    page, _, section = where.partition("#")
     rows = [one for one in _rows((DOCS / page).read_text()) if not section or section in one.headings]
     begin = [one.cells for one in rows if next(iter(one.cells.values())).startswith(row)]
     found = [cells for cells in begin if next(iter(cells.values())) == row] or begin
@@ -98,7 +110,6 @@ def _slug(title: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in PAGES:
-        text = path.read_text()
-        if (new := renewed(text)) != text:
+    for path, new in renewed().items():
+        if path.read_text() != new:
             path.write_text(new)

@@ -9,7 +9,7 @@ _MAX_WARNINGS = 20  # of one object; later ones stand in the note only
 
 
 class Noted:
-    """An object that says in `note` what is wrong, and as at most 20 warnings."""
+    """Mixin: keeps the latest problem in `note`, and warns at most 20 times."""
 
     note = ""
     """What is wrong or missing, and why; empty if nothing is."""

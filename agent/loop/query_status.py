@@ -34,7 +34,7 @@ COLD_CACHE_ALLOWANCE_SECONDS = 1e-4
 
 
 class Dependent(Protocol):
-    """A query over the values of another one, as that one sees it."""
+    """What a query needs to know of a query derived from it."""
 
     sink: ValueSink
     reached: int

@@ -147,10 +147,10 @@ def promises(rows: Sequence[Row]) -> list[str]:
     named = share(rows, lambda row: row.verdicts[OURS].named, lambda row: 1.0)
     found = [
         ("mean error at least 30% below the paper's", f"{ratio} of it", ratio.value <= _BELOW_PAPER),
-        ("no kind more than 10% worse than with the paper's, beyond chance", "; ".join(worse) or "none", not worse),
+        ("no kind significantly more than 10% worse than with the paper's", "; ".join(worse) or "none", not worse),
         ("the 80% band holds the truth 75 to 85% of the time", f"{band.value:.1%} ({band.low:.0%} to {band.high:.0%})",
          _BAND[0] <= band.value <= _BAND[1]),
-        ("and at least 65% of the time in each kind, beyond chance", "; ".join(narrow) or "none below", not narrow),
+        ("and in no kind significantly below 65% of the time", "; ".join(narrow) or "none below", not narrow),
         ("it misses below and above about equally often (within 5 points)",
          f"truth below {low:.0%}, above {high:.0%}", abs(low - high) <= _UNEVEN),
         *_never(rows),
@@ -186,7 +186,7 @@ def _harm(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
         if to_paper(some, WITH_RATES, OURS).low > 1.0
     ]  # fmt: skip
     result = f"{ratio} of the error without" + "".join(f"; {one}" for one in worse)
-    return [("knowing the schedule does not hurt overall, nor with any schedule beyond chance", result,
+    return [("knowing the schedule does not hurt overall, nor significantly with any schedule", result,
              ratio.value <= 1.0 and not worse)]  # fmt: skip
 
 

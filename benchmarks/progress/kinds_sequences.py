@@ -41,7 +41,7 @@ def _perplexity(model: nn.Module, inputs: Tensor, targets: Tensor) -> Checked:
 
 
 class _Transformer(nn.Module):
-    """A causal transformer of letters, or a classifier of whole sequences."""
+    """A causal character-level transformer, or a classifier of whole sequences."""
 
     def __init__(self, letters: int, width: int, length: int, classes: int = 0) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def _parts_of(text: Tensor, steps: int, batch: int, length: int) -> Batches:
 
 
 def transformer(seed: int) -> Run:
-    """Train a transformer of letters with warm-up and cosine; perplexity."""
+    """Train a character-level transformer with warm-up and cosine; perplexity."""
     text, cut, steps = _text(), 400_000, 45 * 14
     model = _Transformer(_LETTERS, 32, 48)
     optimizer = AdamW(model.parameters(), 3e-3)
@@ -95,7 +95,7 @@ def transformer(seed: int) -> Run:
 
 
 def fine_tuned(seed: int) -> Run:
-    """Fine-tune a transformer of letters for one topic, with a linear decay."""
+    """Fine-tune a character-level transformer for one topic, with a linear decay."""
     text = _text()
     model = _Transformer(_LETTERS, 32, 32)
     before = AdamW(model.parameters(), 3e-3)

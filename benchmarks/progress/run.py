@@ -231,7 +231,7 @@ and without a `min_delta`. No validations are inserted. All methods are read 150
   `progress.reason`. Reasons are a new best, another learning rate, another speed, or that the run will now most likely
   stop without a further improvement.
 - *back*: the share of runs in which `progress.fraction` went back by over 2%.
-- *beyond chance*: the whole interval lies beyond the bound."""
+- *significantly*: the whole interval lies beyond the bound."""
 
 
 if __name__ == "__main__":

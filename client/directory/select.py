@@ -137,7 +137,7 @@ def _nothing(
         )
     if name is None and problems:
         return UnsafeFile(problems[0].problem)
-    what, place = "No run announces itself" if name is None else f"No run matches {name!r}", _place(directory)
+    what, place = "No runs found" if name is None else f"No run matches {name!r}", _place(directory)
     kept_runs = _kept(name or "")
     if living:
         near = nearest(name or "", {run.name for run in living})
@@ -147,7 +147,7 @@ def _nothing(
     if kept_runs:
         return NoSuchRun(f"{what}. Looked in {place}.{kept_runs}")
     return NoSuchRun(
-        f"{what} ({place}). A run announces itself while its process has a looptap.Agent, in the directory that its "
+        f"{what} ({place}). A run is listed while its process has a looptap.Agent, in the directory that its "
         "own LOOPTAP_DIR names. If the job has another one, say so: export LOOPTAP_DIR=…, or directory=…; where jobs "
         "run on other machines, let both sides share a directory"
         + (f". A file there cannot be used: {problems[0].problem}" if problems else ".")

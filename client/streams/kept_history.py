@@ -30,7 +30,7 @@ def kept_history(run: RunHandle, query: str) -> bool | None:
 def check_history(run: RunHandle, query: str | Callable[..., Any], asked: m.Attach, combine: object) -> None:
     """Raise QueryError if a query cannot begin with a history. Raises NoAnswer."""
     if not isinstance(query, str):
-        raise QueryError("history=True: values are kept of names, not of functions.", hint=_way_out("loss", "v * 2"))
+        raise QueryError("history=True needs a query in text, such as 'loss'; this one is a function.", hint=_way_out("loss", "v * 2"))
     if asked.when is not None:
         raise QueryError("history=True: when= sends values around events to come. Leave out one of the two.")
     if combine is not None:
@@ -43,7 +43,7 @@ def check_history(run: RunHandle, query: str | Callable[..., Any], asked: m.Atta
     kept = _kept(run)
     if not (_names_in(query, kept) or (asked.named and _is_declared(run, query))):
         raise QueryError(
-            "history=True: values are kept of names only, and this is an expression.", query, hint=_hint(query, [*kept])
+            "history=True needs names, whose values are kept; this is an expression.", query, hint=_hint(query, [*kept])
         )
 
 

@@ -332,7 +332,7 @@ def _path(value: Any, walk: _Walk, depth: int) -> Any:
 
 def _refuse(value: Any, walk: _Walk, depth: int) -> Any:
     if hasattr(type(value), "__looptap_names__"):
-        raise _Refusal(f"an event, which is not a value: say what of it, as in {parts_of(value)}.")
+        raise _Refusal(f"the event itself: name what you want of it, as in {parts_of(value)}.")
     ours = type(value) is FunctionType and value.__module__.startswith("looptap.")
     if ours or (type(value) is BuiltinFunctionType and value.__module__ == "builtins"):
         name, parameters = value.__name__, signature(value).parameters.values() if ours else ()

@@ -61,7 +61,7 @@ def test_a_stored_run_in_place_of_a_live_one_is_reported_as_stored(directory, mo
     (directory / "ended.jsonl").unlink()  # of a long time ago
     with pytest.raises(NoSuchRun, match=rf"has ended; see: looptap open 'kept runs/{path.name}'"):
         attach("fl")
-    with pytest.raises(NoSuchRun, match="announces itself while"):
+    with pytest.raises(NoSuchRun, match="is listed while"):
         attach("f")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 
 import pytest
 from places import ROOT
@@ -28,29 +27,35 @@ def test_a_page_that_is_made_from_the_code_is_what_the_code_says(path, page):
 
 def test_each_quoted_figure_is_that_of_its_benchmark():
     figures = module("figures")
-    found = {path.name: path.read_text() for path in figures.PAGES}
-    assert [name for name, text in found.items() if figures.renewed(text) != text] == [], "make docs copies them"
-    assert sum(len(figures.quotations(text)) for text in found.values()) >= QUOTED
-    assert figures.quotations(found["README.md"])
-    broken = [name for name, text in found.items() if re.search(r"^ *<!-- from", text, re.MULTILINE)]
-    assert broken == [], "a comment that begins a line ends the paragraph before it"
+    stale = [path.name for path, text in figures.renewed().items() if path.read_text() != text]
+    assert stale == [], "make docs copies them"
+    assert sum(len(one.cells) for one in figures.quotations()) >= QUOTED
+    assert any(one.page.name == "README.md" for one in figures.quotations())
 
 
-def test_a_quotation_follows_what_is_measured_and_needs_exactly_one_row():
+def test_a_quotation_follows_what_is_measured_and_needs_its_words_once():
     figures = module("figures")
-    quoted = "<!-- from benchmarks.md: emit with 4 observables, no client attached | looptap -->7 h<!-- -->"
-    assert figures.quotations(figures.renewed(quoted)) == [figures.figure(
-        "benchmarks.md", "emit with 4 observables, no client attached", "looptap"
-    )]  # fmt: skip
-    assert figures.quotations(figures.renewed(quoted)) != ["7 h"]
-    promised = "selection-benchmarks.md", "wide-cnn, easy-heavy data", "measured", "promises"
-    both = [figures.figure(*promised, (which, "number")) for which in ("1", "2")]
+    cell = ["benchmarks.md", "emit with 4 observables, no client attached", "looptap"]
+    quotation = figures.Quotation(DOCS / "costs.md", "a call takes {}, and", [cell])
+    measured = f"Here a call takes {figures.figure(*cell)}, and no more."
+    assert quotation.renewed("Here a call\ntakes 7 h, and no more.") == measured.replace("call takes", "call\ntakes")
+    assert quotation.renewed(measured) == measured
+    assert quotation.renewed(measured.replace(' ', '\n')) == measured.replace(' ', '\n')
+    for text in ("a call costs 7 h, and", "a call takes 7 h, and a call takes 8 h, and"):
+        with pytest.raises(LookupError, match="needs it once"):
+            quotation.renewed(text)
+
+
+def test_a_figure_is_of_exactly_one_row():
+    figures = module("figures")
+    promised = "selection-benchmarks.md#promises", "wide-cnn, easy-heavy data", "measured"
+    both = [figures.figure(*promised, which, "number") for which in ("1", "2")]
     assert [float(one) > 0 for one in both] == [True, True]
     assert both[0] != both[1]
-    error = "progress-benchmarks.md", "**all**", "ours / paper"
-    assert " to " in figures.figure(*error, "many-kinds-of-training-kept-runs", ("interval",))
+    error = "**all**", "ours / paper"
+    assert " to " in figures.figure("progress-benchmarks.md#many-kinds-of-training-kept-runs", *error, "interval")
     with pytest.raises(LookupError, match=r"begin with"):
-        figures.figure(*error)  # other tables have such a row
+        figures.figure("progress-benchmarks.md", *error)  # other tables have such a row
     for row in ("emit", "nothing of the kind"):
         with pytest.raises(LookupError, match=r"begin with"):
             figures.figure("benchmarks.md", row, "looptap")

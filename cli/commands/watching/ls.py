@@ -75,8 +75,8 @@ def main(
     if not reports and not over:
         dead = f"; {len(listed)} that ended: looptap ls --all" if listed else ""
         lines.print(
-            f"No run announces itself in {printable(str(runtime_dir()))}{dead}. One does while its process has a "
-            "looptap.Agent, or, under looptap run, from the first update of its model on; to see one, run: looptap demo"
+            f"No runs found in {printable(str(runtime_dir()))}{dead}. A run is listed while its process has a "
+            "looptap.Agent; under looptap run, from its first update on. To see one, run: looptap demo"
         )
     for report in reports:
         for line in _lines(report) if run is not None else [_line(report)]:

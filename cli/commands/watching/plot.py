@@ -136,7 +136,7 @@ def main(
 ) -> int:
     """Draw queries, or the streams of a stored run, as live charts.
 
-    They move until you close the window or press Ctrl-C; the job continues. Several stored runs are drawn on shared
+    They update until you close the window or press Ctrl-C; the job continues. Several stored runs are drawn on shared
     axes, a line for each.
 
     \b

@@ -173,7 +173,7 @@ class RunEvents:
         update.fetch_began = time.perf_counter()
 
     def after_batch(self, iterator: Any) -> None:
-        """Add the time that a batch took to those of the update that it is for."""
+        """Add the loading time of this batch to the open update."""
         update = self._updates.mine
         if update.fetch_began and sys.modules["torch"].is_grad_enabled():
             update.data_seconds = (update.data_seconds or 0.0) + time.perf_counter() - update.fetch_began

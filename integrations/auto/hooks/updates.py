@@ -42,7 +42,7 @@ class ThreadUpdate:
         self.made: list[Any] = []
         """Weak references to optimizers that were made since those losses."""
         self.counted_from: dict[Key, int] = {}
-        """By the parameters of an optimizer how many of the losses no longer count: their gradients are gone."""
+        """For each optimizer: the number of leading losses to skip, because their gradients are gone."""
         self.reached: dict[int, frozenset[Key]] = {}
         """By loss the parameters of the optimizers whose gradients it has reached, where that is known."""
         self.own = False

@@ -251,7 +251,7 @@ def test_a_job_shows_and_stores_what_it_was_started_with(repository, directory, 
         assert stored.config.diff == config.diff
         assert stored.config.commit == config.commit
     assert b"hunter2" not in path.read_bytes()
-    assert here("ls")[1].startswith("No run announces itself")
+    assert here("ls")[1].startswith("No runs found")
     (line,) = here("ls", "--all")[1].splitlines()
     assert "configured  ended" in line
     assert f"stored in {path}" in line

@@ -194,7 +194,7 @@ def test_an_event_is_not_a_value_and_the_error_says_what_to_ask_for(job, query):
     assert bare.values == []
     first, *rest = bare.traceback.splitlines()
     assert rest == []
-    assert "is an event, which is not a value" in first
+    assert "is the event itself" in first
     assert "as in e.step or (e.step, e.loss, e.accuracy)." in first
 
 

@@ -1,4 +1,4 @@
-"""`FrameChannel`: what the pages of a chart have drawn, and what they lack."""
+"""`FrameChannel`: tracks which frame each page has, and builds the next delta."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LiveCanvas(Protocol):
 
     @property
     def channel(self) -> FrameChannel:
-        """What its pages have drawn, and what they lack."""
+        """Which frame each of its pages has, and what to send next."""
 
     def watched(self, now: float) -> bool:
         """Return whether a page draws what is sent."""

@@ -68,7 +68,7 @@ def _with_versions(page: str, files: Mapping[str, PageFile]) -> str:
 
 @dataclass(frozen=True)
 class Site:
-    """What all requests share."""
+    """State shared by all request handlers."""
 
     access: PageAccess
     viewers: Viewers

@@ -150,7 +150,7 @@ class Store {
     this.waiting ??= setTimeout(() => this.taken(false), shown ? 500 : 0);
     if (shown && !this.ticking) this.tick();
   }
-  // Go on asking for frames of the screen for a while: one that is asked for anew comes later.
+  // Keep asking for frames of the screen for a while: a repeated request comes later.
   tick() {
     this.ticking = true;
     requestAnimationFrame(() => {

@@ -87,7 +87,7 @@ class Tools {
   show() {
     const { view } = this, { store } = view, { layout, paused } = store;
     this.hold.hidden = store.still;
-    this.hold.textContent = paused ? "Go on" : "Pause";
+    this.hold.textContent = paused ? "Resume" : "Pause";
     this.hold.classList.toggle("on", paused);
     const plane = layout?.panels.some(({ kind }) => kind === "plane");
     this.log.hidden = !plane || layout.y.ticks?.length > 0; // heights with names are places

@@ -294,7 +294,7 @@ class Page {
     document.title = `${name} – looptap`;
     $("name").textContent = name;
     const state = facts.reason ? `${facts.state}: ${facts.reason}` : facts.state;
-    $("where").textContent = $("where").title = several ? `in front: ${facts.name}, ${state}` : [state, facts.where].filter(Boolean).join(" · ");
+    $("where").textContent = $("where").title = several ? `details: ${facts.name}, ${state}` : [state, facts.where].filter(Boolean).join(" · ");
     const rates = (facts.events ?? []).filter(({ rate }) => rate).map(({ name, rate }) => `${short(rate, 3)} ${name}/s`);
     $("moving").textContent = several ? "" : [facts.moving, ...rates].filter(Boolean).join(" · ");
     $("problem").textContent = (facts.problems ?? []).filter(Boolean).join("\n");
