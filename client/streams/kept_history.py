@@ -30,7 +30,8 @@ def kept_history(run: RunHandle, query: str) -> bool | None:
 def check_history(run: RunHandle, query: str | Callable[..., Any], asked: m.Attach, combine: object) -> None:
     """Raise QueryError if a query cannot begin with a history. Raises NoAnswer."""
     if not isinstance(query, str):
-        raise QueryError("history=True needs a query in text, such as 'loss'; this one is a function.", hint=_way_out("loss", "v * 2"))
+        text = "history=True needs a query in text, such as 'loss'; this one is a function."
+        raise QueryError(text, hint=_way_out("loss", "v * 2"))
     if asked.when is not None:
         raise QueryError("history=True: when= sends values around events to come. Leave out one of the two.")
     if combine is not None:
