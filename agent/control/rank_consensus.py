@@ -81,7 +81,7 @@ class RankConsensus:
             raise ControlError(f"the store of the process group has not answered for {monotonic() - since:.0f} s.")
         self._expire()
         if len(self.prepared) + sum(len(due.pending) for due in self._schedules.values()) >= MAX_PREPARED_COMMANDS:
-            raise LimitReached(f"{MAX_PREPARED_COMMANDS} commands already wait for the ranks to agree, which is the limit.")
+            raise LimitReached(f"{MAX_PREPARED_COMMANDS} commands already wait for the ranks to agree: the limit.")
         self.ballots.connect(self._vote_timeout)
         self.prepared[record.id] = Prepared(command, requester.peer, monotonic() + PREPARED_LIFETIME_SECONDS)
         return self._position(record.on)
