@@ -87,7 +87,7 @@ demo: $(READY) ## a small training run to attach to
 bench: $(READY) $(PEER_READY) $(TRACKERS_READY) ## the promises of docs/benchmarks.md, measured here
 	@$(VENV)/bin/python benchmarks/run.py $(BENCH)
 
-bench-charts: $(READY) browsers ## the promises of docs/charts-benchmarks.md, measured in a browser
+bench-charts: $(READY) browsers ## the promises of charts in docs/costs.md, measured in a browser
 	@$(VENV)/bin/python benchmarks/charts.py
 
 bench-progress: $(READY) ## how good the estimates of the remaining time are: docs/progress-benchmarks.md

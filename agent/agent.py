@@ -51,7 +51,7 @@ class Agent:
             the first event on, for `Run.scalars`.
         config: The settings of the job: a dict, an argparse namespace, a dataclass, an OmegaConf or any object with
             attributes. They are read once, stored, and shown with the command line, the git commit, its uncommitted
-            changes and versions (docs/store.md says what exactly); viewers see none of it unless it is shared.
+            changes and versions (docs/keep.md says what exactly); viewers see none of it unless it is shared.
         strict: True raises what is otherwise a warning, after which the job continues without an agent: a directory
             that others can write, a port that is taken, a full disk.
 

@@ -57,7 +57,7 @@ class StreamDeclarations:
             history: The number of newest values that are held for clients that connect later.
             unit: The unit of the values, for charts and tables.
             max_bytes: The maximum size of a value in bytes.
-            keep: True also writes all its values to the file of the run (docs/store.md).
+            keep: True also writes all its values to the file of the run (docs/keep.md).
             unsafe: True runs the query as it is, even if it may change the job.
 
         Raises QueryError for a bad query, ValueError for another bad argument or a name that is taken, LimitReached

@@ -4,7 +4,7 @@ A loop of 1,000 events/s has five streams, opened by a client in another process
 chart reads them 20 times a second, or callbacks wait for their values, in shuffled rounds of a few seconds; the seconds
 after each change are left out, until the client has said what it needs. The share is the CPU time of that one thread,
 whose clock the loop reads; the baseline is the same thread and the same loop without a stream. Every value must arrive.
-The longest hold is defined in docs/scaling.md. Left out: the threads of libzmq, which encrypt (see bench_shared.py).
+The longest hold is defined in docs/costs.md. Left out: the threads of libzmq, which encrypt (see bench_shared.py).
 """
 
 from __future__ import annotations

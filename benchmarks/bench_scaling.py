@@ -1,8 +1,9 @@
 """Growth of costs with streams, queries, clients, observables and ranks.
 
-Writes docs/scaling.md. Idle streams are on events that do not occur; their cost is the I/O thread's share of a core.
-The cost of streams with values is the job's CPU time for each event, over all threads; each value must arrive. The
-promises are for idle streams, with `looptap.Limits` raised above their number. No exponent should be much above 1.
+Writes a section of docs/costs.md. Idle streams are on events that do not occur; their cost is the I/O thread's share
+of a core. The cost of streams with values is the job's CPU time for each event, over all threads; each value must
+arrive. The promises are for idle streams, with `looptap.Limits` raised above their number. No exponent should be much
+above 1.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ def rows() -> Iterator[Row]:
         elif growth.measured.startswith("seconds to open"):
             promise, holds = "linear: exponent ≤ 1.2", growth.exponent <= 1.2
         yield Row(
-            f"{largest:,} {growth.what}: {growth.measured} (exponent over the sizes of docs/scaling.md)", "",
+            f"{largest:,} {growth.what}: {growth.measured} (exponent over the sizes of docs/costs.md)", "",
             growth.show(figure), f"{growth.exponent:.2f}", promise, holds, growth.as_json(),
         )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Measures charts in a real browser and in windows: `make bench-charts`.
 
-Writes docs/charts-benchmarks.md. The kernel feeds a stream whose x is the wall clock, so that a page knows the age of
+Writes the charts of docs/costs.md. The kernel feeds a stream whose x is the wall clock, so that a page knows the age of
 what it has just drawn. Beside it are plotly's FigureWidget, used as its documentation shows, on the same points, and
 TensorBoard's own page.
 """
@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import live_windows  # noqa: E402 - once the path is known
 import peer_tensorboard  # noqa: E402 - once the path is known
 import web_page  # noqa: E402 - once the path is known
+from harness import put_section  # noqa: E402 - once the path is known
 from lab import ATTACH, BUSY, PATIENCE, SHOTS, beside_a_job, busy, enough, laboratory  # noqa: E402 - once the path is known
 
 import looptap  # noqa: E402 - once the path is known
@@ -197,12 +198,11 @@ def main():
             loads.append(os.getloadavg()[0])
     where = f"{os.cpu_count()} cores, no GPU, headless Chromium, Python {platform.python_version()}"
     text = [
-        "# Charts, measured", "",
         f"Measured by `make bench-charts` on {where}, {SECONDS:g} s a row. The machine's load was {min(loads):.1f} to",
         f"{max(loads):.1f}, including the benchmark itself. Promises are for a machine that does nothing else.", "",
-        "| what | here | promise |", "|---|---|---|", *rows, "",
+        "| what | here | promise |", "|---|---|---|", *rows,
     ]  # fmt: skip
-    (ROOT / "docs" / "charts-benchmarks.md").write_text("\n".join(text))
+    put_section(ROOT / "docs" / "costs.md", "Charts", "\n".join(text))
 
 
 if __name__ == "__main__":

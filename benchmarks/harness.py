@@ -190,6 +190,13 @@ def _processor() -> str:
     return platform.processor() or "unknown"
 
 
+def put_section(page: Path, heading: str, text: str) -> None:
+    """Replace the section of a page under a heading; without it, append one."""
+    above, _, below = page.read_text().partition(f"\n## {heading}\n")
+    following = "".join(below.partition("\n## ")[1:])
+    page.write_text(f"{above.rstrip()}\n\n## {heading}\n\n{text.strip()}\n{following}")
+
+
 def show(rows: Iterable[Row], title: str = "") -> None:
     table = Table(title=title, title_justify="left")
     for column in ("what", "baseline", "ours", "ratio", "promise", "holds"):

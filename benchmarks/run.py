@@ -2,7 +2,7 @@
 
 Each runs in its own process. `make bench` runs all of them; `make bench BENCH="emit_idle import_time"` runs some, and
 the page keeps what it has of the others. The figures are in docs/benchmarks.json, written after each benchmark. How
-costs grow has a page of its own, docs/scaling.md.
+costs grow is a section of docs/costs.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import scaling
-from harness import HERE, Row, machine, show
+from harness import HERE, Row, machine, put_section, show
 
 DOCS = HERE.parent / "docs"
 FIGURES = DOCS / "benchmarks.json"
@@ -117,7 +117,7 @@ def main() -> int:
             show(rows, f"{name} ({time.monotonic() - start:.0f} s)")
             if name == "scaling":
                 lines = [row.figures for row in rows if "cells" in row.figures]
-                (DOCS / "scaling.md").write_text(scaling.page(lines, seen_on()))
+                put_section(DOCS / "costs.md", scaling.HEADING, scaling.section(lines, seen_on()))
     print(f"Written: {DOCS.name}/benchmarks.md and {DOCS.name}/benchmarks.json")
     if failed:
         print(f"Failed, so the page keeps their earlier figures: {', '.join(failed)}.", file=sys.stderr)

@@ -16,13 +16,13 @@ from harness import in_units
 
 ROUNDS, SECONDS = 3, 1.1
 
-HEAD = """# How costs grow
-
-`make bench BENCH=scaling` measures all of this on your machine, and writes this page. Each row has a growing
-number and the cost at each size. The exponent is the best-fitting power of the size: 1 is linear, 2 is
-quadratic, and below 1 much of the cost does not depend on the size. The longest hold is the longest time for which
-the I/O thread keeps the interpreter lock from a thread that wants it every few tenths of a millisecond, with Python's
-forced switch after 5 ms turned off: the median over three rounds, each with a heartbeat.
+HEADING = "How costs grow"
+HEAD = """\
+`make bench BENCH=scaling` measures this on your machine, and writes this section. Each row has a growing number and
+the cost at each size. The exponent is the best-fitting power of the size: 1 is linear, 2 is quadratic, and below 1
+much of the cost does not depend on the size. The longest hold is the longest time for which the I/O thread keeps the
+interpreter lock from a thread that wants it every few tenths of a millisecond, with Python's forced switch after 5 ms
+turned off: the median over three rounds, each with a heartbeat.
 
 | what grows | what is measured | sizes | figures | exponent | longest hold |
 |---|---|---|---|---|---|
@@ -57,8 +57,8 @@ class Growth:
         return {"figures": dict(self.figures), "holds": dict(self.holds), "cells": self.cells()}
 
 
-def page(rows: Iterable[Mapping[str, Any]], machine: str) -> str:
-    """Return docs/scaling.md of the ``as_json`` of each line."""
+def section(rows: Iterable[Mapping[str, Any]], machine: str) -> str:
+    """Return this section of docs/costs.md from the ``as_json`` of each line."""
     return HEAD + "".join(f"| {' | '.join(row['cells'])} |\n" for row in rows) + f"\n{machine}\n"
 
 

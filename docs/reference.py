@@ -1,4 +1,4 @@
-"""Writes docs/wire.md and docs/training.md from the code, for `make docs`.
+"""Writes docs/wire.md and the tables of docs/training.md, for `make docs`.
 
 tests/docs/test_reference_pages.py compares the pages with what this makes.
 """
@@ -125,18 +125,8 @@ def _type(hint: Any) -> str:
 
 # ---------------------------------------------------------------- the training systems
 
-TRAINING = """\
-# Observables and controls of the training systems
-
-Expose an object to your agent. Queries then read its observables by these names, for example
-`progress.remaining.median`, and `looptap set RUN NAME.CONTROL VALUE` or `run.set` change its controls, between two
-batches. Each system also works without an agent. (`make docs` makes this page from the classes.)
-
-```python
-agent = looptap.Agent("digits-cnn")
-agent.expose(progress=progress)  # echo=echo, selection=selection, prioritized=prioritized
-```
-"""
+INSTANCES = "\n## Instances\n"
+"""The heading below the tables of docs/training.md."""
 SYSTEMS = {
     Progress: ("progress", "when training will be done", "progress.md"),
     Echo: ("echo", "using examples several times if data is slow", "echoing.md"),
@@ -148,8 +138,10 @@ _ASKED_WITH = {"speed_up": "factor", "kept_samples": "9", "skipped_samples": "9"
 
 
 def training_page() -> str:
-    """Return docs/training.md."""
-    return TRAINING + "".join(_system(kind, *about) for kind, about in SYSTEMS.items())
+    """Return docs/training.md with new tables; its other text stays."""
+    above, _, below = (DOCS / "training.md").read_text().partition(INSTANCES)
+    above = above.partition(f"\n## {next(iter(SYSTEMS)).__name__}")[0]
+    return above + "".join(_system(kind, *about) for kind, about in SYSTEMS.items()) + INSTANCES + below
 
 
 def _system(kind: type, name: str, purpose: str, page: str) -> str:

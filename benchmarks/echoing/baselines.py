@@ -1,7 +1,7 @@
 """What else helps a slow reader? `make bench-echo PART=latency`, or another.
 
 Each part takes less than three minutes on two idle cores, puts its figures into docs/echoing-baselines.json, and writes
-the page and its pictures again from the figures of all parts.
+the last section of docs/echoing-benchmarks.md and its pictures again from the figures of all parts.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def shrunk(file: bytes) -> torch.Tensor:
 
 
 def main() -> None:
-    """Measure the parts that were named, or all, and write the page."""
+    """Measure the parts that were named, or all, and write their section."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--part", choices=PARTS, action="append")
     arguments.add_argument("--seconds", type=float, default=6.0)

@@ -1,4 +1,4 @@
-"""docs/echoing-baselines.md and its pictures, from the figures of the parts."""
+"""The last section of docs/echoing-benchmarks.md, and its pictures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-HEAD = """# Echoing and its alternatives
+HEADING = "## Echoing and its alternatives"
+HEAD = f"""{HEADING}
 
-This page compares `Echo` with the other ways to feed a loop from slow data: more workers, and a cache. `make bench-echo
-PART=latency`, `PART=processor` and `PART=auto`, each run alone, write it. The digits and the CNN are the same as in
-[what echoing saves](echoing-benchmarks.md). All rows of a table have the same wall time, counted from the first batch,
-and take turns, seed by seed. Accuracy is measured with the averaged weights of the last steps, on distorted digits that
-were not trained on. Figures are medians with the range over the seeds."""
+This section compares `Echo` with the other ways to feed a loop from slow data: more workers, and a cache. `make
+bench-echo PART=latency`, `PART=processor` and `PART=auto`, each run alone, write it. The digits and the CNN are the
+same as above. All rows of a table have the same wall time, counted from the first batch, and take turns, seed by
+seed. Accuracy is measured with the averaged weights of the last steps, on distorted digits that were not trained on."""
 TITLES = {
     "latency": "A reader that waits: files from a slow server",
     "processor": "A reader that computes: large JPEG files, in memory",
@@ -24,19 +24,25 @@ TITLES = {
 
 
 def write(into: Path, found: dict[str, Any]) -> None:
-    """Write what was measured so far."""
-    lines = [HEAD, *(_verdict(found) if found.keys() & TITLES else [])]
-    for part, title in TITLES.items():
-        if part in found:
-            lines += _table(part, title, found[part])
+    """Write the measurements so far: pictures, and the last section."""
     if parts := {part: found[part] for part in TITLES if part in found}:
-        lines.append("\n![Accuracy over wall time, one seed](echoing-baselines.png)")
         _draw(into / "echoing-baselines.png", parts)
     if "auto" in found:
-        lines += _auto(found["auto"])
-    (into / "echoing-baselines.md").write_text("\n".join(lines) + "\n")
-    if "auto" in found:
         _draw_auto(into / "echoing-auto.png", found["auto"])
+    page = into / "echoing-benchmarks.md"
+    above = page.read_text().partition(HEADING)[0] if page.exists() else ""
+    page.write_text(above + "\n".join(lines(found)) + "\n")
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """Return the section."""
+    made = [HEAD, *(_verdict(found) if found.keys() & TITLES else [])]
+    for part, title in TITLES.items():
+        if part in found:
+            made += _table(part, title, found[part])
+    if found.keys() & TITLES:
+        made.append("\n![Accuracy over wall time, one seed](echoing-baselines.png)")
+    return [*made, *(_auto(found["auto"]) if "auto" in found else [])]
 
 
 def last(runs: Sequence[dict[str, Any]]) -> float:
@@ -45,7 +51,7 @@ def last(runs: Sequence[dict[str, Any]]) -> float:
 
 
 def _verdict(found: dict[str, Any]) -> list[str]:
-    lines = ["\n## Where echoing loses\n"]
+    lines = ["\n### Where echoing loses\n"]
     for part in TITLES:
         if part not in found:
             continue
@@ -85,7 +91,7 @@ def _table(part: str, title: str, found: dict[str, Any]) -> list[str]:
         else f"Decoding 64 of them takes {found['up'] * 1e3:.0f} ms of processor time."
     )
     return [
-        f"\n## {title}\n", f"{what} {found['seconds']:g} s per run, {len(next(iter(rows.values())))} seeds. Decoded "
+        f"\n### {title}\n", f"{what} {found['seconds']:g} s per run, {len(next(iter(rows.values())))} seeds. Decoded "
         "data is cached as it is read, in memory that all workers share. Caching a quarter of it stands for a data set "
         f"four times as large as its cache. Load of the machine at the end: {found['load']:.1f}.\n", *made,
     ]  # fmt: skip
@@ -103,7 +109,7 @@ def _auto(found: dict[str, Any]) -> list[str]:
     filling = {name: median(one["seconds"] for one in some) for name, some in found["filling"].items()}
     steps = {name: median(one["steps"] for one in some) for name, some in found["filling"].items()}
     return [
-        "\n## Is `auto` steady?\n",
+        "\n### Is `auto` steady?\n",
         "A reader that waits the same time for each item; 400 batches, after the first 200:\n",
         *made,
         f"\nA cache that fills as the data is read was full after {filling['1.0']:.1f} s without echoing "

@@ -12,6 +12,7 @@ import os
 import time
 from pathlib import Path
 
+import baselines_page
 import digit_files
 import echo_chart
 import echo_page
@@ -50,7 +51,9 @@ def main() -> None:
     lines = [echo_page.head(seeds), *echo_page.kept(kept), *echo_page.times(timed, latency), *echo_page.fed(fast)]
     lines += [*echo_page.tables(fresh), *echo_page.equal(last), *echo_page.cost(costs), *echo_page.tuned(tried)]
     minutes = (time.monotonic() - begun) / 60
-    lines.append(f"The whole benchmark took {minutes:.0f} minutes on {os.cpu_count()} cores.")
+    lines.append(f"All of the above took {minutes:.0f} minutes on {os.cpu_count()} cores.")
+    if (alternatives := into / "echoing-baselines.json").exists():
+        lines += ["", *baselines_page.lines(json.loads(alternatives.read_text()))]
     echo_chart.draw(into / "echoing-speedup.png", timed, fresh)
     (into / "echoing-benchmarks.md").write_text("\n".join(lines) + "\n")
     beside: dict[str, Fast | Waiting] = {"fast": fast, "waiting": waiting}

@@ -130,7 +130,7 @@ class SharingClient:
     ) -> StreamInfo:
         """Record a stream in the file of the run, or stop with ``kept=False``.
 
-        See docs/store.md. The history of a declared stream is kept, too. A live stream of yours becomes a declared
+        See docs/keep.md. The history of a declared stream is kept, too. A live stream of yours becomes a declared
         stream, as with `export`.
 
         Args:

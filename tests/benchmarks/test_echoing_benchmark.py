@@ -107,7 +107,7 @@ def test_a_cache_keeps_what_it_read_as_far_as_it_may():
     assert len(read) == 8 + 6  # two of eight fit
 
 
-def test_the_page_of_the_rivals_says_first_where_echoing_loses(tmp_path):
+def test_the_section_of_the_rivals_says_first_where_echoing_loses(tmp_path):
     def run(accuracy, factor=1.0):
         return {"scores": [[1.0, 0.1], [2.0, accuracy]], "steps": 100, "fresh": 6400, "factor": factor}
 
@@ -120,9 +120,14 @@ def test_the_page_of_the_rivals_says_first_where_echoing_loses(tmp_path):
     auto = {"steady": {"0": steady, "4": steady}, "changes": changes, "filling": filling, "load": 1.0}
     rows["2 workers, decoded data cached"] = [run(0.9), run(0.8)]
     baselines_page.write(tmp_path, {"latency": table, "processor": table, "auto": auto})
-    text = (tmp_path / "echoing-baselines.md").read_text()
-    first = text[text.index("## ") :]
-    assert first.startswith("## Where echoing loses")
+    page = tmp_path / "echoing-benchmarks.md"
+    page.write_text(f"# What echoing saves\n\nAbove.\n\n{page.read_text()}")
+    baselines_page.write(tmp_path, {"latency": table, "processor": table, "auto": auto})
+    text = page.read_text()
+    assert text.startswith("# What echoing saves\n\nAbove.\n\n## Echoing and its alternatives")
+    assert text.count("## Echoing and its alternatives") == 1
+    first = text[text.index("### ") :]
+    assert first.startswith("### Where echoing loses")
     assert "better without echoing: 2 workers, decoded data cached (85.0%)" in first
     assert "| `auto`, 2 workers | 60.0% (60.0%–60.0%) | 100 | 6,400 | 6 |" in text
     assert "| three times as slow | 6.00 | 0 batches |" in text

@@ -18,8 +18,8 @@ WITH_PROGRAMS = [page for page in PAGES if programs(page) and page.stem != "cli"
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda page: page.stem)
 def test_the_programs_of_a_page_run(page, place, tmp_path):
-    if needed := page_preludes.SCRIPTS.get(f"docs/{page.name}"):
-        pytest.importorskip(needed[0])
+    for shown in filter(None, map(page_preludes.adapter, programs(page))):
+        pytest.importorskip(page_preludes.SCRIPTS[shown][0])
     run_page(page, place, tmp_path)
 
 

@@ -59,3 +59,16 @@ def test_a_figure_is_of_exactly_one_row():
     for row in ("emit", "nothing of the kind"):
         with pytest.raises(LookupError, match=r"begin with"):
             figures.figure("benchmarks.md", row, "looptap")
+
+
+def test_a_benchmark_replaces_only_its_own_section(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    harness = importlib.import_module("harness")
+    page = tmp_path / "costs.md"
+    page.write_text("# Costs\n\nWords.\n\n## Growth\n\nOld.\n\n### More\n\n## Charts\n\nDrawn.\n")
+    harness.put_section(page, "Growth", "New.\n")
+    assert page.read_text() == "# Costs\n\nWords.\n\n## Growth\n\nNew.\n\n## Charts\n\nDrawn.\n"
+    harness.put_section(page, "Charts", "Drawn again.")
+    harness.put_section(page, "Memory", "Little.")
+    after = "## Growth\n\nNew.\n\n## Charts\n\nDrawn again.\n\n## Memory\n\nLittle.\n"
+    assert page.read_text() == f"# Costs\n\nWords.\n\n{after}"

@@ -50,10 +50,10 @@ indices = torch.arange(32)
 images, labels = torch.rand(2000, 1, 8, 8), torch.randint(0, 10, (2000,))
 """
 OWN: dict[str, str] = {
-    "docs/store.md": "arguments = {'optimizer': {'lr': 0.1}, 'seed': 3}",
+    "docs/keep.md": "arguments = {'optimizer': {'lr': 0.1}, 'seed': 3}",
     "docs/charts.md": _SELECTION,
     "docs/echoing.md": "augment = lambda sample: sample\ntrain_step = lambda batch: None",
-    "docs/prioritized-ranks.md": _RANKS,
+    "docs/prioritized.md": _RANKS,
     "docs/progress.md": "val_loader = loader\nevaluate = lambda model, batches: sum(1 for _ in batches) and 0.9",
     "docs/selection.md": _SELECTION,
     "docs/training.md": "from looptap.training.progress import Progress\nprogress = Progress(24, epochs=2)",
@@ -74,7 +74,7 @@ def slowly(batch):
     return default_collate(batch)
 """
 SCRIPTS: dict[str, tuple[str, str]] = {
-    "docs/hugging-face.md": (
+    "looptap.integrations.hugging_face": (
         "transformers",
         """
 import transformers
@@ -84,7 +84,7 @@ arguments = transformers.TrainingArguments(
     report_to=[], disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False)
 """,
     ),
-    "docs/lightning.md": (
+    "looptap.integrations.lightning": (
         "pytorch_lightning",
         """
 module = lightning_module()
@@ -93,21 +93,26 @@ module.configure_optimizers = lambda: ([optimizer], [torch.optim.lr_scheduler.St
 loader = DataLoader(ConcatDataset([Examples(pairs=True)] * 1000), 4, collate_fn=slowly)
 """,
     ),
-    "docs/accelerate.md": (
+    "looptap.integrations.accelerate": (
         "accelerate",
         COMMON.replace("lr=0.1", "lr=0.01") + "loader, epochs = DataLoader(dataset, 32, collate_fn=slowly), 10_000",
     ),
-    "docs/keras.md": (
+    "looptap.integrations.keras": (
         "keras",
         "model = keras_model()\nx = torch.randn(400_000, 4).numpy()\ny = x.sum(1, keepdims=True) ** 2",
     ),
 }
-"""Pages whose first program is a training of its own: the package that it needs, and what comes before it."""
+"""Adapters whose example is a training of its own: the package that it needs, and what comes before it."""
 
 
-def script(block: Block) -> str:
-    """Return a page's first program as a script whose training outlasts the page."""
-    return f"{_TRAINER}{SCRIPTS[block.page][1]}\n{block.text}"
+def adapter(block: Block) -> str | None:
+    """Return the adapter that a program shows, if any."""
+    return next((name for name in SCRIPTS if f"from {name} import" in block.text), None)
+
+
+def script(block: Block, shown: str) -> str:
+    """Return the example of an adapter as a script whose training outlasts the page."""
+    return f"{_TRAINER}{SCRIPTS[shown][1]}\n{block.text}"
 
 
 def adapted(block: Block, here: Mapping[str, str]) -> str:

@@ -176,8 +176,8 @@ class World:
 
     def python(self, block: Block) -> None:
         """Execute a block; then check what it has shown."""
-        if self.page in page_preludes.SCRIPTS and self.script is None:
-            self.start(block)
+        if shown := page_preludes.adapter(block):
+            self.start(page_preludes.script(block, shown), block)
             return
         text = page_preludes.adapted(block, HERE)
         if ">>>" in text:
@@ -204,17 +204,30 @@ class World:
         self.check([value for name, value in self.names.items() if not name.startswith("_")], block)
         self.names |= {name: value for name, value in own.items() if name != "run" or hosts}
 
-    def start(self, block: Block) -> None:
-        """Start a block as a script in a process of its own, and wait for its run."""
-        Path("script.py").write_text(page_preludes.script(block))
+    def start(self, text: str, block: Block) -> None:
+        """End the script before, start one, and wait for its run."""
+        self.end()
+        soon(lambda: not self.others(), detail=f"{block.place}: the run before is gone")
+        Path("script.py").write_text(text)
         with Path("script-output").open("wb") as output:
             self.script = started = warm.Popen([sys.executable, "script.py"], stdout=output, stderr=output)
 
         def listed() -> bool:
             assert started.poll() is None, Path("script-output").read_text()
-            return any(run.name != NAME for run in looptap.runs())
+            return bool(self.others())
 
         soon(listed, 300, detail=f"{block.place}: its run is listed")
+
+    def others(self) -> list[str]:
+        """Return the names of the other jobs that run."""
+        return [run.name for run in looptap.runs() if run.name not in (NAME, DIVERGING)]
+
+    def end(self) -> None:
+        """End the script, if there is one."""
+        if self.script is not None:
+            self.script.kill()
+            self.script.wait()
+            self.script = None
 
     def closed_by_hand(self, text: str) -> None:
         """Execute a statement that shows charts; press Ctrl-C once a browser opens."""
@@ -352,8 +365,7 @@ def run(page: Path, above: int = 0) -> None:
     try:
         run_blocks(world, page, above)
     finally:
-        if world.script is not None:
-            world.script.kill()
+        world.end()
 
 
 def run_blocks(world: World, page: Path, above: int) -> None:
