@@ -566,7 +566,8 @@ def test_only_a_live_stream_of_this_run_can_be_the_source():
         run.stream("v", of=mine)
 
 
-def test_viewers_ask_on_their_side(place):
+def test_viewers_ask_on_their_side(place, monkeypatch):
+    monkeypatch.chdir(place)  # for the connection file
     with looptap.Agent("shown") as agent, looptap.attach("shown") as run:
         agent.stream("loss", "loss")
         share = run.share()

@@ -840,7 +840,8 @@ def test_a_shared_query_that_has_failed_names_nothing_that_is_hidden(job):
     assert stream.reason == "no observable 'lsos' at this 'batch' event."
 
 
-def test_viewers_get_the_history_of_a_number_that_was_shared_and_of_no_other(directory):
+def test_viewers_get_the_history_of_a_number_that_was_shared_and_of_no_other(directory, monkeypatch):
+    monkeypatch.chdir(directory)  # for the connection files
     with looptap.Agent("shown") as agent, looptap.attach("shown") as run:
         for step in range(30):
             agent.emit("batch", step=step, loss=1 / (1 + step), secret=step)
