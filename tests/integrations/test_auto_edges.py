@@ -17,6 +17,8 @@ ASKED = {
     "surgery": [LOSS, "losses", MEAN, "lambda e: e.loss"],
     "late_mode": [LOSS],
     "fetched_ahead": [LOSS, MEAN],
+    "renewed_iterator": [LOSS, ("way, step", "epoch")],
+    "resumed_ahead": [LOSS, ("left_out, step", "epoch")],
     "epoch_ends": ["step", ("step", "epoch"), ("way, batch_size", "epoch")],
     "two_parts": [
         LOSS, "sorted(layer_norms(model, 'grad'))", "x.shape", "y.shape", "len(activations('decoder'))",
@@ -121,6 +123,17 @@ def test_an_epoch_whose_batches_are_fetched_ahead_ends_with_the_update_of_the_la
     found = seen("fetched_ahead")
     assert found.events == {"step": 12, "epoch": 3, "evaluation": 3}
     assert found.values[1] == pytest.approx([float(words[1]) for words in found.printed("epoch")])
+
+
+def test_an_epoch_ends_with_its_last_update_where_a_function_begins_the_loader_again():
+    found = seen("renewed_iterator")
+    ends = [[way, int(step)] for way, step in found.printed("epoch")]
+    assert found.values[1] == [*ends[:5], *ends[6:]]  # nothing tells that the last one fetched at once has ended
+
+
+def test_a_resumed_epoch_ends_with_its_only_update_if_its_batch_was_fetched_ahead():
+    found = seen("resumed_ahead")
+    assert found.values[1] == [[int(left_out), int(step)] for left_out, step in found.printed("epoch")]
 
 
 def test_an_epoch_ends_with_its_last_update_however_its_batches_are_fetched_and_left_out():

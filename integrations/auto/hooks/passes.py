@@ -31,16 +31,18 @@ class LoaderPass:
     """A pass over a DataLoader; ``length`` is the number of its batches if known."""
 
     __slots__ = (
-        "count", "data", "done", "ended", "gradients", "iterator", "learned", "learns", "length", "moved", "pauses",
-        "stack", "steps",
+        "ahead", "count", "data", "done", "ended", "gradients", "iterator", "learned", "learns", "length", "moved",
+        "pauses", "stack", "steps",
     )  # fmt: skip
 
-    def __init__(self, iterator: Any, done: int) -> None:
+    def __init__(self, iterator: Any, done: int, ahead: bool) -> None:
         self.iterator = weakref.ref(iterator)
         data = _data_of(iterator)
         self.data = weakref.ref(data) if type(data).__weakrefoffset__ else None
         self.length = _length(iterator)
         self.count = self.steps = 0
+        self.ahead = ahead
+        """True if a batch of the pass before is left to learn from as this one begins; at its end, one of its own."""
         self.gradients = self.learns = self.learned = self.ended = False
         self.done = done
         """Backward passes and updates of the thread at the last batch."""
@@ -64,8 +66,11 @@ class LoaderPass:
         """Return True if a batch is left to learn from now that all are fetched.
 
         More were fetched before the first update than before the next one then: from elsewhere, or by a generator, and
-        one more. A script that resumes may leave out the first batches, too.
+        one more. A script that resumes may leave out the first batches, too. If such a batch was left when this pass
+        began, one is left at its end.
         """
+        if self.ahead:
+            return True
         begin, then, next_time = (*self.pauses, *[self.count] * _BURSTS_COUNT)[: _BURSTS_COUNT + 1]
         first, second = then - begin, next_time - then
         known = len(self.pauses) > _BURSTS_COUNT
@@ -85,6 +90,7 @@ class LoaderPasses:
         self._last: LoaderPass | None = None
         self._backwards = 0
         self._due = 0  # updates until an epoch ends whose last batch was fetched ahead
+        self._perhaps = False  # an update before the next pass ends an epoch of which all batches were fetched ahead
 
     def before_batch(self, iterator: Any, steps: int, gradients: bool, in_mode: bool = True) -> tuple[bool, str | None]:
         """Note a fetch; return if an epoch is overdue, and the event of the fetch.
@@ -96,8 +102,10 @@ class LoaderPasses:
         now, count, event = self._by_iterator.get(id(iterator)), iterator._num_yielded, None
         begins = now is None or now.iterator() is not iterator or count < now.count
         if now is None or begins:
-            event = EPOCH if self._broken_off(iterator) else None
-            now = self._by_iterator[id(iterator)] = LoaderPass(iterator, done)
+            event, last = EPOCH if self._broken_off(iterator) else None, self._last
+            ahead = last is not None and last.ended and last.ahead and last.reads(iterator) and last.done == done
+            now = self._by_iterator[id(iterator)] = LoaderPass(iterator, done, ahead)
+            self._perhaps = False
         elif steps > now.steps and now.learns:
             now.learned = True
         now.note_fetch(count, done, caller)
@@ -106,17 +114,20 @@ class LoaderPasses:
         if now.length is not None and count >= now.length and not now.ended:
             now.ended = True
             event = EPOCH if now.learned else None if learns else EVALUATION
+            self._perhaps = event is None
         if event == EPOCH:  # of loaders side by side one makes the epoch: the others have had no step since
             event, self._epoch_steps = EPOCH if steps > self._epoch_steps else None, steps
-        overdue = (begins or not learns or event is not None) and self.take_due()
+        waits = begins and now.ahead
+        overdue = (begins or not learns or event is not None) and not waits and self.take_due()
         if event == EPOCH and now.ended and now.is_ahead(caller):
-            event, self._due = None, max(last_steps, 1)
+            event, self._due, now.ahead = None, max(last_steps, 1), True
         return overdue, event
 
     def note_update(self) -> bool:
         """Note an update; return True if an epoch has waited for it."""
+        perhaps, self._perhaps = self._perhaps, False
         due, self._due = self._due, max(self._due - 1, 0)
-        return due == 1
+        return perhaps or due == 1
 
     def take_due(self) -> bool:
         """Return True once for an epoch that waits for its last update."""
