@@ -82,6 +82,10 @@ def printed(directory, command, world) -> list[str]:
     try:
         texts = [child.communicate(timeout=500)[0] for child in children]
         assert [child.poll() for child in children] == [0] * world
+    except subprocess.TimeoutExpired:
+        for child in children:
+            child.send_signal(signal.SIGUSR2)  # the stacks of all of them
+        raise
     finally:
         end(children)
     return texts

@@ -91,6 +91,8 @@ class Popen:
         deadline = time.monotonic() + timeout * SLOWNESS if timeout is not None else float("inf")
         while self.poll() is None:
             if time.monotonic() > deadline:
+                self.send_signal(signal.SIGUSR2)  # it writes the stacks of its threads to stderr
+                time.sleep(1.0)
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             time.sleep(LOOK_SECONDS)
         assert self.returncode is not None

@@ -1,6 +1,7 @@
 """Process that `warm` forks from: warm_server.py SOCKET KIND (see `warm`)."""
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -112,6 +113,7 @@ for name, number in (("stdout", 1), ("stderr", 2)):
     setattr(sys, name, stream)
     setattr(sys, f"__{name}__", stream)
 sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+faulthandler.register(signal.SIGUSR2)  # `warm` asks for stacks where it waits too long
 
 
 class Exchanged(BaseException):
