@@ -67,10 +67,8 @@ class _Known:
 
     def use(self, thread: _Thread) -> None:
         """Note that ``thread`` trains with it."""
-        owner = self.thread()
-        if owner is not thread:
-            self.thread = weakref.ref(_SHARED if self.used and owner is not None else thread)
-        self.used = True
+        others = self.used and self.thread() not in (None, thread)
+        self.thread, self.used = weakref.ref(_SHARED if others else thread), True
 
 
 class OwnUpdates:

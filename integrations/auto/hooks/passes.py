@@ -42,7 +42,7 @@ class LoaderPass:
         self.length = _length(iterator)
         self.count = self.steps = 0
         self.ahead = ahead
-        """True if a batch of the pass before is left to learn from as this one begins; at its end, one of its own."""
+        """True if a batch of the pass before is left to learn from as this one begins."""
         self.gradients = self.learns = self.learned = self.ended = False
         self.done = done
         """Backward passes and updates of the thread at the last batch."""
@@ -69,12 +69,11 @@ class LoaderPass:
         one more. A script that resumes may leave out the first batches, too. If such a batch was left when this pass
         began, one is left at its end.
         """
-        if self.ahead:
-            return True
         begin, then, next_time = (*self.pauses, *[self.count] * _BURSTS_COUNT)[: _BURSTS_COUNT + 1]
         first, second = then - begin, next_time - then
         known = len(self.pauses) > _BURSTS_COUNT
-        return first > max(second, 1) and (self.moved or (known and first == second + 1 and _is_in_generator(caller)))
+        one_more = known and first == second + 1 and _is_in_generator(caller)
+        return self.ahead or (first > max(second, 1) and (self.moved or one_more))
 
     def reads(self, iterator: Any) -> bool:
         """Return True if ``iterator`` is over the same data."""
@@ -99,11 +98,11 @@ class LoaderPasses:
         model is in the mode in which it is trained.
         """
         learns, done, caller = gradients and in_mode, self._backwards + steps, sys._getframe(1)
-        now, count, event = self._by_iterator.get(id(iterator)), iterator._num_yielded, None
+        now, count, event, ahead = self._by_iterator.get(id(iterator)), iterator._num_yielded, None, False
         begins = now is None or now.iterator() is not iterator or count < now.count
         if now is None or begins:
-            event, last = EPOCH if self._broken_off(iterator) else None, self._last
-            ahead = last is not None and last.ended and last.ahead and last.reads(iterator) and last.done == done
+            event = EPOCH if self._broken_off(iterator) else None
+            ahead = bool(self._due and self._last and self._last.reads(iterator))
             now = self._by_iterator[id(iterator)] = LoaderPass(iterator, done, ahead)
             self._perhaps = False
         elif steps > now.steps and now.learns:
@@ -117,10 +116,9 @@ class LoaderPasses:
             self._perhaps = event is None
         if event == EPOCH:  # of loaders side by side one makes the epoch: the others have had no step since
             event, self._epoch_steps = EPOCH if steps > self._epoch_steps else None, steps
-        waits = begins and now.ahead
-        overdue = (begins or not learns or event is not None) and not waits and self.take_due()
+        overdue = not ahead and (begins or not learns or event is not None) and self.take_due()
         if event == EPOCH and now.ended and now.is_ahead(caller):
-            event, self._due, now.ahead = None, max(last_steps, 1), True
+            event, self._due = None, max(last_steps, 1)
         return overdue, event
 
     def note_update(self) -> bool:

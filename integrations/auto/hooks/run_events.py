@@ -237,7 +237,7 @@ class RunEvents:
         asked = bool(update.followers) and update.at_backward.wants(self._script.optimizers.loss_names())
         unsure: list[Looked] = []
         few = self._script.optimizers.few() if update.losses else []
-        readable = {*map(id, self.own_updates.readable() or ())} if few else set()
+        readable = {*map(id, self.own_updates.readable() or ())}
         for known, optimizer in few:
             if id(optimizer) not in readable:
                 continue

@@ -1,4 +1,4 @@
-"""Batches of a function that begins its DataLoader again, each at once or one ahead."""
+"""A function that begins its DataLoader again; batches at once or one ahead."""
 
 import torch
 from torch import nn
@@ -41,6 +41,6 @@ def train(way, steps=12):
 
 
 train("ahead")
-train("at once")
+train("at_once")
 train("ahead")
 print("parameters", [p.tolist() for p in model.parameters()])

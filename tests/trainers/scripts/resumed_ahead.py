@@ -1,4 +1,4 @@
-"""An epoch that is resumed where one batch is left, of a generator that fetches one ahead."""
+"""An epoch that is resumed at its last batch; a generator fetches one ahead."""
 
 import itertools
 
