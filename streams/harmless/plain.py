@@ -12,10 +12,12 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+from looptap.streams.harmless.refusal import Refusal
 
 ATOM, TENSOR, ARRAY, SEQUENCE, MAPPING, MODULE, OTHER = range(7)
 """Kinds of types."""
@@ -43,7 +45,64 @@ _BASIC: dict[type, int] = {
 _kinds: dict[type, int] = dict(_BASIC)
 
 
-def kind_of(kind: type) -> int:
+order_of = type.__dict__["__mro__"].__get__
+held_by = type.__dict__["__dict__"].__get__
+_qualname_of = type.__dict__["__qualname__"].__get__
+"""What a class is, read past the attributes of its metaclass."""
+
+
+def type_of(value: Any) -> type:
+    """Return the type of a value, to compare, look up and read as one likes.
+
+    Raises `Refusal` if its metaclass is of the job's own, whose code would run then.
+    """
+    kind = type(value)
+    if type(kind) is not type:
+        admit(kind)
+    return kind
+
+
+def admit(kind: type) -> None:
+    """Raise `Refusal` for a class of a metaclass that runs code of the job."""
+    if not is_ordinary(kind):
+        raise Refusal(f"{name_of_type(kind)}, whose metaclass is of the job's own, is not known to be harmless")
+
+
+def name_of_type(kind: type) -> str:
+    """Return how to call any class in a sentence."""
+    name, module = _qualname_of(kind), module_of(kind)
+    name = name if type(name) is str else "object"
+    return name if module in ("builtins", "__main__", "") else f"{module}.{name}"
+
+
+def module_of(thing: Any) -> str:
+    """Return the name of the module of a class or function; "" for anything else."""
+    if issubclass(type(thing), type):
+        found = _module_of(thing)
+    else:
+        found = thing.__module__ if type(thing) in _OF_PYTHON else None
+    return found if type(found) is str else ""
+
+
+_module_of = type.__dict__["__module__"].__get__
+_OF_PYTHON = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
+
+
+def kind_of(value: Any) -> int:
+    """Classify a value by its exact type."""
+    return kind_of_type(type_of(value))
+
+
+def types_in(values: Iterable[Any]) -> Iterable[type]:
+    """Return the different types of values. Raises `Refusal`, as `type_of` does."""
+    kinds = list(map(type, values))
+    found = dict(zip(map(id, kinds), kinds, strict=True)).values()  # whose hash may run code
+    for kind in found:
+        admit(kind)
+    return found
+
+
+def kind_of_type(kind: type) -> int:
     """Classify values of exactly this type."""
     if type(kind) is not type and not is_ordinary(kind):
         return OTHER  # its hash may run code
@@ -57,9 +116,10 @@ def kind_of(kind: type) -> int:
 
 
 def is_a(value: Any, kinds: Any) -> bool:
-    """Return True if the type of ``value`` is one of these.
+    """Return True if the type of ``value`` is one of these, or is derived from it.
 
-    `isinstance` would ask its ``__class__``, which may be a property of the job.
+    `isinstance` would ask its ``__class__``, which may be a property of the job. ``kinds`` have no abstract classes,
+    which ask all of their subclasses.
     """
     return issubclass(type(value), kinds)
 
@@ -69,9 +129,10 @@ def of_class(kind: type, name: str, otherwise: Any = None) -> Any:
 
     It is returned as it is, and the metaclass is not asked.
     """
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
+    for base in order_of(kind):
+        held = held_by(base)
+        if name in held:
+            return held[name]
     return otherwise
 
 
@@ -83,17 +144,22 @@ def is_ordinary(kind: Any) -> bool:
     meta = type(kind)
     if meta is type or _of_libraries.get(id(meta)) is meta:
         return True
-    others = [one for one in type.__getattribute__(meta, "__mro__") if not _is_of_library(one)]
+    others = [one for one in order_of(meta) if not _is_of_library(one)]
     if not others:
         _of_libraries[id(meta)] = meta
-    return all(one.__dict__.keys() <= _OF_METACLASSES for one in others)
+    return all(map(_only_makes, others))
+
+
+def _only_makes(meta: type) -> bool:
+    held = held_by(meta)
+    return held.keys() <= _OF_METACLASSES and {*map(id, map(type, held.values()))} <= _PARTS_OF_METACLASSES
 
 
 def _is_of_library(meta: Any) -> bool:
     """Return True for a metaclass of a library, whatever it says of itself."""
-    module, name = (type.__getattribute__(meta, one) for one in ("__module__", "__qualname__"))
-    known = str(module).partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing")  # C may hold no text
-    return known and getattr(sys.modules.get(str(module)), "__dict__", {}).get(name) is meta
+    module, name = module_of(meta), _qualname_of(meta)
+    known = module.partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing") and type(name) is str
+    return known and getattr(sys.modules.get(module), "__dict__", {}).get(name) is meta
 
 
 _COPYING = (
@@ -104,14 +170,14 @@ _COPYING = (
 
 def is_copyable(kind: type) -> bool:
     """Return True for a class whose objects are copied by their attributes."""
-    return kind_of(kind) == OTHER and bool(kind.__flags__ & (1 << 9)) and all(
+    return kind_of_type(kind) == OTHER and bool(kind.__flags__ & (1 << 9)) and all(
         of_class(kind, name) is object.__dict__.get(name) for name in _COPYING
     )
 
 
 def is_of_torch(f: Any) -> bool:
     """Return True for a function as the file of torch's module defines it."""
-    module = sys.modules.get(f.__module__) if type(f) is types.FunctionType and type(f.__module__) is str else None
+    module = sys.modules.get(module_of(f)) if type(f) is types.FunctionType else None
     return (
         module is not None and f.__globals__ is vars(module)
         and f.__module__.partition(".")[0] == "torch" and f.__code__.co_filename == module.__file__
@@ -148,20 +214,24 @@ OF_TEXT = ("__str__", "__repr__", "__format__")
 
 def is_of_looptap(kind: type) -> bool:
     """Return True for exactly a class of looptap's own."""
-    return kind.__module__.startswith("looptap.") and not kind.__module__.startswith("looptap.examples")
+    return module_of(kind).startswith("looptap.") and not module_of(kind).startswith("looptap.examples")
 
 
 _OF_METACLASSES = frozenset({
     "__new__", "__init__", "__call__", "__setattr__", "__prepare__", "__module__", "__qualname__", "__doc__",
     "__annotations__", "__firstlineno__", "__static_attributes__", "__annotations_cache__", "__annotate_func__",
 })
+_PARTS_OF_METACLASSES = frozenset(map(id, (
+    types.FunctionType, classmethod, staticmethod, str, types.NoneType, dict, int, tuple,
+)))
+"""Types of what a metaclass holds that is no descriptor of the job's."""
 
 
 def _own_operators(kind: type) -> bool:
     """Return True for a named tuple whose operators the job has written."""
     return any(
         name[:2] == "__" and name != "__new__" and type(held) is types.FunctionType
-        and (held.__module__ or "").partition("_")[0] not in ("collections", "namedtuple")
+        and module_of(held).partition("_")[0] not in ("collections", "namedtuple")
         for base in kind.__mro__[:-2] for name, held in base.__dict__.items()
     )
 
@@ -169,7 +239,7 @@ def _own_operators(kind: type) -> bool:
 def _classified(kind: type) -> int:
     if issubclass(kind, tuple) and all(_same(kind, tuple, name) for name in _OF_TUPLES):
         return OTHER if _own_operators(kind) else SEQUENCE  # named tuples, and what torch returns for max(dim)
-    if kind.__module__.startswith("numpy.ma"):
+    if module_of(kind).startswith("numpy.ma"):
         return {"MaskedArray": ARRAY, "MaskedConstant": ATOM}.get(kind.__name__, OTHER)
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):  # absent while another thread imports torch
@@ -199,7 +269,7 @@ def _same(kind: type, base: type, name: str) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Return True if ``value`` and all that it contains is plain."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind == ATOM:
         return True
     if kind == TENSOR:
@@ -223,14 +293,14 @@ def _all_plain(container: Any) -> bool:
         left -= len(held)
         if left < 0:
             return False
-        if isinstance(held, dict):
-            if not all(kind_of(kind) in (ATOM, TENSOR) for kind in set(map(type, held))):
+        if is_a(held, dict):
+            if not {ATOM, TENSOR}.issuperset(map(kind_of_type, types_in(held))):
                 return False
             held = held.values()
-        if {kind_of(kind) for kind in set(map(type, held))} <= {ATOM}:
+        if {ATOM}.issuperset(map(kind_of_type, types_in(held))):
             continue
         for value in held:
-            kind = kind_of(type(value))
+            kind = kind_of(value)
             if kind in (SEQUENCE, MAPPING):
                 waiting.append(value)
             elif kind != ATOM and not is_plain(value):
@@ -272,7 +342,7 @@ def _plain_modules(model: Any) -> bool | None:
     waiting, seen, kinds, lists = [model], {id(model)}, set[type](), True
     while waiting:
         module = waiting.pop()
-        kind = type(module)
+        kind = type_of(module)
         if not issubclass(kind, torch.nn.Module) or of_class(kind, "__getattribute__") is not object.__getattribute__:
             return None
         held = vars(module)
@@ -284,9 +354,9 @@ def _plain_modules(model: Any) -> bool | None:
         for tensor in (*parts[0].values(), *parts[1].values()):
             if tensor is None:
                 continue
-            if not (is_sharded(tensor) or (kind_of(type(tensor)) == TENSOR and is_plain(tensor))):
+            if not (is_sharded(tensor) or (kind_of(tensor) == TENSOR and is_plain(tensor))):
                 return None
-            if tensor.is_leaf and kind_of(type(tensor.grad)) not in (ATOM, TENSOR) and not is_sharded(tensor.grad):
+            if tensor.is_leaf and kind_of(tensor.grad) not in (ATOM, TENSOR) and not is_sharded(tensor.grad):
                 return None
         children = [m for m in parts[2].values() if m is not None and id(m) not in seen]
         seen.update(map(id, children))
@@ -304,7 +374,7 @@ def sharded_type() -> Any:
 
 def is_sharded(value: Any) -> bool:
     """Return True for exactly a `DTensor` whose local shard is a plain tensor."""
-    return type(value) is sharded_type() and kind_of(type(value._local_tensor)) == TENSOR
+    return type_of(value) is sharded_type() and kind_of(value._local_tensor) == TENSOR
 
 
 _HELD = ("_parameters", "_buffers", "_modules")
@@ -315,14 +385,12 @@ def is_plain_optimizer(optimizer: Any) -> bool:
     """Return True if the optimizer holds plain groups with plain learning rates."""
     groups = attributes_of(optimizer).get("param_groups")
     return (
-        of_class(type(optimizer), "param_groups") is None and type(groups) is list
+        of_class(type_of(optimizer), "param_groups") is None and type(groups) is list
         and all(type(group) is dict and is_plain(group.get("lr")) for group in groups)
     )
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:
     """Return the instance dictionary, without asking the class for it."""
-    try:
-        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]  # of any object
-    except AttributeError:
-        return {}
+    held = of_class(type(value), "__dict__")
+    return held.__get__(value) if type(held) in (types.GetSetDescriptorType, types.MemberDescriptorType) else {}

@@ -24,7 +24,10 @@ from looptap.streams.harmless.plain import (
     is_plain,
     is_plain_model,
     kind_of,
+    module_of,
     of_class,
+    order_of,
+    type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
 
@@ -51,13 +54,14 @@ _EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 """Numbers and texts, and what makes one of a subclass."""
 MAX_BYTES = 2**30
 """The size of an object that is not even converted."""
+_LISTED = (list, set, frozenset, collections.deque, type({}.keys()), type({}.values()))
 MAX_DEPTH = 64
 """Containers in each other; a copy goes no deeper."""
 
 
 def to_copy(value: Any) -> Any:
     """Return a result that may be copied; an object with a panel is its ``repr``."""
-    kind = type(value)
+    kind = type_of(value)
     text = of_class(kind, "__repr__")
     if of_class(kind, "__looptap_panel__") is None or type(text) is not types.FunctionType or _is_known(kind):
         return result(value)
@@ -66,7 +70,7 @@ def to_copy(value: Any) -> Any:
 
 def result(value: Any, depth: int = 0) -> Any:
     """Return a value that may be copied. Raises `Refusal`."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind in (ATOM, ARRAY) or depth > MAX_DEPTH or is_plain(value):
         return value
     if kind == MODULE and is_plain_model(value):
@@ -80,8 +84,8 @@ def result(value: Any, depth: int = 0) -> Any:
 
 def _contained(value: Any, depth: int) -> Any:
     """Return a container whose items may be copied."""
-    kind = type(value)
-    if isinstance(value, dict):
+    kind = type_of(value)
+    if is_a(value, dict):
         return {result(key, depth + 1): result(one, depth + 1) for key, one in value.items()}
     items = [result(one, depth + 1) for one in value]
     if issubclass(kind, tuple):
@@ -90,10 +94,11 @@ def _contained(value: Any, depth: int) -> Any:
 
 
 def _of_object(value: Any, depth: int) -> Any:
-    kind = type(value)
-    if is_a(value, Mapping):
+    kind = type_of(value)
+    order = order_of(kind)
+    if is_a(value, (dict, types.MappingProxyType)) or Mapping in order:
         return {result(key, depth + 1): result(one, depth + 1) for key, one in call(_pairs_of, value)}
-    if is_a(value, (list, set, frozenset, collections.deque, KeysView, ValuesView)):
+    if is_a(value, _LISTED) or KeysView in order or ValuesView in order:
         return [result(one, depth + 1) for one in call(_items_of, value)]
     if is_a(value, types.SimpleNamespace) or kind.__qualname__ == "Namespace":
         return {name: result(one, depth + 1) for name, one in attributes_of(value).items()}
@@ -121,7 +126,7 @@ def _of_object(value: Any, depth: int) -> Any:
     fields = of_class(kind, "__dataclass_fields__")
     if type(fields) is dict:
         return {name: result(_field(value, name), depth + 1) for name in fields}
-    own = [base for base in kind.__mro__ if not _is_known(base)]
+    own = [base for base in order if not _is_known(base)]
     for name in _READ:
         if any(name in base.__dict__ and _runs(base.__dict__[name]) for base in own):
             raise _refusal(value, name)
@@ -138,10 +143,10 @@ class _Exchanged:
         self._value = value
 
     def __dlpack__(self, **named: Any) -> Any:
-        return call(of_class(type(self._value), "__dlpack__"), self._value, **named)
+        return call(of_class(type_of(self._value), "__dlpack__"), self._value, **named)
 
     def __dlpack_device__(self) -> Any:
-        return call(of_class(type(self._value), "__dlpack_device__"), self._value)
+        return call(of_class(type_of(self._value), "__dlpack_device__"), self._value)
 
 
 def _pairs_of(mapping: Any) -> Any:
@@ -157,7 +162,7 @@ def _field(value: Any, name: str) -> Any:
     own = attributes_of(value)
     if name in own:
         return own[name]
-    held = of_class(type(value), name)
+    held = of_class(type_of(value), name)
     if type(held) is types.MemberDescriptorType:
         return held.__get__(value)
     if _runs(held):
@@ -180,14 +185,14 @@ def _runs(held: Any) -> bool:
 
 def _refusal(value: Any, name: str) -> Refusal:
     return Refusal(
-        f"copying a {type(value).__qualname__}, whose {name} is code of the job, is not known to be harmless"
+        f"copying a {type_of(value).__qualname__}, whose {name} is code of the job, is not known to be harmless"
     )
 
 
 def _is_known(kind: type) -> bool:
     """Return True for a class that such a package has, whatever it says of itself."""
-    module, name = (type.__getattribute__(kind, one) for one in ("__module__", "__qualname__"))
-    if type(module) is not str or module.partition(".")[0] not in _KNOWN or module.startswith("looptap.examples"):
+    module, name = module_of(kind), kind.__qualname__
+    if module.partition(".")[0] not in _KNOWN or module.startswith("looptap.examples"):
         return False
     found: Any = sys.modules.get(module)
     for step in name.split("."):

@@ -119,7 +119,7 @@ def copied_numbers(observables: dict[str, Any], names: Iterable[str]) -> dict[st
 def _number_of(value: Any) -> Any:
     """Return a number, short text or the number in a CPU scalar. Raises TypeError."""
     kind = type(value)
-    if kind in IMMUTABLE:
+    if type(kind) is type and kind in IMMUTABLE:  # the hash of any other may be code of the job
         if (kind is str and len(value) > MAX_TEXT_LENGTH) or (kind is int and value.bit_length() > MAX_INTEGER_BITS):
             raise TypeError
         return value
@@ -140,7 +140,12 @@ def row_maker(names: Sequence[str], example: Mapping[str, Any]) -> RowMaker:
     >>> row_maker(["loss"], {"loss": 0.25})({"step": 3, "loss": 0.5}, 7, 1.5, 0)
     (7, 1.5, 0, 0.5)
     """
-    return _row_maker(tuple(names), tuple(type(example.get(name)) for name in names), tensor_type())
+    return _row_maker(tuple(names), tuple(map(_usual, map(example.get, names))), tensor_type())
+
+
+def _usual(value: Any) -> type:
+    """Return the type of a value if code for it is written, else float."""
+    return next((kind for kind in (int, bool, str, tensor_type()) if type(value) is kind), float)
 
 
 _LARGE = {int: " or not -(1 << 63) <= {0} < 1 << 63", str: f" or len({{0}}) > {MAX_TEXT_LENGTH}"}
@@ -151,7 +156,7 @@ _LARGE = {int: " or not -(1 << 63) <= {0} < 1 << 63", str: f" or len({{0}}) > {M
 def _row_maker(names: tuple[str, ...], kinds: tuple[type, ...], tensor: Any) -> RowMaker:
     lines = ["def row_of(observables, number, now, began):"]
     for place, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        value, usual = f"v{place}", kind.__name__ if kind in (int, bool, str) else "float"
+        value, usual = f"v{place}", kind.__name__
         lines.append(f"    {value} = observables[{name!r}]")
         if kind is tensor:
             lines.append(f"    if type({value}) is Tensor and not {value}.ndim and {value}.is_cpu:")

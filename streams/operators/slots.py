@@ -20,7 +20,7 @@ from looptap.streams.harmless.checked_evaluation import evaluating
 from looptap.streams.harmless.results import to_copy
 from looptap.streams.native.compiled import tap
 from looptap.streams.values.sizing import MISSING
-from looptap.streams.values.snapshots import MISSING_NUMBER, NUMBERS, take_item
+from looptap.streams.values.snapshots import MISSING_NUMBER, NUMBER_IDS, take_item
 
 Feed = Callable[[Any], Any]
 MIN_SLIDING_EVENTS = 16 if tap is None else 1
@@ -29,7 +29,7 @@ MIN_SLIDING_EVENTS = 16 if tap is None else 1
 
 def taken(value: Any) -> Any:
     """Return a detached copy of an item, whose conversion is checked."""
-    if type(value) in NUMBERS:
+    if id(type(value)) in NUMBER_IDS:
         return value
     return take_item(to_copy(value) if evaluating() else value)
 

@@ -19,9 +19,13 @@ from looptap.streams.harmless.plain import (
     attributes_of,
     is_a,
     is_of_looptap,
+    is_of_torch,
     is_ordinary,
-    kind_of,
+    kind_of_type,
+    module_of,
+    name_of_type,
     of_class,
+    type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
 
@@ -41,9 +45,6 @@ _readers: dict[tuple[type, str], Reader] = {}
 
 def reader(kind: type, name: str) -> Reader:
     """Return the function that reads ``name`` of values of this type."""
-    if not is_ordinary(kind):
-        name_of_class = type.__getattribute__(kind, "__qualname__")
-        raise Refusal(f"an attribute of {name_of_class}, of a metaclass of the job, is not known to be harmless")
     key = kind, name
     found = _readers.get(key)
     if found is None:
@@ -69,7 +70,7 @@ def _reader(kind: type, name: str) -> Reader:
         return lambda value: _of_module(value, name)
     if issubclass(kind, type):
         return lambda value: _of_class(value, name)
-    found = kind_of(kind)
+    found = kind_of_type(kind)
     if found == TENSOR:
         return _of_tensor(name)
     if found in (ATOM, ARRAY, MAPPING) or kind in (tuple, list, set, frozenset, collections.deque):
@@ -79,7 +80,7 @@ def _reader(kind: type, name: str) -> Reader:
     computed = of_class(kind, "__getattribute__")
     if type(computed) is types.FunctionType:
         return lambda value: _computed(value, name, computed)
-    if type(of_class(kind, "__torch_function__")) is classmethod and kind.__module__.partition(".")[0] != "torch":
+    if type(of_class(kind, "__torch_function__")) is classmethod and module_of(kind).partition(".")[0] != "torch":
         return _refusing(f"an attribute of {kind.__qualname__}, which computes all of them,")
     return _of_object(kind, name, direct)
 
@@ -89,7 +90,7 @@ def _computed(value: Any, name: str, computed: Any) -> Any:
     try:
         return call(computed, value, name)
     except AttributeError:
-        fallback = of_class(type(value), "__getattr__")
+        fallback = of_class(type_of(value), "__getattr__")
         if type(fallback) is not types.FunctionType:
             raise
         return call(fallback, value, name)
@@ -97,12 +98,12 @@ def _computed(value: Any, name: str, computed: Any) -> Any:
 
 def as_object(value: Any, name: str) -> Any:
     """Return what ``object.__getattribute__`` gives."""
-    kind = type(value)
+    kind = type_of(value)
     if name == "__class__":
         return kind
     if name == "__dict__":
         return attributes_of(value)
-    if isinstance(value, types.ModuleType):
+    if is_a(value, types.ModuleType):
         return _of_module(value, name)
     if type(name) is not str:
         raise Refusal(f"{name!r:.40} of {kind.__qualname__} is not known to be harmless")
@@ -129,10 +130,10 @@ def _of_module(value: Any, name: str) -> Any:
         return own[name]
     if own.get("__name__") == "looptap":
         return getattr(value, name)  # loaded when it is first used
-    held = of_class(type(value), name, _NOWHERE)
+    held = of_class(type_of(value), name, _NOWHERE)
     if held is not _NOWHERE:
         return _of_descriptor(value, held, name)
-    fallback = of_class(type(value), "__getattr__")
+    fallback = of_class(type_of(value), "__getattr__")
     if fallback is not None:
         return call(fallback, value, name)
     if "__getattr__" in own:
@@ -142,13 +143,14 @@ def _of_module(value: Any, name: str) -> Any:
 
 def _of_class(value: Any, name: str) -> Any:
     if not is_ordinary(value):
-        raise Refusal(f"an attribute of {type(value).__qualname__}, a class of classes, is not known to be harmless")
+        said = f"an attribute of {name_of_type(value)}, whose metaclass is of the job's own,"
+        raise Refusal(f"{said} is not known to be harmless")
     if name in _NAMES_OF_CLASSES:
         return getattr(value, name)
     held = of_class(value, name, _NOWHERE)
     if _is_plain_descriptor(held) or held is _NOWHERE:
         return getattr(value, name)
-    getter = of_class(type(held), "__get__")
+    getter = of_class(type_of(held), "__get__")
     if type(getter) is types.FunctionType:
         return call(getter, held, None, value)
     raise Refusal(f"{value.__qualname__}.{name} is not known to be harmless")
@@ -160,27 +162,27 @@ def _of_tensor(name: str) -> Reader:
             return value.__dict__[name]
         if name == "grad" and not value.is_leaf and not value.retains_grad:
             return None  # where torch warns, on the terminal of the job
-        if name in known.TENSOR_ATTRIBUTES or callable(getattr(type(value), name, None)):
+        if name in known.TENSOR_ATTRIBUTES or callable(getattr(type_of(value), name, None)):
             return getattr(value, name)
-        if not hasattr(type(value), name):
-            raise AttributeError(f"'{type(value).__name__}' object has no attribute {name!r}", name=name, obj=value)
+        if not hasattr(type_of(value), name):
+            raise AttributeError(f"'{type_of(value).__name__}' object has no attribute {name!r}", name=name, obj=value)
         raise Refusal(f".{name} of a tensor is not known to be harmless")
 
     return of_tensor
 
 
 def _of_object(kind: type, name: str, direct: Reader) -> Reader:
-    held: Any = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NOWHERE)
-    if isinstance(held, types.MemberDescriptorType):
+    held = of_class(kind, name, _NOWHERE)
+    if type(held) is types.MemberDescriptorType:
         return direct
-    getter = of_class(type(held), "__get__")
+    getter = of_class(type_of(held), "__get__")
     if getter is property.__get__:
         return _of_property(held, f"{kind.__qualname__}.{name}")
     if getter is functools.cached_property.__get__:
         return lambda value: _cached(value, name, held.func)
-    if type(held).__module__ == "torch.distributions.utils":  # torch's own of the same kind
+    if module_of(type_of(held)) == "torch.distributions.utils":  # torch's own of the same kind
         return lambda value: _cached(value, name, held.wrapped)
-    if isinstance(held, types.GetSetDescriptorType) and _is_c(held.__objclass__):
+    if type(held) is types.GetSetDescriptorType and _is_c(held.__objclass__):
         return direct
     if held is _NOWHERE:
         return _absent(kind, name, direct)
@@ -192,7 +194,7 @@ def _of_object(kind: type, name: str, direct: Reader) -> Reader:
 def _is_plain_descriptor(held: Any) -> bool:
     if type(held) is classmethod:  # over a property it would run that
         held = held.__func__
-    return is_a(held, _PLAIN_DESCRIPTORS) or of_class(type(held), "__get__") is None
+    return is_a(held, _PLAIN_DESCRIPTORS) or of_class(type_of(held), "__get__") is None
 
 
 def _of_super(value: Any, name: str) -> Any:
@@ -211,7 +213,7 @@ def _of_super(value: Any, name: str) -> Any:
 
 def _of_property(held: property, shown: str) -> Reader:
     get = held.fget
-    if not isinstance(get, types.FunctionType):
+    if type(get) is not types.FunctionType:
         return _refusing(shown)
     return lambda value: call(get, value)
 
@@ -224,25 +226,25 @@ def _cached(value: Any, name: str, compute: Callable[..., Any]) -> Any:
 
 def _in_instance(value: Any, name: str, held: Any) -> Any:
     own = attributes_of(value)
-    if name in own and of_class(type(held), "__set__") is None:
+    if name in own and of_class(type_of(held), "__set__") is None:
         return own[name]
     return _of_descriptor(value, held, name)
 
 
 def _of_descriptor(value: Any, held: Any, name: str) -> Any:
     """Return what a descriptor of the job's gives, by its source."""
-    getter = of_class(type(held), "__get__")
+    getter = of_class(type_of(held), "__get__")
     if getter is None:
         return held
     if type(getter) is types.FunctionType:
-        return call(getter, held, value, type(value))
-    raise Refusal(f"{type(value).__qualname__}.{name} is not known to be harmless")
+        return call(getter, held, value, type_of(value))
+    raise Refusal(f"{type_of(value).__qualname__}.{name} is not known to be harmless")
 
 
 def _absent(kind: type, name: str, direct: Reader) -> Reader:
     """Return the reader of a name that the class lacks: of the object, or computed."""
-    fallback = getattr(kind, "__getattr__", None)
-    if kind_of(kind) == MODULE or fallback is None or _is_torch_module(fallback):
+    fallback = of_class(kind, "__getattr__")
+    if kind_of_type(kind) == MODULE or fallback is None or _is_torch_module(fallback):
         return direct
 
     def read(value: Any) -> Any:
@@ -251,7 +253,7 @@ def _absent(kind: type, name: str, direct: Reader) -> Reader:
             return own[name]
         if fallback is dict.__getitem__:
             return call(item_of_dict, value, name)
-        if isinstance(fallback, types.FunctionType):
+        if type(fallback) is types.FunctionType:
             return call(fallback, value, name)
         raise Refusal(f"{kind.__qualname__}.{name} is not known to be harmless")
 
@@ -264,7 +266,4 @@ def item_of_dict(value: Any, name: str) -> Any:
 
 
 def _is_torch_module(fallback: Any) -> bool:
-    return (
-        getattr(fallback, "__qualname__", "") == "Module.__getattr__"
-        and fallback.__module__ == "torch.nn.modules.module"
-    )
+    return is_of_torch(fallback) and fallback.__qualname__ == "Module.__getattr__"

@@ -12,6 +12,7 @@ import operator
 import sys
 import types
 import weakref
+from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +37,13 @@ from looptap.streams.harmless.plain import (
     is_plain_optimizer,
     is_sharded,
     kind_of,
+    kind_of_type,
+    module_of,
+    name_of_type,
     of_class,
     sharded_type,
+    type_of,
+    types_in,
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import effect, note, operate
@@ -74,7 +80,7 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     rule = _rule(f)
     if rule is not None:
         return _made(_RULES[rule](f, given, named), f, given)
-    kind = type(f)
+    kind = type_of(f)
     if f is call:  # a function that was handed to a known one
         return call(*given, **named)
     if kind is weakref.ReferenceType:
@@ -91,7 +97,7 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
         return _builtin(f, given, named)
     if is_a(f, type):
         return make(f, given, named)
-    if kind_of(kind) == MODULE or is_module(f):
+    if kind_of_type(kind) == MODULE or is_module(f):
         return run(f, given, named)
     if kind is _CACHED:
         return call(f.__wrapped__, *given, **named)
@@ -101,7 +107,7 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     if kind is operator.attrgetter:
         found = [functools.reduce(read, path.split("."), given[0]) for path in f.__reduce__()[1]]
         return found[0] if len(found) == 1 else tuple(found)
-    if kind.__module__ == "torch._ops" and effect(name := f.__name__.partition(".")[0]):
+    if module_of(kind) == "torch._ops" and effect(name := f.__name__.partition(".")[0]):
         return operate(f, name, tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()})
     found = of_class(kind, "__call__")
     if type(found) is types.FunctionType:
@@ -123,7 +129,7 @@ def _rule(f: Any) -> str | None:
 
 def is_harmless(f: Any) -> bool:
     """Return True for a function of the language that may be called."""
-    return _rule(f) is not None or (isinstance(f, type) and issubclass(f, BaseException))
+    return _rule(f) is not None or (is_a(f, type) and issubclass(f, BaseException))
 
 
 def handed(value: Any) -> Any:
@@ -139,7 +145,7 @@ def _made(result: Any, f: Any, given: Any) -> Any:
         made = _of_numpy(f) and result.base is None and not any(result is one for one in given)
     else:
         made = (is_a(f, type) or f in (sorted, iter)) and (
-            of_class(type(result), "__next__") or type(result) in CONTAINERS
+            of_class(type(result), "__next__") or type_of(result) in CONTAINERS
         )
     return own(result) if made else result
 
@@ -219,20 +225,20 @@ _OF_ITERABLES = tuple(getattr(itertools, name) for name in
 
 
 def _iterated(value: Any) -> Any:
-    return value if type(value) is int else iterate(value)
+    return value if type_of(value) is int else iterate(value)
 
 
 def _plain(value: Any) -> Any:
-    if kind_of(type(value)) != ATOM:
+    if kind_of(value) != ATOM:
         raise unknown(f"counting with {type_name(value)}")
     return value
 
 
 def _without_class(value: Any) -> Any:
     """Return a value that does not compute its class."""
-    if type(of_class(type(value), "__getattribute__")) is types.FunctionType or (
-        of_class(type(value), "__class__") is not object.__dict__["__class__"]
-        and kind_of(type(value)) in (OTHER, MODULE)
+    if type(of_class(type_of(value), "__getattribute__")) is types.FunctionType or (
+        of_class(type_of(value), "__class__") is not object.__dict__["__class__"]
+        and kind_of(value) in (OTHER, MODULE)
         and not is_a(value, type)
     ):
         raise unknown(f"the class of {type_name(value)}")
@@ -241,20 +247,32 @@ def _without_class(value: Any) -> Any:
 
 def _classes(value: Any) -> Any:
     """Return classes that do not compute what belongs to them."""
-    for one in value if type(value) is tuple else (value,):
+    for one in value if type_of(value) is tuple else (value,):
         if type(one) is tuple:
             _classes(one)
         elif is_a(one, type):
-            hook = of_class(one, "__subclasshook__")
-            of_job = type(hook) is classmethod and hook.__func__.__module__ not in (
-                "collections.abc",
-                "_collections_abc",
-            )
-            if not is_ordinary(one) or of_job:
-                raise unknown(f"what belongs to {type_name(one)}")
+            if not all(map(_lists_plainly, _with_derived(one))):
+                raise unknown(f"what belongs to {name_of_type(one)}")
         elif type(one) is not types.UnionType:
             raise unknown(f"what belongs to {type_name(one)}")
     return value
+
+
+def _with_derived(kind: type) -> list[type]:
+    """Return a class, and if it is abstract those derived from it: it asks them all."""
+    found = [kind]
+    if type(kind) is ABCMeta:
+        for one in found:
+            found += type.__subclasses__(one)
+    return found
+
+
+def _lists_plainly(kind: type) -> bool:
+    """Return True unless code of the job decides what belongs to the class."""
+    hook = of_class(kind, "__subclasshook__")
+    return is_ordinary(kind) and (
+        type(hook) is not classmethod or module_of(hook.__func__) in ("collections.abc", "_collections_abc")
+    )
 
 
 def _keys(f: Any, given: Any, named: Any) -> Any:
@@ -264,7 +282,7 @@ def _keys(f: Any, given: Any, named: Any) -> Any:
         return collections.defaultdict(made, *map(pairs, rest), **named)
     if f in (dict, collections.OrderedDict):
         return f(*map(pairs, given), **named)
-    if f is collections.Counter and given and kind_of(type(given[0])) == MAPPING:
+    if f is collections.Counter and given and kind_of(given[0]) == MAPPING:
         return f(*given, **named)
     first = [[keyed(one) for one in iterate(value)] for value in given[:1] if value is not None]
     return f(*first, *given[1:], **named)
@@ -278,27 +296,27 @@ def _helped_with(value: Any) -> Any:
     """Return an argument of a helper: also a model, an optimizer, or a local shard."""
     if is_sharded(value):
         return value._local_tensor
-    if type(value) in (list, tuple) and sharded_type() in set(map(type, value)):
-        return type(value)(map(_helped_with, value))
+    if type_of(value) in (list, tuple) and sharded_type() in types_in(value):
+        return type_of(value)(map(_helped_with, value))
     if id(value) in current().copies:
         return value
     if is_module(value):
         if is_plain_model(value):
             return value
         raise unknown(f"reading {type_name(value)}, which lists its parameters in a way of its own,")
-    if kind_of(type(value)) == OTHER and (is_plain_optimizer(value) or _of_library(value)):
+    if kind_of(value) == OTHER and (is_plain_optimizer(value) or _of_library(value)):
         return value
     return vouch(value)
 
 
 def _of_library(value: Any) -> bool:
     """Return True for an optimizer of Keras or fastai itself, whose rate `lr` reads."""
-    return (type(value).__module__ or "").partition(".")[0] in ("keras", "fastai")
+    return module_of(type_of(value)).partition(".")[0] in ("keras", "fastai")
 
 
 def _declared(f: Any, given: Any, named: Any) -> Any:
     """Run a function that looptap declares for queries, or a method of its own."""
-    own_object = given and is_of_looptap(type(given[0]))
+    own_object = given and is_of_looptap(type_of(given[0]))
     arguments = [*given[:1], *map(vouch, given[1:])] if own_object else map(vouch, given)
     return f(*arguments, **{k: vouch(v) for k, v in named.items()})
 
@@ -326,7 +344,7 @@ def _context(f: Any, given: Any, named: Any) -> Any:
     torch: Any = sys.modules["torch"]
     if f is torch.enable_grad or (f is torch.set_grad_enabled and any([*given, *named.values()])):
         return contextlib.nullcontext()  # no graph is recorded, and the values are the same
-    if len(given) == 1 and isinstance(given[0], types.FunctionType):  # as a decorator
+    if len(given) == 1 and type(given[0]) is types.FunctionType:  # as a decorator
         return given[0]
     return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
 
@@ -378,21 +396,23 @@ def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
 def _builtin(f: Any, given: Any, named: Any) -> Any:
     bound = getattr(f, "__self__", None)
     name = f.__name__
-    if name.startswith(("_get_", "_is_")) and str(f.__module__).startswith("torch._C") and not given and not named:
+    if name.startswith(("_get_", "_is_")) and module_of(f).startswith("torch._C") and not given and not named:
         return f()
-    if isinstance(f, types.MethodDescriptorType | types.WrapperDescriptorType) and given:
+    if is_a(bound, type) and not is_ordinary(bound):
+        raise unknown(name_of(f))
+    if type(f) in (types.MethodDescriptorType, types.WrapperDescriptorType) and given:
         bound, *given = given
         f = f.__get__(bound)
-    if type(bound) is np.ufunc and name != "at":  # that writes, to what is read-only, too
+    if type_of(bound) is np.ufunc and name != "at":  # that writes, to what is read-only, too
         return _made(_computed(f, given, named), bound, given)
     if bound is not None and not is_a(bound, types.ModuleType | type):
-        if kind_of(type(bound)) in (OTHER, MODULE):
+        if kind_of(bound) in (OTHER, MODULE):
             if name == "__getattribute__" and len(given) == 1 and not named:
                 return as_object(bound, *given)
             if name == "__setattr__" and f.__objclass__ is object:
                 return set_plainly(bound, *given)
             return method_of_base(f, bound, name, given, named)
-        if kind_of(type(bound)) == TENSOR:
+        if kind_of(bound) == TENSOR:
             return method_of_tensor(f, bound, given, named)
         return method(bound, name, *given, **named)
     if _of_torch(f, bound) and effect(name):
@@ -403,7 +423,7 @@ def _builtin(f: Any, given: Any, named: Any) -> Any:
 
 
 def _of_torch(f: Any, bound: Any) -> bool:
-    return getattr(f, "__module__", None) == "torch" or getattr(bound, "__name__", "").startswith("torch")
+    return module_of(f) == "torch" or (is_a(bound, (type, types.ModuleType)) and bound.__name__.startswith("torch"))
 
 
 def method_of(function: Any, value: Any, given: Any, named: Any) -> Any:
@@ -420,7 +440,7 @@ def method_of(function: Any, value: Any, given: Any, named: Any) -> Any:
 
 
 def _bare(value: Any) -> Any:
-    if kind_of(type(value)) != ATOM:
+    if kind_of(value) != ATOM:
         raise unknown(f"walking over a model with {type_name(value)}")
     return value
 

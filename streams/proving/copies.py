@@ -17,7 +17,17 @@ from typing import Any
 from looptap.streams.errors import QueryError
 from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
-from looptap.streams.harmless.plain import TENSOR, attributes_of, is_a, is_copyable, is_plain, of_class
+from looptap.streams.harmless.plain import (
+    TENSOR,
+    attributes_of,
+    is_a,
+    is_copyable,
+    is_plain,
+    module_of,
+    of_class,
+    order_of,
+    type_of,
+)
 from looptap.streams.harmless.plain import kind_of as plain_kind
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import note
@@ -91,17 +101,17 @@ class _Copying:
         known = self._made.get(id(original))
         if known is not None:
             return known
-        kind = kind_of(original.__class__)
+        kind = kind_of(type_of(original))
         if kind.script:
             raise Refusal(f"{path or 'the model'} is TorchScript, whose code cannot be checked")
         self._admit(path, original, kind.sharded)
         for name in ("__call__", "__del__", "__getattribute__"):
-            if of_class(type(original), name) is not of_class(self._torch.nn.Module, name):
-                raise Refusal(f"{type(original).__qualname__}.{name} is not known to be harmless")
+            if of_class(type_of(original), name) is not of_class(self._torch.nn.Module, name):
+                raise Refusal(f"{type_of(original).__qualname__}.{name} is not known to be harmless")
         for name in ("_parameters", "_buffers", "_modules"):
             if type(original.__dict__[name]) not in (dict, OrderedDict):
-                raise Refusal(f"{name} of {type(original).__qualname__} is not known to be harmless")
-        made = object.__new__(type(original))
+                raise Refusal(f"{name} of {type_of(original).__qualname__} is not known to be harmless")
+        made = object.__new__(type_of(original))
         self._made[id(original)] = made
         self._kept.append(original)
         current().copies[id(made)] = (made, original)
@@ -130,12 +140,12 @@ class _Copying:
         known = self._made.get(id(value))
         if known is not None:
             return known
-        kind = type(value)
+        kind = type_of(value)
         if kind is self._torch.nn.Parameter:
             return self._parameter(value)
         if kind is self._torch.Tensor:
             return self._tensor(value)
-        if issubclass(kind, self._torch.nn.Module) and not kind_of(value.__class__).script:
+        if issubclass(kind, self._torch.nn.Module) and not kind_of(kind).script:
             return self.module(unwrapped(value), kind.__name__)
         if kind in _CONTAINERS and len(value) <= MOST_ITEMS and depth < 10:
             return self._container(value, depth)
@@ -153,9 +163,9 @@ class _Copying:
     def _object(self, value: Any, depth: int) -> Any:
         """Return a copy of plain settings; any other object stays shared."""
         held = attributes_of(value)
-        if not is_copyable(type(value)) or not all(map(_is_data, held.values())):
+        if not is_copyable(type_of(value)) or not all(map(_is_data, held.values())):
             return value
-        made = self._made[id(value)] = object.__new__(type(value))
+        made = self._made[id(value)] = object.__new__(type_of(value))
         self._kept.append(value)
         current().own[id(made)] = made
         object.__getattribute__(made, "__dict__").update({k: self.value(v, depth + 1) for k, v in held.items()})
@@ -165,10 +175,10 @@ class _Copying:
         made = self._made[id(value)] = value.copy()
         self._kept.append(value)
         current().own[id(made)] = made
-        if isinstance(value, dict):
+        if is_a(value, dict):
             for key, one in value.items():
                 made[key] = self.value(one, depth + 1)
-        elif not isinstance(value, set):
+        elif not is_a(value, set):
             for place, one in enumerate(value):
                 made[place] = self.value(one, depth + 1)
         return made
@@ -208,15 +218,15 @@ class _Copying:
                 raise _refused(f"{where}{name!r} is sharded, and to gather it all ranks would have to meet")
         if sharded:
             raise _refused(
-                f"{where}{type(module).__name__} holds a shard of its parameters, and to gather it all ranks would "
+                f"{where}{type_of(module).__name__} holds a shard of its parameters, and to gather it all ranks would "
                 "have to meet"
             )
 
 
 def _is_data(value: Any) -> bool:
-    if type(value) in _CONTAINERS and len(value) > MOST_ITEMS:
+    if type_of(value) in _CONTAINERS and len(value) > MOST_ITEMS:
         return False
-    return is_plain(value) or is_copyable(type(value)) or isinstance(value, enum.Enum)
+    return is_plain(value) or is_copyable(type_of(value)) or is_a(value, enum.Enum)
 
 
 def _refused(reason: str) -> QueryError:
@@ -230,7 +240,7 @@ def forward(module: Any, *given: Any, **named: Any) -> Any:
     own = module.__dict__.get("forward")
     if own is not None:
         return call(own, *given, **named)
-    return call(of_class(type(module), "forward"), module, *given, **named)
+    return call(of_class(type_of(module), "forward"), module, *given, **named)
 
 
 class _Context:
@@ -260,24 +270,23 @@ def applied(f: Any, given: Any, named: Any) -> Any:
 
 
 def _of_torch(hook: Any) -> bool:
-    rooms = [getattr(hook, "__module__", None), *(cls.__module__ for cls in type(hook).__mro__)]
-    return any(isinstance(room, str) and room.startswith("torch.nn.utils") for room in rooms)
+    return any(module_of(one).startswith("torch.nn.utils") for one in (hook, *order_of(type_of(hook))))
 
 
 def _input(value: Any, gradient: bool) -> Any:
     """Return a copy of an input, which the model may change in place."""
-    if plain_kind(type(value)) == TENSOR:
+    if plain_kind(value) == TENSOR:
         if gradient and value.is_leaf and value.requires_grad:
             return value
         made = value.detach().clone()
         note(made, value)
         return made
-    if type(value) in (list, dict, tuple) or (is_a(value, tuple) and hasattr(type(value), "_fields")):
-        items = [_input(one, gradient) for one in (value.values() if isinstance(value, dict) else value)]
-        if isinstance(value, dict):
+    if type_of(value) in (list, dict, tuple) or (is_a(value, tuple) and hasattr(type_of(value), "_fields")):
+        items = [_input(one, gradient) for one in (value.values() if is_a(value, dict) else value)]
+        if is_a(value, dict):
             made = dict(zip(value, items, strict=True))
         else:
-            made = tuple.__new__(type(value), items) if is_a(value, tuple) else items
+            made = tuple.__new__(type_of(value), items) if is_a(value, tuple) else items
         current().own[id(made)] = made
         return made
     return value

@@ -12,7 +12,19 @@ import numpy as np
 from looptap.streams.harmless import known
 from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
-from looptap.streams.harmless.plain import ARRAY, MAPPING, MODULE, OTHER, SEQUENCE, TENSOR, is_a, kind_of, of_class
+from looptap.streams.harmless.plain import (
+    ARRAY,
+    MAPPING,
+    MODULE,
+    OTHER,
+    SEQUENCE,
+    TENSOR,
+    is_a,
+    kind_of,
+    module_of,
+    of_class,
+    type_of,
+)
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import PURE, effect, note, operate
 from looptap.streams.proving.attributes import as_object
@@ -34,20 +46,20 @@ from looptap.streams.proving.vouching import (
 
 def method(value: Any, name: str, /, *given: Any, **named: Any) -> Any:
     """Return ``value.name(…)``."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind == TENSOR:
         return _tensor_method(value, name, given, named)
     if kind in (OTHER, MODULE):
         if name == "__getattribute__" and is_a(value, types.ModuleType):
             return as_object(value, *given)
-        if type(value) is contextvars.ContextVar and (name == "get" or current().in_own_context):
+        if type_of(value) is contextvars.ContextVar and (name == "get" or current().in_own_context):
             return getattr(value, name)(*given)
         if is_operator_of_builtin(value, name):
             return _container_method(value, name, given, named)
         return call(read(value, name), *given, **named)
     if name == "__getitem__":
         return item(value, *given)
-    if kind == SEQUENCE and _is_of_job(type(value), name):
+    if kind == SEQUENCE and _is_of_job(type_of(value), name):
         return call(read(value, name), *given, **named)
     if (name[:2] == "__" and name not in _DUNDERS) or (kind == ARRAY and value.dtype.hasobject):
         raise unknown(f".{name}() of {type_name(value)}")
@@ -68,12 +80,12 @@ def _is_of_job(kind: type, name: str) -> bool:
     """Return True for a method of a named tuple that its class has of its own."""
     held = of_class(kind, name)
     held = held.__func__ if type(held) in (classmethod, staticmethod) else held
-    return type(held) is types.FunctionType and held.__module__ != "collections"
+    return type(held) is types.FunctionType and module_of(held) != "collections"
 
 
 def is_operator_of_builtin(value: Any, name: str) -> bool:
     """Return True for a method of an iterator or container that the evaluation made."""
-    held = of_class(type(value), name)
+    held = of_class(type_of(value), name)
     return id(value) in current().own and type(held) in (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -94,7 +106,7 @@ _BASES = (dict, collections.OrderedDict, list, set, object)
 
 def _owner(value: Any, name: str, f: Any) -> Any:
     """Return the class whose method is bound, also where `super()` has found it."""
-    for base in type(value).__mro__:
+    for base in type_of(value).__mro__:
         held = base.__dict__.get(name)
         if type(held) in (types.MethodDescriptorType, types.WrapperDescriptorType):
             return base
@@ -103,7 +115,7 @@ def _owner(value: Any, name: str, f: Any) -> Any:
 
 def shielded(value: Any) -> Any:
     """Return an array of the job such that nothing can write to it."""
-    if type(value) is not np.ndarray or id(value) in current().own:
+    if type_of(value) is not np.ndarray or id(value) in current().own:
         return value
     view = value.view()
     view.flags.writeable = False
@@ -136,7 +148,7 @@ def _argument(value: Any, name: str, place: int, given: Any) -> Any:
     if name == "update" and is_a(value, dict) and not is_a(value, collections.Counter):
         return pairs(given)
     if name in _HASHING or name == "update":
-        return given if kind_of(type(given)) == MAPPING else [keyed(one) for one in iterate(given)]
+        return given if kind_of(given) == MAPPING else [keyed(one) for one in iterate(given)]
     if name in known.COMPARES and place == 0:
         return deep(given)
     if is_a(value, (dict, set, frozenset)) and name in _KEYED:
@@ -145,7 +157,7 @@ def _argument(value: Any, name: str, place: int, given: Any) -> Any:
 
 
 def _container_method(value: Any, name: str, given: Any, named: Any, bound: Any = None) -> Any:
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if name in known.MUTATORS and id(value) not in current().own and not is_a(value, str | bytes | tuple):
         raise Refusal(f".{name}() would change a {type_name(value)} of the job")
     if name in known.COMPARES and kind in (SEQUENCE, MAPPING):
@@ -174,7 +186,7 @@ def _tensor_method(value: Any, name: str, given: Any, named: Any) -> Any:
         return call(value.__dict__[name], *given, **named)
     if name in known.TENSOR_NEVER:
         raise Refusal(f".{name}() would change a tensor or its graph")
-    held = of_class(type(value), name)
+    held = of_class(type_of(value), name)
     if type(held) is types.FunctionType:
         operand(value)
         return call(held, value, *given, **named)

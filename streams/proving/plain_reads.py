@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 from looptap.streams.events import Event
 from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import evaluated
-from looptap.streams.harmless.plain import is_a, is_plain
+from looptap.streams.harmless.plain import is_a, is_plain, name_of_type
 from looptap.streams.harmless.refusal import Refusal, as_error
 from looptap.streams.harmless.results import to_copy
 from looptap.streams.proving.reading import read
 
 T = TypeVar("T")
-_NUMBERS = frozenset({float, int, bool, str, type(None)})
+_NUMBERS = frozenset(map(id, (float, int, bool, str, type(None))))
+"""Types of numbers and text, by identity: the hash of a class may be code of the job."""
 
 
 def refuse_in_modes(text: str) -> None:
@@ -28,7 +29,7 @@ def read_plainly(event: Any, names: Iterable[str], text: str, bare: bool = False
     A ``bare`` query gives them as they are, and needs only what can be copied.
     """
     own = event.__dict__ if is_a(event, Event) else None
-    if own is None or all(name in own and type(own[name]) in _NUMBERS for name in names):
+    if own is None or all(name in own and id(type(own[name])) in _NUMBERS for name in names):
         return event
     converted = proven(lambda: _converted(event, names, bare), text)
     return event.__looptap_with__(converted) if converted else event
@@ -36,7 +37,7 @@ def read_plainly(event: Any, names: Iterable[str], text: str, bare: bool = False
 
 def copyable(value: Any, text: str) -> Any:
     """Return what can be copied in place of a value of the job. Raises RefusedQuery."""
-    return value if type(value) in _NUMBERS else proven(lambda: to_copy(value), text)
+    return value if id(type(value)) in _NUMBERS else proven(lambda: to_copy(value), text)
 
 
 def proven(do: Callable[[], T], text: str) -> T:
@@ -55,11 +56,11 @@ def _converted(event: Any, names: Iterable[str], bare: bool) -> dict[str, Any]:
             value = read(event, name)
         except AttributeError:
             continue  # the query raises the same
-        if type(value) in _NUMBERS:
+        if id(type(value)) in _NUMBERS:
             continue
         if not is_plain(value):
             found[name] = plain = to_copy(value)
             if not bare and not is_plain(plain):
-                kind = f"{type(value).__module__}.{type(value).__qualname__}"
+                kind = name_of_type(type(value))
                 raise Refusal(f"{name} is a {kind}, and arithmetic on it is not known to be harmless")
     return found

@@ -28,7 +28,11 @@ from looptap.streams.harmless.plain import (
     is_ordinary,
     is_plain,
     kind_of,
+    kind_of_type,
+    module_of,
+    name_of_type,
     of_class,
+    type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.results import result
@@ -55,21 +59,18 @@ CONTAINERS = (list, dict, set, collections.deque, collections.Counter, collectio
 
 def name_of(thing: Any) -> str:
     """Return how to call a function in a sentence."""
-    if not is_a(thing, (*FUNCTIONS, *BUILTINS, type, functools.partial)) or (
-        is_a(thing, type) and not is_ordinary(thing)
-    ):
+    if not is_a(thing, (*FUNCTIONS, *BUILTINS, type)):
         return f"calling {type_name(thing)}"
-    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None) or type(thing).__qualname__
-    module = getattr(thing, "__module__", None)
-    return f"{module}.{name}" if type(module) is str and module not in ("builtins", "__main__") else str(name)
+    if is_a(thing, type):
+        return name_of_type(thing)
+    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
+    name = name if type(name) is str else type_name(thing)
+    return name if module_of(thing) in ("", "builtins", "__main__") else f"{module_of(thing)}.{name}"
 
 
 def type_name(value: Any) -> str:
     """Return how to call the type of a value in a sentence."""
-    kind = type(value)
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    return name_of_type(type(value))
 
 
 def unknown(what: str) -> Refusal:
@@ -79,7 +80,7 @@ def unknown(what: str) -> Refusal:
 
 def operand(value: Any) -> Any:
     """Return an operand, if operators on its type run no code of the job."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind == TENSOR:
         if value.__dict__ and not is_plain(value):
             raise unknown("a tensor with methods of the job's own")
@@ -104,10 +105,10 @@ _SIMPLE = (object, int, float, complex, str, bytes, types.FunctionType, types.Bu
 
 def deep(value: Any, operators: tuple[str, ...] = _COMPARED) -> Any:
     """Return a value to compare, if its operators and those of its items are plain."""
-    kind = type(value)
+    kind = type_of(value)
     if value is None or kind in (float, int, str, bool) or _is_class(value):
         return value
-    if kind_of(kind) == TENSOR:
+    if kind_of_type(kind) == TENSOR:
         return operand(value)
     if is_plain(value) or all(_is_simple(of_class(kind, name)) for name in operators):
         return value
@@ -145,19 +146,19 @@ def unary(how: str, value: Any) -> Any:
 
 def made(result: Any, *given: Any) -> Any:
     """Note what an operator has made of tensors."""
-    if kind_of(type(result)) == TENSOR:
+    if kind_of(result) == TENSOR:
         note(result, given)
     return result
 
 
 def within(value: Any, container: Any) -> Any:
     """Return ``value in container``."""
-    kind = type(container)
+    kind = type_of(container)
     found = of_class(kind, "__contains__")
     if type(found) is types.FunctionType:
         return bool(truth(call(found, container, value)))
     if is_a(container, (dict, *_VIEWS[::3])):
-        for key in (value, *({type(key): key for key in list(container)}.values())):
+        for key in (value, *({id(type(key)): key for key in list(container)}.values())):
             keyed(key)
     elif is_a(container, _VIEWS):
         deep(value), deep(list(container))
@@ -168,7 +169,7 @@ def within(value: Any, container: Any) -> Any:
 
 def _is_simple(operator: Any) -> bool:
     return (
-        operator is None or getattr(operator, "__objclass__", None) in _SIMPLE
+        operator is None or (is_a(operator, BUILTINS) and getattr(operator, "__objclass__", None) in _SIMPLE)
         or any(operator is enum.Enum.__dict__.get(name) for name in ("__hash__", *OF_TEXT))
     )
 
@@ -183,8 +184,8 @@ _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, 
 
 def shown(value: Any, conversion: int = -1) -> Any:
     """Return what is formatted: the text of an object that makes its own."""
-    kind, convert = type(value), _CONVERSIONS.get(conversion, str)
-    if kind_of(kind) in (OTHER, MODULE) and not _is_class(value) and _is_simple(of_class(kind, "__format__")):
+    kind, convert = type_of(value), _CONVERSIONS.get(conversion, str)
+    if kind_of_type(kind) in (OTHER, MODULE) and not _is_class(value) and _is_simple(of_class(kind, "__format__")):
         for name in ("__repr__",) if convert in (repr, ascii) else ("__str__", "__repr__"):
             found = of_class(kind, name)
             if type(found) is types.FunctionType and not _is_simple(found):
@@ -192,7 +193,7 @@ def shown(value: Any, conversion: int = -1) -> Any:
                 return ascii(text)[1:-1] if convert is ascii else text
             if found is not object.__dict__["__str__"]:
                 break
-    if kind_of(kind) in (TENSOR, SEQUENCE, MAPPING) and not all(map(is_of_torch, _text_of_tensors())):
+    if kind_of_type(kind) in (TENSOR, SEQUENCE, MAPPING) and not all(map(is_of_torch, _text_of_tensors())):
         raise unknown("printing a tensor in a way of the job's own")
     deep(value, OF_TEXT)
     return value if conversion == -1 else convert(value)
@@ -200,29 +201,29 @@ def shown(value: Any, conversion: int = -1) -> Any:
 
 def vouch(value: Any) -> Any:
     """Return an argument of a known function: plain, or with each part checked."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind == ATOM:
         return value
     if kind in (TENSOR, ARRAY):
         return operand(value)
-    if is_own(value) and of_class(type(value), "__next__"):
+    if is_own(value) and of_class(type_of(value), "__next__"):
         return map(vouch, value)
     if is_a(value, _VIEWS):
         return [vouch(one) for one in value]
     if is_a(value, (*FUNCTIONS, *BUILTINS, operator.itemgetter, operator.attrgetter)):
         return judged(value)
-    if _is_class(value) or type(value) is EventSnapshot:
+    if _is_class(value) or type_of(value) is EventSnapshot:
         return value
-    if type(value).__module__ == "torch._C" and type(value).__name__ == "Generator":
+    if name_of_type(type_of(value)) == "torch._C.Generator":
         if id(value) not in current().own:
             raise Refusal("a generator of the job would be advanced")
         return value
     if kind in (SEQUENCE, MAPPING):
         if is_plain(value):
             return value
-        if type(value) in (list, tuple):
-            return type(value)(vouch(one) for one in value)
-        if type(value) is dict:
+        if type_of(value) in (list, tuple):
+            return type_of(value)(vouch(one) for one in value)
+        if type_of(value) is dict:
             return {keyed(key): vouch(one) for key, one in value.items()}
     if callable(value) and kind == MODULE:
         return proxy(value)
@@ -237,8 +238,8 @@ def keyed(value: Any) -> Any:
     if is_a(value, tuple):
         for one in value:
             keyed(one)
-    plain = kind_of(type(value)) not in (OTHER, MODULE) or _is_class(value)
-    if not plain and not all(_is_simple(of_class(type(value), name)) for name in ("__hash__", "__eq__")):
+    plain = kind_of(value) not in (OTHER, MODULE) or _is_class(value)
+    if not plain and not all(_is_simple(of_class(type_of(value), name)) for name in ("__hash__", "__eq__")):
         raise unknown(f"the hash of {type_name(value)}")
     return value
 
@@ -256,8 +257,8 @@ def is_own(value: Any) -> bool:
     """Return True for what the evaluation made, if its operators are Python's own."""
     if id(value) not in current().own:
         return False
-    kind = type(value)
-    written = kind_of(kind) in (OTHER, MODULE) and kind.__flags__ & (1 << 9)  # by a class statement
+    kind = type_of(value)
+    written = kind_of_type(kind) in (OTHER, MODULE) and kind.__flags__ & (1 << 9)  # by a class statement
     return not written or all(type(of_class(kind, name)) is not types.FunctionType for name in _OPERATORS)
 
 
@@ -268,15 +269,15 @@ def keys(value: Any) -> Any:
 
 def truth(value: Any) -> Any:
     """Return a value whose truth runs no code of the job."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind == TENSOR:
         return operand(value)
     if kind in (OTHER, MODULE) and not _is_class(value):
         for name in ("__bool__", "__len__"):
-            found = of_class(type(value), name)
+            found = of_class(type_of(value), name)
             if type(found) is types.FunctionType:
                 return deep(call(found, value))
-            if found is not None and type(value).__flags__ & (1 << 9):  # a class written in Python over one of C
+            if found is not None and type_of(value).__flags__ & (1 << 9):  # a class written in Python over one of C
                 raise unknown(f"the truth of {type_name(value)}")
         if is_a(value, type):
             raise unknown(f"the truth of {type_name(value)}")
@@ -285,9 +286,9 @@ def truth(value: Any) -> Any:
 
 def length(value: Any) -> Any:
     """Return ``len(value)``."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind in (OTHER, MODULE):
-        found = of_class(type(value), "__len__")
+        found = of_class(type_of(value), "__len__")
         if type(found) is types.FunctionType:
             return call(found, value)
         if is_a(value, type) or (found is None and kind == MODULE):
@@ -297,14 +298,14 @@ def length(value: Any) -> Any:
 
 def iterate(value: Any) -> Any:
     """Return what a loop may run over."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind == TENSOR:
         return operand(value)
     if kind in (ATOM, ARRAY, SEQUENCE, MAPPING) or is_own(value) or is_a(value, _VIEWS):
         return value
-    found = of_class(type(value), "__iter__")
+    found = of_class(type_of(value), "__iter__")
     if type(found) is types.FunctionType:
-        if kind == MODULE and found.__module__.startswith("torch.nn."):
+        if kind == MODULE and module_of(found).startswith("torch.nn."):
             return found(value)
         made = call(found, value)
         if made is value:
@@ -312,7 +313,7 @@ def iterate(value: Any) -> Any:
         return iterate(made)
     if type(found) is types.WrapperDescriptorType and is_a(value, (list, tuple, dict, set, collections.deque)):
         return own(found(value))  # of a subclass, whose length is not asked
-    if of_class(type(value), "__next__"):
+    if of_class(type_of(value), "__next__"):
         raise Refusal(f"{type_name(value)} is an iterator of the job, which the query would advance")
     raise unknown(f"a loop over {type_name(value)}")
 
@@ -329,14 +330,14 @@ def unpack(value: Any) -> Any:
 
 def mapping(value: Any) -> Any:
     """Return a value for ``**``."""
-    if kind_of(type(value)) == MAPPING:
+    if kind_of(value) == MAPPING:
         return value
     raise unknown(f"** of {type_name(value)}")
 
 
 def pairs(value: Any) -> Any:
     """Return what a dict may be made of."""
-    if kind_of(type(value)) == MAPPING:
+    if kind_of(value) == MAPPING:
         return value
     return [(keyed(key), one) for key, one in each(value)]
 

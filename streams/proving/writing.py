@@ -30,7 +30,10 @@ from looptap.streams.harmless.plain import (
     is_of_torch,
     is_ordinary,
     kind_of,
+    kind_of_type,
+    module_of,
     of_class,
+    type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import may_write, note
@@ -51,7 +54,7 @@ from looptap.streams.proving.vouching import (
 
 def write(value: Any, name: str, new: Any) -> None:
     """Do ``value.name = new`` for what the evaluation made."""
-    setter = of_class(type(value), "__setattr__")
+    setter = of_class(type_of(value), "__setattr__")
     if type(setter) is types.FunctionType and not is_of_torch(setter) and _is_ours(value, name):
         call(setter, value, name, new)
     else:
@@ -68,13 +71,13 @@ def _is_ours(value: Any, name: str) -> bool:
 def set_plainly(value: Any, name: str, new: Any) -> None:
     """Do what ``object.__setattr__`` does, with the setter of a property followed."""
     _is_ours(value, name)
-    descriptor = of_class(type(value), name)
+    descriptor = of_class(type_of(value), name)
     if type(descriptor) is property and type(descriptor.fset) is types.FunctionType:
         call(descriptor.fset, value, new)
         return
     if of_class(type(descriptor), "__set__") and type(descriptor) is not types.MemberDescriptorType:
         raise unknown(f"setting {name} of {type_name(value)}")
-    setter = of_class(type(value), "__setattr__")
+    setter = of_class(type_of(value), "__setattr__")
     if is_of_torch(setter):
         setattr(value, name, new)
     else:
@@ -84,10 +87,10 @@ def set_plainly(value: Any, name: str, new: Any) -> None:
 def delete(value: Any, name: str) -> None:
     """Do ``del value.name`` for what the evaluation made."""
     _is_ours(value, name)
-    deleter = of_class(type(value), "__delattr__")
+    deleter = of_class(type_of(value), "__delattr__")
     if type(deleter) is types.FunctionType and not is_of_torch(deleter):
         call(deleter, value, name)
-    elif of_class(type(of_class(type(value), name)), "__delete__"):
+    elif of_class(type(of_class(type_of(value), name)), "__delete__"):
         raise unknown(f"deleting {name} of {type_name(value)}")
     else:
         delattr(value, name)
@@ -95,13 +98,13 @@ def delete(value: Any, name: str) -> None:
 
 def write_item(value: Any, key: Any, new: Any) -> None:
     """Do ``value[key] = new`` for what the evaluation made."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind == TENSOR:
         may_write("[…] = …", operand(value))
         value[index_of(key)] = vouch(new)
     elif is_own(value):
         value[index_of(key) if kind == ARRAY else keyed(key)] = vouch(new) if kind == ARRAY else new
-    elif id(value) in current().own and type(setting := of_class(type(value), "__setitem__")) is types.FunctionType:
+    elif id(value) in current().own and type(setting := of_class(type_of(value), "__setitem__")) is types.FunctionType:
         call(setting, value, key, new)
     else:
         raise Refusal(f"[…] = … would change a {type_name(value)} of the job")
@@ -123,17 +126,17 @@ _IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
 
 def in_place(how: str, value: Any, other: Any) -> Any:
     """Return ``value`` after ``value += other`` and the like."""
-    kind = kind_of(type(value))
+    kind = kind_of(value)
     if kind == TENSOR:
         may_write(f"{how.lower()} in place", operand(value))
         return _IN_PLACE[how](value, operand(other))
-    if (kind == ATOM and type(value) is not bytearray) or type(value) is tuple or _is_container(value):
+    if (kind == ATOM and type_of(value) is not bytearray) or type_of(value) is tuple or _is_container(value):
         return _IN_PLACE[how](value, operand(other))
     raise Refusal(f"{how.lower()} in place would change a {type_name(value)} of the job")
 
 
 def _is_container(value: Any) -> bool:
-    return kind_of(type(value)) not in (OTHER, MODULE) and is_own(value)
+    return kind_of(value) not in (OTHER, MODULE) and is_own(value)
 
 
 def enter(value: Any) -> Any:
@@ -142,8 +145,8 @@ def enter(value: Any) -> Any:
     harmless: tuple[type, ...] = (contextlib.nullcontext, contextlib.suppress)
     if torch is not None:
         harmless += (torch.no_grad, torch.inference_mode, torch.set_grad_enabled, torch.autocast)
-    drops = type(value) is contextlib.suppress and BaseException in vars(value)["_exceptions"]  # a refusal, too
-    if type(value) in harmless and not drops:
+    drops = type_of(value) is contextlib.suppress and BaseException in vars(value)["_exceptions"]  # a refusal, too
+    if type_of(value) in harmless and not drops:
         current().keep_modes()
         return value
     raise unknown(f"the context {type_name(value)}")
@@ -168,7 +171,7 @@ def module(name: str, package: str = "") -> Any:
 
 def copied_object(value: Any, deep: bool, seen: dict[int, Any]) -> Any:
     """Return what `copy.copy` gives, or `copy.deepcopy`, without code of the job."""
-    kind = type(value)
+    kind = type_of(value)
 
     def part(one: Any) -> Any:
         return copied_object(one, deep, seen) if deep else one
@@ -181,10 +184,10 @@ def copied_object(value: Any, deep: bool, seen: dict[int, Any]) -> Any:
         made = own(kind((keyed(part(key)), part(one)) for key, one in value.items()))
     elif kind is tuple:
         made = tuple(map(part, value))
-    elif kind_of(kind) in (TENSOR, ARRAY):
+    elif kind_of_type(kind) in (TENSOR, ARRAY):
         made = copy.deepcopy(operand(value)) if deep else copy.copy(operand(value))
         note(made, value)
-    elif kind_of(kind) == ATOM or is_a(value, (type, types.FunctionType, enum.Enum)):
+    elif kind_of_type(kind) == ATOM or is_a(value, (type, types.FunctionType, enum.Enum)):
         made = value
     elif is_copyable(kind):
         made = seen[id(value)] = own(object.__new__(kind))
@@ -209,9 +212,9 @@ def make(f: type, given: Any, named: Any) -> Any:
         raise unknown(name_of(f))
     if issubclass(f, BaseException) and not any(type(of_class(f, name)) is types.FunctionType for name in _BY_JOB):
         return f(*map(shown, given))
-    if issubclass(f, tuple) and hasattr(f, "_fields") and kind_of(f) == SEQUENCE and _is_named_tuple(f):
+    if issubclass(f, tuple) and hasattr(f, "_fields") and kind_of_type(f) == SEQUENCE and _is_named_tuple(f):
         return f(*given, **named)
-    if kind_of(f) in (ATOM, TENSOR) or _is_enum(f):
+    if kind_of_type(f) in (ATOM, TENSOR) or _is_enum(f):
         return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
     new, init = of_class(f, "__new__"), of_class(f, "__init__")
     if new not in _NEW:
@@ -232,7 +235,7 @@ def _is_enum(f: type) -> bool:
 
 def is_of_dataclass(f: types.FunctionType, given: Any) -> bool:
     """Return True for a constructor that `dataclasses` has written."""
-    fields = of_class(type(given[0]), "__dataclass_fields__") if given else None
+    fields = of_class(type_of(given[0]), "__dataclass_fields__") if given else None
     if f.__code__.co_filename != "<string>" or type(fields) is not dict:
         return False
     names = {*fields, "__post_init__", "__setattr__", "__dataclass_builtins_object__"}
@@ -241,7 +244,7 @@ def is_of_dataclass(f: types.FunctionType, given: Any) -> bool:
 
 def fill(init: types.FunctionType, made: Any, *given: Any, **named: Any) -> None:
     """Do what the constructor of a data class does."""
-    bound, kind = inspect.signature(init).bind(made, *given, **named).arguments, type(made)
+    bound, kind = inspect.signature(init).bind(made, *given, **named).arguments, type_of(made)
     assign = set_plainly if of_class(kind, "__dataclass_params__").frozen else write
     for name, field in of_class(kind, "__dataclass_fields__").items():
         if name in bound:
@@ -259,4 +262,4 @@ def _is_named_tuple(f: type) -> bool:
     """Return True if nothing of the job's runs as one is made."""
     new, init = of_class(f, "__new__"), of_class(f, "__init__")
     maker = new.__func__ if type(new) is staticmethod else new
-    return init is object.__dict__["__init__"] and (getattr(maker, "__module__", None) or "").startswith("namedtuple_")
+    return init is object.__dict__["__init__"] and module_of(maker).startswith("namedtuple_")

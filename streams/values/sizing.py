@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import chain, repeat
 from typing import Any, Final
 
@@ -110,7 +110,7 @@ def size_of(item: Any) -> int:
     size = sys.getsizeof(item, 64) + 8
     if isinstance(item, (tuple, list, set, frozenset)):
         return size + _sizes(item)
-    if isinstance(item, Mapping):
+    if isinstance(item, dict):
         return size + sum(map(size_of, item)) + sum(map(size_of, item.values()))
     return size
 

@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from inspect import signature
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from looptap.streams.errors import SnapshotError
 from looptap.streams.events import parts_of
+from looptap.streams.harmless.plain import is_ordinary, name_of_type
 from looptap.streams.values.described import Image, described
 from looptap.streams.values.device_transfer import Pending, copy_to_host
 from looptap.streams.values.rows import row_like
@@ -36,6 +37,8 @@ DEFAULT_MAX_VALUE_BYTES = 4_000_000
 MISSING_NUMBER = np.ma.masked
 """A masked number as an item of a reducer, which leaves it out unless it collects."""
 NUMBERS = frozenset({float, int, bool, type(None)})
+NUMBER_IDS = frozenset(map(id, NUMBERS))
+"""These types by identity: the hash of a class may be code of the job."""
 _MAX_DEPTH = 64
 _CONTAINER_BYTES = 64  # bytes of an empty list
 _NUMBER_BYTES = 64  # bytes of a queued number with its envelope
@@ -90,11 +93,11 @@ def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any,
     ((1, 2.5), 128)
     """
     kind = type(value)
-    if kind in NUMBERS:
+    if id(kind) in NUMBER_IDS:
         return value, _NUMBER_BYTES
     if kind is tuple:
         for part in value:
-            if type(part) not in NUMBERS:
+            if id(type(part)) not in NUMBER_IDS:
                 break
         else:
             return value, _NUMBER_BYTES * (len(value) or 1)
@@ -110,7 +113,7 @@ def snapshot(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> tuple[Any,
 def take_item(value: Any, max_bytes: int = DEFAULT_MAX_VALUE_BYTES) -> Any:
     """Return a detached copy for a reducer, like `snapshot`, but on the same device."""
     kind = type(value)
-    if kind in NUMBERS:
+    if id(kind) in NUMBER_IDS:
         return value
     if kind is _Tensor and value.is_cpu and value.ndim == 0:
         return value.item()
@@ -122,7 +125,7 @@ def _row(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
     found = []
     for value in values:
         kind = type(value)
-        if kind not in NUMBERS:
+        if id(kind) not in NUMBER_IDS:
             if kind is not _Tensor or value.ndim or not value.is_cpu:
                 return None
             value = value.item()
@@ -138,11 +141,13 @@ _Tensor: Any = None  # torch.Tensor, once one has been seen
 
 def _copy(value: Any, walk: _Walk, depth: int) -> Any:
     kind = type(value)
-    if kind in NUMBERS:
+    if id(kind) in NUMBER_IDS:
         walk.bytes += _NUMBER_BYTES
         return value
     if depth > _MAX_DEPTH:
         raise _Refusal(f"nested more than {_MAX_DEPTH} deep (or contains itself).")
+    if not is_ordinary(kind):
+        raise _Refusal(f"a {name_of_type(kind)}, whose metaclass is of the job's own, and which cannot leave the job.")
     return (_copiers.get(kind) or _find_copier(kind, value))(value, walk, depth)
 
 
@@ -375,11 +380,13 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
             return _tensor
         if issubclass(kind, torch.dtype | torch.device | torch.layout | torch.memory_format):
             return _string_of
-    bases: list[tuple[type | tuple[type, ...], _Copier]] = [
-        (enum.Enum, _enum), ((int, float, complex), _number_subclass), (str, _string_of), (np.generic, _scalar),
-        (np.ma.MaskedArray, _masked), (np.ndarray, _array), (tuple, _tuple), (list, _items), ((set, frozenset), _set),
-        (Mapping, _dict), ((datetime.datetime, datetime.time), _moment), (datetime.date, _day),
-        (datetime.timedelta, _duration), ((Decimal, Fraction), _exact_number), (os.PathLike, _path),
+    bases: list[tuple[tuple[type, ...], _Copier]] = [
+        ((enum.Enum,), _enum), ((int, float, complex), _number_subclass), ((str,), _string_of),
+        ((np.generic,), _scalar), ((np.ma.MaskedArray,), _masked), ((np.ndarray,), _array), ((tuple,), _tuple),
+        ((list,), _items),
+        ((set, frozenset), _set), ((Mapping, dict, MappingProxyType), _dict),
+        ((datetime.datetime, datetime.time), _moment), ((datetime.date,), _day), ((datetime.timedelta,), _duration),
+        ((Decimal, Fraction), _exact_number), ((os.PathLike,), _path),
         ((uuid.UUID, np.dtype), _string_of),
     ]  # fmt: skip
     if (describe := described(kind)) is not None:
@@ -387,8 +394,10 @@ def _choose_copier(kind: type, value: Any) -> _Copier:
     if issubclass(kind, np.float64):  # a float subclass, but numpy's own
         return _scalar
     for base, copier in bases:
-        if issubclass(kind, base):
+        if any(one in base for one in kind.__mro__):  # an abstract class would ask all classes of the job
             return copier
+    if hasattr(kind, "__fspath__"):
+        return _path
     if dataclasses.is_dataclass(kind):
         return _dataclass
     names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}

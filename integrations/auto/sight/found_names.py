@@ -9,7 +9,7 @@ from typing import Any
 
 from looptap.agent.loop.sight import frames
 from looptap.streams.events import FoundObservables
-from looptap.streams.harmless.plain import ARRAY, ATOM, TENSOR, kind_of
+from looptap.streams.harmless.plain import ARRAY, ATOM, TENSOR, kind_of_type
 
 MAX_WANTED_NAMES_COUNT = 64
 """Names that are read at backward passes."""
@@ -115,7 +115,7 @@ def found_names(
             if frames.is_ours(name):
                 raise
         else:  # what skorch calls step is a dict
-            return value if name not in otherwise or kind_of(type(value)) in _NUMBERS else otherwise[name]
+            return value if name not in otherwise or kind_of_type(type(value)) in _NUMBERS else otherwise[name]
         if ended and name not in otherwise:
             observables.unknown[name] = f"the script has ended, and with it the function that had {name}."
         elif name in _INPUTS and name in special and name not in observables.coming:
