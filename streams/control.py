@@ -24,6 +24,21 @@ def for_queries(function: F) -> F:
     return function
 
 
+Reader = Callable[..., tuple[Any, str]]
+"""Returns what a function gives for its arguments, as a copy, and ""; or None, and why it was not called."""
+_readers: list[Callable[[], Reader | None]] = []
+
+
+def bind_reader(find: Callable[[], Reader | None]) -> None:
+    """Set what `checked_reader` does: the check needs the modules of queries."""
+    _readers[:] = [find]
+
+
+def checked_reader() -> Reader | None:
+    """Return how a query reads objects of the job; None outside of one."""
+    return _readers[0]() if _readers else None
+
+
 KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 """The types of controls, and their names in messages."""
 

@@ -109,6 +109,7 @@ class Prioritized(PrioritizedObservables):
         loss: Any = "cross_entropy",
         switch: str = "auto",
         floor: float = 0.2,
+        samples: Any = None,
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
@@ -129,8 +130,8 @@ class Prioritized(PrioritizedObservables):
         self.reduced: Any = None
         """On several ranks, a `ReducedGradients`: DDP's buckets are averaged, not copies of ``.grad``."""
         super().__init__(
-            data, batch_size, method, epochs=epochs, loss=loss, switch=switch, floor=floor, seed=seed, rank=rank,
-            world=world, agree=agree,
+            data, batch_size, method, epochs=epochs, loss=loss, switch=switch, floor=floor, samples=samples, seed=seed,
+            rank=rank, world=world, agree=agree,
         )  # fmt: skip
         self.variant = variant
         if self._agree is not None:

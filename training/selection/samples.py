@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from looptap.streams.control import Reader
 from looptap.streams.preserving.random_state import RandomState, generator_state
 from looptap.training.instances import WithIndex
 from looptap.training.sampling.permutation_walk import Ints
@@ -29,9 +30,29 @@ def read_samples(data: Any, indices: Ints) -> list[dict[str, Any]]:
     Changes no random numbers: those of torch, numpy, random and of generators that the data set owns are restored. An
     instance is read from a shallow copy of the data set, so that what it counts or opens at a read stays with the copy.
     """
-    data = copy.copy(data.dataset if isinstance(data, WithIndex) else data)
+    data = copy.copy(_bare(data))
     with _kept_random_numbers(data):
         return [_parts(data[int(index)]) for index in indices]
+
+
+def read_proven_samples(data: Any, indices: Ints, read: Reader) -> list[dict[str, Any]]:
+    """Return the rows of `read_samples` by a checked reader.
+
+    An instance that only code of the data set gives that is not proven harmless is not read: its row says so.
+    """
+    found = [read(_item_of, _bare(data), int(index)) for index in indices]
+    return [
+        {"sample": f"not read: {why}; with samples= the data set is read as it is"} if why else _parts(item)
+        for item, why in found
+    ]
+
+
+def _item_of(data: Any, index: int) -> Any:
+    return data[index]  # followed, as all code of the job's
+
+
+def _bare(data: Any) -> Any:
+    return data.dataset if type(data) is WithIndex else data
 
 
 def _parts(item: Any) -> dict[str, Any]:

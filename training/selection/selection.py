@@ -52,9 +52,10 @@ class Selection(SelectionLoss):
     number of epochs. ``loss`` is "cross_entropy", "bce", "mse", a loss of torch.nn, or a function that returns
     `PerExample`, or losses alone, for outputs and targets. "autoassist" needs ``features``, an array (n, d), a function
     of indices that returns one, or one of `looptap.training.selection.features`. ``asynchronous=True`` has the
-    assistant of "autoassist" make batches and learn in a thread beside the loop, which never waits for it. On several
-    ranks, each rank has a shard, and all make the same number of steps: ``agree(number)`` returns the mean over the
-    ranks.
+    assistant of "autoassist" make batches and learn in a thread beside the loop, which never waits for it. Queries see
+    the instances of ``data`` that are proven harmless to read, and all of ``samples``, a data set in the same order
+    that is read as it is. On several ranks, each rank has a shard, and all make the same number of steps:
+    ``agree(number)`` returns the mean over the ranks.
 
     All batches are full: an epoch ends with the batch in which the last instance was offered. Nothing here draws from
     the global random numbers. Wrong arguments raise ValueError, TypeError or ControlError at construction. Later
@@ -86,6 +87,7 @@ class Selection(SelectionLoss):
         floor: float = 0.2,
         features: Any = None,
         asynchronous: bool = False,
+        samples: Any = None,
         seed: int = 0,
         rank: int | None = None,
         world: int | None = None,
@@ -97,7 +99,7 @@ class Selection(SelectionLoss):
         seeds = [arguments.whole("seed", seed, 0), rank]
         batch_size = arguments.batch_size_of(batch_size, len(shard))
         super().__init__(arguments.size_of(data), shard, batch_size, seeds, criterion_of(loss), clock)
-        self.data, self.rank, self.world = data, rank, world
+        self.data, self.samples, self.rank, self.world = data, samples, rank, world
         self.epochs = None if epochs is None else arguments.whole("epochs", epochs)
         self.features = None if features is None else features_of(features, self.table.size)
         if self.features is not None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from looptap.streams.control import for_queries
+from looptap.streams.control import checked_reader, for_queries
 from looptap.training.noted import Noted
 from looptap.training.sampling.instance_table import InstanceTable
 from looptap.training.sampling.permutation_walk import Floats, Ints, PermutationWalk
@@ -19,7 +19,7 @@ from looptap.training.selection.audit import RatingQuality
 from looptap.training.selection.learning import Learning
 from looptap.training.selection.methods.method import Method
 from looptap.training.selection.methods.side_assistant import SideAssistant
-from looptap.training.selection.samples import MAX_SAMPLES, read_samples
+from looptap.training.selection.samples import MAX_SAMPLES, read_proven_samples, read_samples
 from looptap.training.selection.sampling_pass import SamplingPass
 from looptap.training.selection.switch import Switch
 
@@ -45,6 +45,7 @@ class SelectionObservables(Noted):
     """The charts that are drawn for its name: docs/charts.md."""
 
     data: Any
+    samples: Any
     epochs: int | None
     method: str
     floor: float
@@ -265,8 +266,9 @@ class SelectionObservables(Noted):
 
         A row has ``image``, a thumbnail of the first part of the item that is one, its other parts, ``index``, the
         newest ``loss``, and ``drawn``, how often it was trained on. Of those drawn equally often the one that is least
-        probable now comes first. The data set reads and decodes them inside the query, on the loop's thread: ask for
-        few, and seldom (``throttle=5``), if it reads from a disk. All random numbers stay as they are.
+        probable now comes first. They are read and decoded inside the query, on the loop's thread: ask for few, and
+        seldom (``throttle=5``), if they are on a disk. What is not proven harmless to read is not read by a query, and
+        its row says so, unless the data set was given as ``samples``. All random numbers stay as they are.
         """
         return self._samples(count, 1)
 
@@ -288,7 +290,7 @@ class SelectionObservables(Noted):
         """Raise ValueError for a wrong count, TypeError if there is no data set."""
         if not isinstance(count, int) or not 0 < count <= MAX_SAMPLES:
             raise ValueError(f"count={count!r} must be a whole number from 1 to {MAX_SAMPLES}.")
-        if not hasattr(self.data, "__getitem__"):
+        if self.samples is None and not hasattr(type(self.data), "__getitem__"):
             raise TypeError(
                 f"{type(self).__name__}({self.data!r}) has no data set to read from: pass it instead of its length."
             )
@@ -299,6 +301,11 @@ class SelectionObservables(Noted):
         return self._rows(self.shard[first[np.argsort(rank[first], kind="stable")]])
 
     def _rows(self, ids: Ints) -> list[dict[str, Any]]:
+        checked = checked_reader() if self.samples is None else None
+        if checked is None:
+            found = read_samples(self.data if self.samples is None else self.samples, ids)
+        else:
+            found = read_proven_samples(self.data, ids, checked)
         return [
             {
                 **row,
@@ -306,7 +313,7 @@ class SelectionObservables(Noted):
                 "loss": round(float(self.table.loss[index]), 4) + 0.0,
                 "index": int(index),
             }
-            for index, row in zip(ids, read_samples(self.data, ids), strict=True)
+            for index, row in zip(ids, found, strict=True)
         ]
 
     def _say_if_resized(self) -> None:

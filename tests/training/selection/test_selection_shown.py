@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 import torch
 from selecting import COUNT, Pictures, trained
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 import looptap
 from looptap.testing import Clock, pair
@@ -20,7 +20,7 @@ from looptap.training.selection.samples import read_samples
 
 @pytest.fixture(scope="module")
 def selection():
-    return trained(Pictures("tensor"))
+    return trained(data := Pictures("tensor"), samples=data)
 
 
 def asked(selection, query):
@@ -68,7 +68,7 @@ def test_a_dict_by_class_arrives_with_its_classes(selection):
 
 @pytest.mark.parametrize("form", ["tensor", "array", "dict"])
 def test_samples_that_are_skipped_and_kept_come_as_pictures_with_what_is_known_of_them(form):
-    selection = trained(Pictures(form))
+    selection = trained(data := Pictures(form), samples=data)
     agent, stream = asked(selection, "assistant.skipped_samples(9), assistant.kept_samples(9)")
     skipped, kept = stream.latest
     assert len(skipped) == len(kept) == 9
@@ -96,6 +96,42 @@ def test_reading_samples_leaves_all_random_numbers_and_the_data_set_as_they_are(
             selection.kept_samples(5)
         found.append(drawn(selection.data.dataset))
     assert found[0] == found[1]
+
+
+def test_a_query_does_not_read_a_data_set_whose_code_is_not_proven_harmless():
+    data = Pictures("tensor")
+    before = torch.get_rng_state().tolist(), random.getstate(), str(data.own.bit_generator.state)
+    agent, stream = asked(trained(data), "assistant.skipped_samples(3)")
+    assert data.reads == 0
+    assert before == (torch.get_rng_state().tolist(), random.getstate(), str(data.own.bit_generator.state))
+    for row in stream.latest:
+        assert row["sample"].startswith("not read: ")
+        assert row["sample"].endswith("with samples= the data set is read as it is")
+        assert row["index"] < 200
+        assert row["drawn"] >= 0
+    agent.close()
+
+
+class Decoded(Dataset):
+    """Pictures that are kept as bytes and decoded by code without effects."""
+
+    def __init__(self):
+        self.pictures, self.labels = np.arange(COUNT * 36).reshape(COUNT, 36).astype(np.uint8), torch.arange(COUNT) % 3
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return torch.as_tensor(self.pictures[index]).reshape(6, 6) / 255, int(self.labels[index])
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_query_reads_a_data_set_whose_code_is_proven_harmless(indexed):
+    agent, stream = asked(trained(WithIndex(Decoded()) if indexed else Decoded()), "assistant.kept_samples(3)")
+    for row in stream.latest:
+        assert row["image"].shape == (6, 6)
+        assert row["label"] == row["index"] % 3
+    agent.close()
 
 
 class Overriding(Selection):
