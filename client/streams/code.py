@@ -22,7 +22,7 @@ from typing import Any
 
 from looptap.protocol.messages import Code
 from looptap.streams.errors import QueryError
-from looptap.streams.harmless.sources import SOURCE
+from looptap.streams.harmless.checked_code import SOURCE
 from looptap.streams.values.modules.module_read import KINDS
 
 _registering = threading.Lock()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import linecache
+import re
+import sys
+import types
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -42,3 +47,24 @@ def is_checked(code: CodeType) -> bool:
 def file_of(code: CodeType) -> str:
     """Return the file of a checked function of the job; "" for anything else."""
     return _checked[id(code)][1] if id(code) in _checked else ""
+
+
+SOURCE = "__looptap_source__"
+"""The attribute of a function that has travelled: its lines, the number of the first, its file."""
+
+
+def source_of(f: types.FunctionType) -> tuple[str, int, str] | None:
+    """Return a function's lines, the number of the first, and the file, or None."""
+    travelled = f.__dict__.get(SOURCE)
+    if type(travelled) is tuple and tuple(map(type, travelled)) == (str, int, str):
+        return travelled
+    code, frozen = f.__code__, re.fullmatch("<frozen (.*)>", f.__code__.co_filename)
+    try:
+        if frozen:  # a module of Python's that is part of the interpreter, and has a file all the same
+            file = str(sys.modules[frozen[1]].__file__)
+            found = inspect.getblock(linecache.getlines(file)[code.co_firstlineno - 1 :])
+            return "".join(found), code.co_firstlineno, file
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError, IndexError, SyntaxError, KeyError):
+        return None
+    return "".join(lines), max(first, 1), code.co_filename

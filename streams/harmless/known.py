@@ -164,16 +164,8 @@ def of_identity() -> dict[int, tuple[Callable[..., Any], str]]:
     def add(functions: Iterable[Any], rule: str) -> None:
         found.update((id(f), (f, rule)) for f in functions)
 
-    found.update(
-        (id(f), (f, rule))
-        for f, rule in (
-            (getattr, "getattr"),
-            (hasattr, "hasattr"),
-            (vars, "vars"),
-            (setattr, "setattr"),
-            (delattr, "delattr"),
-        )
-    )
+    for one in (getattr, hasattr, vars, setattr, delattr):
+        add([one], one.__name__)
     add(_language, "helper")
     add(COMPUTES, "computes")
     add(HOLDS, "holds")
@@ -183,7 +175,7 @@ def of_identity() -> dict[int, tuple[Callable[..., Any], str]]:
     add((copy.copy, copy.deepcopy), "copies")
     add((getattr(np, name) for name in _NUMPY if hasattr(np, name)), "computes")
     add((getattr(np.linalg, name) for name in _LINALG if hasattr(np.linalg, name)), "computes")
-    add((value for value in vars(np).values() if isinstance(value, np.ufunc)), "ufunc")
+    add((value for value in vars(np).values() if isinstance(value, np.ufunc)), "computes")
     if "numpy.fft" in sys.modules:
         add((value for value in vars(np.fft).values() if callable(value)), "computes")
     return found

@@ -54,22 +54,16 @@ _EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 """Numbers and texts, and what makes one of a subclass."""
 MAX_BYTES = 2**30
 """The size of an object that is not even converted."""
-_LISTED = (list, set, frozenset, collections.deque, type({}.keys()), type({}.values()))
+_LISTED: tuple[type, ...] = (list, set, frozenset, collections.deque, type({}.keys()), type({}.values()))
 MAX_DEPTH = 64
 """Containers in each other; a copy goes no deeper."""
 
 
-def to_copy(value: Any) -> Any:
-    """Return a result that may be copied; an object with a panel is its ``repr``."""
-    kind = type_of(value)
-    text = of_class(kind, "__repr__")
-    if of_class(kind, "__looptap_panel__") is None or type(text) is not types.FunctionType or _is_known(kind):
-        return result(value)
-    return result(call(text, value))
+def to_copy(value: Any, depth: int = 0) -> Any:
+    """Return a value that may be copied; an object with a panel is its ``repr``.
 
-
-def result(value: Any, depth: int = 0) -> Any:
-    """Return a value that may be copied. Raises `Refusal`."""
+    Raises `Refusal`.
+    """
     kind = kind_of(value)
     if kind in (ATOM, ARRAY) or depth > MAX_DEPTH or is_plain(value):
         return value
@@ -86,8 +80,8 @@ def _contained(value: Any, depth: int) -> Any:
     """Return a container whose items may be copied."""
     kind = type_of(value)
     if is_a(value, dict):
-        return {result(key, depth + 1): result(one, depth + 1) for key, one in value.items()}
-    items = [result(one, depth + 1) for one in value]
+        return {to_copy(key, depth + 1): to_copy(one, depth + 1) for key, one in value.items()}
+    items = [to_copy(one, depth + 1) for one in value]
     if issubclass(kind, tuple):
         return tuple.__new__(kind, items)
     return set(items) if kind in (set, frozenset) else items
@@ -96,16 +90,19 @@ def _contained(value: Any, depth: int) -> Any:
 def _of_object(value: Any, depth: int) -> Any:
     kind = type_of(value)
     order = order_of(kind)
+    text = of_class(kind, "__repr__")
+    if of_class(kind, "__looptap_panel__") is not None and type(text) is types.FunctionType and not _is_known(kind):
+        return to_copy(call(text, value))
     if is_a(value, (dict, types.MappingProxyType)) or Mapping in order:
-        return {result(key, depth + 1): result(one, depth + 1) for key, one in call(_pairs_of, value)}
+        return {to_copy(key, depth + 1): to_copy(one, depth + 1) for key, one in call(_pairs_of, value)}
     if is_a(value, _LISTED) or KeysView in order or ValuesView in order:
-        return [result(one, depth + 1) for one in call(_items_of, value)]
+        return [to_copy(one, depth + 1) for one in call(_items_of, value)]
     if is_a(value, types.SimpleNamespace) or kind.__qualname__ == "Namespace":
-        return {name: result(one, depth + 1) for name, one in attributes_of(value).items()}
+        return {name: to_copy(one, depth + 1) for name, one in attributes_of(value).items()}
     if _is_known(kind):
         return value
     if is_a(value, enum.Enum):
-        return result(attributes_of(value).get("_value_"), depth + 1)
+        return to_copy(attributes_of(value).get("_value_"), depth + 1)
     if is_a(value, np.ndarray):
         return np.ndarray.view(value, np.ndarray)
     if type(of_class(kind, "__torch_dispatch__")) is classmethod:
@@ -120,12 +117,12 @@ def _of_object(value: Any, depth: int) -> Any:
     for name in _CONVERSIONS:
         found = of_class(kind, name)
         if type(found) is types.FunctionType:
-            return result(call(found, value), depth + 1)
+            return to_copy(call(found, value), depth + 1)
     if type(of_class(kind, "__dlpack__")) is types.FunctionType:
         return np.from_dlpack(_Exchanged(value))
     fields = of_class(kind, "__dataclass_fields__")
     if type(fields) is dict:
-        return {name: result(_field(value, name), depth + 1) for name in fields}
+        return {name: to_copy(_field(value, name), depth + 1) for name in fields}
     own = [base for base in order if not _is_known(base)]
     for name in _READ:
         if any(name in base.__dict__ and _runs(base.__dict__[name]) for base in own):

@@ -18,7 +18,7 @@ import numpy as np
 
 from looptap.streams.aggregations.registry import REDUCERS
 from looptap.streams.harmless import known
-from looptap.streams.proving import operations  # noqa: F401 - it gives rewritten code its operations
+from looptap.streams.proving import calls  # noqa: F401 - it gives rewritten code its operations
 from looptap.streams.proving.probing import probe
 from looptap.streams.values.checks import HELPERS
 from looptap.streams.values.modules.module_read import OUTSIDE

@@ -16,10 +16,10 @@ from looptap.streams.flags import PARTIAL
 from looptap.streams.harmless.checked_code import file_of
 from looptap.streams.harmless.checked_evaluation import evaluated
 from looptap.streams.harmless.refusal import Refusal, as_error
-from looptap.streams.harmless.results import result
+from looptap.streams.harmless.results import to_copy
 from looptap.streams.operators.slots import Feed, Items, SlidingSlot
 from looptap.streams.operators.windows import Count, Seconds, Window
-from looptap.streams.proving.reading import read
+from looptap.streams.proving.attributes import read
 from looptap.streams.values.modules.module_read import ModuleRead
 from looptap.streams.values.snapshots import snapshot
 
@@ -42,7 +42,7 @@ class Latest:
     def take(self, event: Any) -> None:
         """Copy the observable of this event; note the error if that fails."""
         try:
-            self.value = evaluated(lambda: snapshot(result(read(event, self.name)))[0])
+            self.value = evaluated(lambda: snapshot(to_copy(read(event, self.name)))[0])
             self.problem = ""
         except Exception as error:  # the query that asked shows None, its stream why
             self.value, self.problem = None, str(error)
@@ -244,7 +244,7 @@ class Mapped(Pipeline):
         flags = PARTIAL if self.lacking or self.partial else 0
         if not self.checked:
             return [(flags, value) for value in self.sequence.items(item)]
-        return [(flags, result(value)) for value in self.sequence.items(item)]
+        return [(flags, to_copy(value)) for value in self.sequence.items(item)]
 
     def begin(self, partial: bool, late: bool | None = None) -> None:
         """Flag values until a fold restarts, and until `recent(n)` is full."""

@@ -56,9 +56,10 @@ def kind_of(cls: type) -> Kind:
 
 def unwrapped(module: Any) -> Any:
     """Return the module inside `torch.compile`, `DistributedDataParallel`, etc."""
-    while (name := kind_of(module.__class__).wraps) and (inner := getattr(module, name, None)) is not None:
-        module = inner
-    return module
+    cls: Any = type(module)
+    wraps = kind_of(cls).wraps
+    inner = module.__dict__["_modules"].get(wraps) if wraps else None
+    return module if inner is None else unwrapped(inner)
 
 
 class ModuleState:

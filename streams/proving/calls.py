@@ -18,26 +18,23 @@ from typing import Any
 
 import numpy as np
 
-from looptap.streams.control import FOR_QUERIES
+from looptap.streams.control import FOR_QUERIES, Reader, bind_reader
 from looptap.streams.harmless import known
-from looptap.streams.harmless.checked_code import bind_call, is_checked
-from looptap.streams.harmless.checked_evaluation import current
+from looptap.streams.harmless.checked_code import CHECKS, bind_call, is_checked
+from looptap.streams.harmless.checked_evaluation import current, evaluating
 from looptap.streams.harmless.plain import (
     ATOM,
     MAPPING,
     MODULE,
     OTHER,
-    TENSOR,
     attributes_of,
     is_a,
     is_of_looptap,
-    is_of_torch,
     is_ordinary,
     is_plain_model,
     is_plain_optimizer,
     is_sharded,
     kind_of,
-    kind_of_type,
     module_of,
     name_of_type,
     of_class,
@@ -46,12 +43,13 @@ from looptap.streams.harmless.plain import (
     types_in,
 )
 from looptap.streams.harmless.refusal import Refusal
+from looptap.streams.harmless.results import to_copy
 from looptap.streams.harmless.watch import effect, note, operate
-from looptap.streams.proving.attributes import as_object
+from looptap.streams.proving import vouching, writing
+from looptap.streams.proving.attributes import item, read
 from looptap.streams.proving.copies import applied, run
 from looptap.streams.proving.following import followed
-from looptap.streams.proving.methods import method, method_of_base, method_of_tensor, shielded
-from looptap.streams.proving.reading import item, read
+from looptap.streams.proving.methods import bound_method, builtin, shielded
 from looptap.streams.proving.vouching import (
     BUILTINS,
     CONTAINERS,
@@ -70,9 +68,10 @@ from looptap.streams.proving.vouching import (
     unknown,
     vouch,
 )
-from looptap.streams.proving.writing import copied_object, delete, fill, is_of_dataclass, make, set_plainly, write
+from looptap.streams.proving.writing import copied_object, delete, fill, is_of_dataclass, make, write
 
 _MISSING = object()
+_CACHED = type(functools.cache(lambda: None))
 
 
 def call(f: Any, /, *given: Any, **named: Any) -> Any:
@@ -90,23 +89,24 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     if kind is types.FunctionType:
         return _function(f, given, named)
     if kind is types.MethodType:
-        return method_of(f.__func__, f.__self__, given, named)
+        return bound_method(f.__func__, f.__self__, given, named)
     if kind is functools.partial:
         return call(f.func, *f.args, *given, **{**f.keywords, **named})
-    if is_a(f, BUILTINS):
-        return _builtin(f, given, named)
-    if is_a(f, type):
+    if kind in BUILTINS:
+        bound = getattr(f, "__self__", None)
+        if type(bound) is np.ufunc and f.__name__ != "at":  # that writes, to what is read-only, too
+            return _made(_computed(f, given, named), bound, given)
+        return builtin(f, given, named)
+    if issubclass(kind, type):
         return make(f, given, named)
-    if kind_of_type(kind) == MODULE or is_module(f):
+    if is_module(f):
         return run(f, given, named)
     if kind is _CACHED:
         return call(f.__wrapped__, *given, **named)
-    if kind is operator.itemgetter:
-        found = [item(given[0], key) for key in f.__reduce__()[1]]
-        return found[0] if len(found) == 1 else tuple(found)
-    if kind is operator.attrgetter:
-        found = [functools.reduce(read, path.split("."), given[0]) for path in f.__reduce__()[1]]
-        return found[0] if len(found) == 1 else tuple(found)
+    if kind in (operator.itemgetter, operator.attrgetter):
+        get = item if kind is operator.itemgetter else _read_along
+        found = tuple([get(given[0], key) for key in f.__reduce__()[1]])
+        return found[0] if len(found) == 1 else found
     if module_of(kind) == "torch._ops" and effect(name := f.__name__.partition(".")[0]):
         return operate(f, name, tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()})
     found = of_class(kind, "__call__")
@@ -115,7 +115,20 @@ def call(f: Any, /, *given: Any, **named: Any) -> Any:
     raise unknown(name_of(f))
 
 
-_CACHED = type(functools.cache(lambda: None))
+def _read_along(value: Any, path: str) -> Any:
+    return functools.reduce(read, path.split("."), value)
+
+
+def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
+    if is_checked(f.__code__):
+        result = f(*given, **named)
+    elif is_of_dataclass(f, given):
+        fill(f, *given, **named)
+        result = None
+    else:
+        inner, checked = followed(f)
+        result = checked.function(inner)(*given, **named)
+    return own(result) if f.__code__.co_flags & inspect.CO_GENERATOR else result
 
 
 def _rule(f: Any) -> str | None:
@@ -134,9 +147,7 @@ def is_harmless(f: Any) -> bool:
 
 def handed(value: Any) -> Any:
     """Return an argument of a reducer; each call of an unknown one is checked."""
-    if not callable(value) or _rule(value) is not None:
-        return value
-    return proxy(value)
+    return proxy(value) if callable(value) and _rule(value) is None else value
 
 
 def _made(result: Any, f: Any, given: Any) -> Any:
@@ -154,8 +165,11 @@ def _of_numpy(f: Any) -> bool:
     return type(f) is np.ufunc or (getattr(f, "__module__", None) or "").partition(".")[0] == "numpy"
 
 
+# ---------------------------------------------------------------- rules of known functions
+
+
 def _computed(f: Any, given: Any, named: Any) -> Any:
-    if named.get("out") is not None:
+    if named.get("out") is not None or (type(f) is np.ufunc and len(given) > f.nin):
         raise Refusal(f"{name_of(f)} with out= would write to an array or a tensor")
     given, named = [vouch(one) for one in given], {k: vouch(v) for k, v in named.items()}
     if _of_numpy(f) or type(getattr(f, "__self__", None)) is np.ufunc:
@@ -166,80 +180,60 @@ def _computed(f: Any, given: Any, named: Any) -> Any:
     return result
 
 
-def _ufunc(f: Any, given: Any, named: Any) -> Any:
-    if len(given) > f.nin or named.get("out") is not None:
-        raise Refusal(f"{name_of(f)} with out= would write to an array")
-    return _computed(f, given, named)
-
-
-_TESTING = (filter, itertools.filterfalse, itertools.takewhile, itertools.dropwhile)
-_ONE = (id, callable)
+_FUNCTION_AT = {
+    map: 0, filter: 0, itertools.filterfalse: 0, itertools.takewhile: 0, itertools.dropwhile: 0, itertools.starmap: 0,
+    itertools.groupby: 1, itertools.accumulate: 1,
+}
+"""The place of the function that they call."""
+_COMPARING = (filter, itertools.filterfalse, itertools.groupby, itertools.accumulate)
+"""Functions that test, compare or add the items if they are given no function for that."""
 
 
 def _held(f: Any, given: Any, named: Any) -> Any:
+    """Run a function that holds what it is given, or iterates it."""
     if f is len:
         return length(*given)
     if f in (isinstance, issubclass):
         return f(_without_class(given[0]), _classes(given[1]))
-    if f in _ONE or (f is type and len(given) == 1):
-        return f(*given)
-    if f in _TESTING and len(given) == 2:
-        test, items = given
-        return f(None, vouch(iterate(items))) if test is None else f(judged(test), iterate(items))
-    if f is map:
-        return map(proxy(given[0]), *map(iterate, given[1:]), **named)
-    if f is itertools.starmap:
-        return itertools.starmap(proxy(given[0]), each(given[1]))
-    if f in (itertools.groupby, itertools.accumulate):
-        key = [*given[1:2], *(named.pop(name) for name in ("key", "func") if name in named)][:1]
-        items = iterate(given[0]) if key and key[0] is not None else map(vouch, iterate(given[0]))
-        return f(
-            items, *(None if one is None else judged(one) for one in key), **{k: vouch(v) for k, v in named.items()}
-        )
-    if f is itertools.compress:
-        return itertools.compress(iterate(given[0]), map(vouch, iterate(given[1])))
-    if f is itertools.repeat:
-        return itertools.repeat(given[0], *map(vouch, given[1:]))
-    if f is itertools.count:
-        return itertools.count(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
-    if f in (operator.is_, operator.is_not, functools.partial):
+    if f in (id, callable, operator.is_, operator.is_not, functools.partial) or (f is type and len(given) == 1):
         return f(*given, **named)
     if f in (operator.itemgetter, operator.attrgetter):
         return f(*map(keyed, given))
     if f is inspect.signature and is_a(given[0], (types.FunctionType, types.MethodType)):
         return f(*given)
-    if f is next:
-        return next(iterate(given[0]), *given[1:])
-    if f in (list, tuple, reversed, enumerate, collections.deque, itertools.islice, itertools.tee) or (
-        f is iter and len(given) == 1
-    ):
-        return f(*map(iterate, given[:1]), *map(_plain, given[1:]), **{k: _plain(v) for k, v in named.items()})
-    if f in (zip, *_OF_ITERABLES):
-        return f(*map(_iterated, given), **{k: _plain(v) if k != "fillvalue" else v for k, v in named.items()})
-    raise unknown(name_of(f))
+    if f in (next, itertools.repeat):
+        return f(iterate(given[0]), *given[1:]) if f is next else f(given[0], *map(vouch, given[1:]))
+    if f in (type, inspect.signature) or (f is iter and len(given) > 1):
+        raise unknown(name_of(f))
+    return _iterated(f, given, named)
 
 
-_OF_ITERABLES = tuple(getattr(itertools, name) for name in
-                      ("chain", "zip_longest", "product", "cycle", "pairwise", "permutations", "combinations",
-                       "combinations_with_replacement"))
+def _iterated(f: Any, given: Any, named: Any) -> Any:
+    """Run a function over iterables: what it calls is checked, and what it compares."""
+    parts = {**dict(enumerate(given)), **named}
+    functions = {at for at in (_FUNCTION_AT.get(f), "key", "func") if parts.get(at) is not None}
+    compares = f in _COMPARING and not functions
 
+    def part(at: Any, one: Any) -> Any:
+        if at in functions:
+            return proxy(one) if f in (map, itertools.starmap) else judged(one)
+        if f is itertools.starmap:
+            return each(one)
+        if kind_of(one) != ATOM and (compares or (f is itertools.compress and at == 1)):
+            return map(vouch, iterate(one))
+        return one if at == "fillvalue" else iterate(one)
 
-def _iterated(value: Any) -> Any:
-    return value if type_of(value) is int else iterate(value)
-
-
-def _plain(value: Any) -> Any:
-    if kind_of(value) != ATOM:
-        raise unknown(f"counting with {type_name(value)}")
-    return value
+    found = {at: part(at, one) for at, one in parts.items()}
+    return f(*[found.pop(at) for at in range(len(given))], **found)
 
 
 def _without_class(value: Any) -> Any:
     """Return a value that does not compute its class."""
-    if type(of_class(type_of(value), "__getattribute__")) is types.FunctionType or (
-        of_class(type_of(value), "__class__") is not object.__dict__["__class__"]
-        and kind_of(value) in (OTHER, MODULE)
-        and not is_a(value, type)
+    if is_a(value, type):
+        if not is_ordinary(value):
+            raise unknown(f"the class of {name_of_type(value)}")
+    elif type(of_class(type_of(value), "__getattribute__")) is types.FunctionType or (
+        of_class(type_of(value), "__class__") is not object.__dict__["__class__"] and kind_of(value) in (OTHER, MODULE)
     ):
         raise unknown(f"the class of {type_name(value)}")
     return value
@@ -247,7 +241,7 @@ def _without_class(value: Any) -> Any:
 
 def _classes(value: Any) -> Any:
     """Return classes that do not compute what belongs to them."""
-    for one in value if type_of(value) is tuple else (value,):
+    for one in value if type(value) is tuple else (value,):
         if type(one) is tuple:
             _classes(one)
         elif is_a(one, type):
@@ -270,9 +264,8 @@ def _with_derived(kind: type) -> list[type]:
 def _lists_plainly(kind: type) -> bool:
     """Return True unless code of the job decides what belongs to the class."""
     hook = of_class(kind, "__subclasshook__")
-    return is_ordinary(kind) and (
-        type(hook) is not classmethod or module_of(hook.__func__) in ("collections.abc", "_collections_abc")
-    )
+    of_python = type(hook) is not classmethod or module_of(hook.__func__) in ("collections.abc", "_collections_abc")
+    return of_python and is_ordinary(kind)
 
 
 def _keys(f: Any, given: Any, named: Any) -> Any:
@@ -304,14 +297,8 @@ def _helped_with(value: Any) -> Any:
         if is_plain_model(value):
             return value
         raise unknown(f"reading {type_name(value)}, which lists its parameters in a way of its own,")
-    if kind_of(value) == OTHER and (is_plain_optimizer(value) or _of_library(value)):
-        return value
-    return vouch(value)
-
-
-def _of_library(value: Any) -> bool:
-    """Return True for an optimizer of Keras or fastai itself, whose rate `lr` reads."""
-    return module_of(type_of(value)).partition(".")[0] in ("keras", "fastai")
+    of_library = module_of(type_of(value)).partition(".")[0] in ("keras", "fastai")  # whose rate `lr` reads
+    return value if kind_of(value) == OTHER and (of_library or is_plain_optimizer(value)) else vouch(value)
 
 
 def _declared(f: Any, given: Any, named: Any) -> Any:
@@ -332,14 +319,6 @@ def _getattr(f: Any, given: Any, named: Any) -> Any:
         raise
 
 
-def _hasattr(f: Any, given: Any, named: Any) -> Any:
-    return _getattr(f, (*given, _MISSING), named) is not _MISSING
-
-
-def _vars(f: Any, given: Any, named: Any) -> Any:
-    return own(dict(attributes_of(_without_class(given[0]))))
-
-
 def _context(f: Any, given: Any, named: Any) -> Any:
     torch: Any = sys.modules["torch"]
     if f is torch.enable_grad or (f is torch.set_grad_enabled and any([*given, *named.values()])):
@@ -355,98 +334,42 @@ def _shows(f: Any, given: Any, named: Any) -> Any:
     return f(*map(shown, given[:1]), *map(vouch, given[1:]), **{k: vouch(v) for k, v in named.items()})
 
 
-def _copies(f: Any, given: Any, named: Any) -> Any:
-    return copied_object(given[0], f is copy.deepcopy, {})
-
-
 def _refuses(f: Any, given: Any, named: Any) -> None:
     raise Refusal(f"torch.autograd.{f.__name__} runs the hooks of the job's graph: saliency computes on a copy")
 
 
-def _silent(f: Any, given: Any, named: Any) -> None:
-    """Do nothing."""
-
-
 _RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "computes": _computed, "ufunc": _ufunc, "holds": _held, "keys": _keys, "helper": _helped, "getattr": _getattr,
-    "hasattr": _hasattr, "setattr": lambda f, given, named: write(given[0], vouch(given[1]), *given[2:]),
-    "delattr": lambda f, given, named: delete(given[0], vouch(given[1])), "vars": _vars, "context": _context,
-    "declared": _declared, "shows": _shows, "silent": _silent, "applied": applied, "copies": _copies,
-    "refuses": _refuses,
+    "computes": _computed, "holds": _held, "keys": _keys, "helper": _helped, "getattr": _getattr, "context": _context,
+    "declared": _declared, "shows": _shows, "applied": applied, "refuses": _refuses,
+    "silent": lambda f, given, named: None,
+    "hasattr": lambda f, given, named: _getattr(f, (*given, _MISSING), named) is not _MISSING,
+    "setattr": lambda f, given, named: write(given[0], vouch(given[1]), *given[2:]),
+    "delattr": lambda f, given, named: delete(given[0], vouch(given[1])),
+    "vars": lambda f, given, named: own(dict(attributes_of(_without_class(given[0])))),
+    "copies": lambda f, given, named: copied_object(given[0], f is copy.deepcopy, {}),
 }
 
-
-def _followed(f: types.FunctionType, given: Any, named: Any) -> Any:
-    """Run the checked form of a function."""
-    inner, checked = followed(f)
-    return checked.function(inner)(*given, **named)
-
-
-def _function(f: types.FunctionType, given: Any, named: Any) -> Any:
-    if is_checked(f.__code__):
-        result = f(*given, **named)
-    elif is_of_dataclass(f, given):
-        fill(f, *given, **named)
-        result = None
-    else:
-        result = _followed(f, given, named)
-    return own(result) if f.__code__.co_flags & inspect.CO_GENERATOR else result
+def _checked(f: Any, /, *given: Any) -> tuple[Any, str]:
+    try:
+        return to_copy(call(f, *given)), ""
+    except Refusal as refusal:
+        return None, refusal.reason
 
 
-def _builtin(f: Any, given: Any, named: Any) -> Any:
-    bound = getattr(f, "__self__", None)
-    name = f.__name__
-    if name.startswith(("_get_", "_is_")) and module_of(f).startswith("torch._C") and not given and not named:
-        return f()
-    if is_a(bound, type) and not is_ordinary(bound):
-        raise unknown(name_of(f))
-    if type(f) in (types.MethodDescriptorType, types.WrapperDescriptorType) and given:
-        bound, *given = given
-        f = f.__get__(bound)
-    if type_of(bound) is np.ufunc and name != "at":  # that writes, to what is read-only, too
-        return _made(_computed(f, given, named), bound, given)
-    if bound is not None and not is_a(bound, types.ModuleType | type):
-        if kind_of(bound) in (OTHER, MODULE):
-            if name == "__getattribute__" and len(given) == 1 and not named:
-                return as_object(bound, *given)
-            if name == "__setattr__" and f.__objclass__ is object:
-                return set_plainly(bound, *given)
-            return method_of_base(f, bound, name, given, named)
-        if kind_of(bound) == TENSOR:
-            return method_of_tensor(f, bound, given, named)
-        return method(bound, name, *given, **named)
-    if _of_torch(f, bound) and effect(name):
-        return operate(f, name, tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()})
-    if is_a(bound, type) and bound in (dict, str, bytes, float, int):
-        return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
-    raise unknown(name_of(f))
-
-
-def _of_torch(f: Any, bound: Any) -> bool:
-    return module_of(f) == "torch" or (is_a(bound, (type, types.ModuleType)) and bound.__name__.startswith("torch"))
-
-
-def method_of(function: Any, value: Any, given: Any, named: Any) -> Any:
-    """Return what a bound method gives."""
-    if (
-        type(function) is types.FunctionType
-        and is_module(value)
-        and _walks(function)
-        and is_plain_model(value, lists=True)
-    ):
-        found = function(value, *map(_bare, given), **{k: _bare(v) for k, v in named.items()})
-        return own(found) if of_class(type(found), "__next__") else found
-    return call(function, value, *given, **named)
-
-
-def _bare(value: Any) -> Any:
-    if kind_of(value) != ATOM:
-        raise unknown(f"walking over a model with {type_name(value)}")
-    return value
-
-
-def _walks(function: types.FunctionType) -> bool:
-    return function.__name__ in known.MODULE_METHODS and is_of_torch(function)
+def _reader() -> Reader | None:
+    return _checked if evaluating() else None
 
 
 bind_call(call)
+bind_reader(_reader)
+CHECKS.update({
+    "__call": call, "__read": read, "__item": item, "__Refusal": Refusal,
+    **{f"__{f.__name__}": f for f in (
+        vouching.iterate, vouching.each, vouching.binary, vouching.unary, vouching.deep, vouching.shown,
+        vouching.within, vouching.truth, vouching.own, vouching.keyed, vouching.keys, vouching.mapping,
+        vouching.slice_of,
+        writing.write, writing.write_item, writing.delete, writing.delete_item, writing.in_place, writing.enter,
+        writing.of_super, writing.module,
+    )},
+})
+"""The operations of checked code by the names that rewritten code has for them."""

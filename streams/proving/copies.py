@@ -18,7 +18,6 @@ from looptap.streams.errors import QueryError
 from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
-    TENSOR,
     attributes_of,
     is_a,
     is_copyable,
@@ -28,19 +27,13 @@ from looptap.streams.harmless.plain import (
     order_of,
     type_of,
 )
-from looptap.streams.harmless.plain import kind_of as plain_kind
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import note
 from looptap.streams.preserving.module_state import MOST_BYTES, MOST_ITEMS, kind_of, unwrapped
 
 _HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
 )
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 
@@ -61,9 +54,10 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
 
     def ask() -> Any:
         with torch.inference_mode(False) if gradient else nullcontext():  # what is copied in it has no gradients
-            asked = copied(model, gradient=gradient, train=train)
-            inputs = [_input(one, gradient) for one in given]
-            words = {name: _input(one, gradient) for name, one in named.items()}
+            copying = _Copying(gradient, train)
+            asked = copying.module(model, "")
+            copying.shares_leaves = gradient  # the gradient of an input may be what is asked for
+            inputs, words = [copying.value(one) for one in given], {k: copying.value(v) for k, v in named.items()}
             try:
                 with torch.set_grad_enabled(gradient):
                     return forward(asked, *inputs, **words)
@@ -82,22 +76,24 @@ def on_copy(model: Any, given: Any, named: Any, *, gradient: bool = False, train
         evaluation.in_own_context = not outermost
 
 
-def copied(model: Any, *, gradient: bool = False, train: bool = False) -> Any:
-    """Return a copy that shares the parameters, or has aliases for gradients."""
-    return _Copying(gradient, train).module(unwrapped(model), "")
-
-
 class _Copying:
-    """One pass over the modules of a model."""
+    """One pass over the modules of a model and its inputs.
+
+    The copy shares the parameters, or has aliases of them for gradients.
+    """
 
     def __init__(self, gradient: bool, train: bool) -> None:
         self._torch: Any = sys.modules["torch"]
         self._gradient, self._train, self._bytes = gradient, train, 0
+        self.shares_leaves = False
+        """Whether a leaf that requires a gradient is not copied."""
         self._made: dict[int, Any] = {}
         self._structure = self._torch.nn.Module.__annotations__
         self._kept: list[Any] = []  # the originals, so that no identity is taken twice
 
     def module(self, original: Any, path: str) -> Any:
+        type_of(original)
+        original = unwrapped(original)
         known = self._made.get(id(original))
         if known is not None:
             return known
@@ -111,7 +107,7 @@ class _Copying:
         for name in ("_parameters", "_buffers", "_modules"):
             if type(original.__dict__[name]) not in (dict, OrderedDict):
                 raise Refusal(f"{name} of {type_of(original).__qualname__} is not known to be harmless")
-        made = object.__new__(type_of(original))
+        made: Any = object.__new__(type_of(original))
         self._made[id(original)] = made
         self._kept.append(original)
         current().copies[id(made)] = (made, original)
@@ -127,7 +123,7 @@ class _Copying:
         attributes["_parameters"] = {name: self._parameter(one) for name, one in original._parameters.items()}
         attributes["_buffers"] = {name: self._tensor(one) for name, one in original._buffers.items()}
         attributes["_modules"] = {
-            name: None if child is None else self.module(unwrapped(child), f"{path}.{name}".lstrip("."))
+            name: None if child is None else self.module(child, f"{path}.{name}".lstrip("."))
             for name, child in original._modules.items()
         }
         made.__dict__.update(attributes)
@@ -146,7 +142,7 @@ class _Copying:
         if kind is self._torch.Tensor:
             return self._tensor(value)
         if issubclass(kind, self._torch.nn.Module) and not kind_of(kind).script:
-            return self.module(unwrapped(value), kind.__name__)
+            return self.module(value, kind.__name__)
         if kind in _CONTAINERS and len(value) <= MOST_ITEMS and depth < 10:
             return self._container(value, depth)
         if kind is tuple and len(value) <= MOST_ITEMS and depth < 10:
@@ -165,7 +161,8 @@ class _Copying:
         held = attributes_of(value)
         if not is_copyable(type_of(value)) or not all(map(_is_data, held.values())):
             return value
-        made = self._made[id(value)] = object.__new__(type_of(value))
+        made: Any = object.__new__(type_of(value))
+        self._made[id(value)] = made
         self._kept.append(value)
         current().own[id(made)] = made
         object.__getattribute__(made, "__dict__").update({k: self.value(v, depth + 1) for k, v in held.items()})
@@ -198,6 +195,8 @@ class _Copying:
         known = self._made.get(id(tensor))
         if known is not None:
             return known
+        if self.shares_leaves and tensor.is_leaf and tensor.requires_grad:
+            return tensor
         if self._bytes + tensor.nbytes > MOST_BYTES:
             return tensor  # shared: a write to it is refused
         self._bytes += tensor.nbytes
@@ -271,25 +270,6 @@ def applied(f: Any, given: Any, named: Any) -> Any:
 
 def _of_torch(hook: Any) -> bool:
     return any(module_of(one).startswith("torch.nn.utils") for one in (hook, *order_of(type_of(hook))))
-
-
-def _input(value: Any, gradient: bool) -> Any:
-    """Return a copy of an input, which the model may change in place."""
-    if plain_kind(value) == TENSOR:
-        if gradient and value.is_leaf and value.requires_grad:
-            return value
-        made = value.detach().clone()
-        note(made, value)
-        return made
-    if type_of(value) in (list, dict, tuple) or (is_a(value, tuple) and hasattr(type_of(value), "_fields")):
-        items = [_input(one, gradient) for one in (value.values() if is_a(value, dict) else value)]
-        if is_a(value, dict):
-            made = dict(zip(value, items, strict=True))
-        else:
-            made = tuple.__new__(type_of(value), items) if is_a(value, tuple) else items
-        current().own[id(made)] = made
-        return made
-    return value
 
 
 def _explain_devices(model: Any, inputs: list[Any], error: RuntimeError) -> None:

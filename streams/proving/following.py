@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import dis
 import inspect
 import itertools
@@ -14,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from looptap.streams.expressions import SourceText
-from looptap.streams.harmless.checked_code import CHECKS, note_checked
+from looptap.streams.harmless.checked_code import CHECKS, note_checked, source_of
+from looptap.streams.harmless.plain import name_of_type
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.sources import source_of
 from looptap.streams.proving.rewriting import Rewriting, Unprovable, without_type_parameters
 from looptap.streams.proving.vouching import name_of
 
@@ -54,7 +55,7 @@ def checked_expression(
     """Return a function that evaluates ``body``, with each operation checked."""
     raw = frozenset(name for name in _names_of(body) if name.startswith("__part") or name == "__event")
     try:
-        new = Rewriting(raw=raw).visit(_copied(body))
+        new = Rewriting(raw=raw).visit(copy.deepcopy(body))
     except Unprovable as found:
         raise text.error(f"{found} is not known to be harmless.", body) from None
     arguments = [ast.arg(parameter)] if parameter else []
@@ -73,12 +74,6 @@ def checked_expression(
 
 def _names_of(body: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
-
-
-def _copied(body: ast.expr) -> ast.expr:
-    import copy
-
-    return copy.deepcopy(body)
 
 
 def followed(f: types.FunctionType) -> tuple[types.FunctionType, CheckedForm]:
@@ -111,11 +106,11 @@ def _content(cell: types.CellType) -> Any:
 
 def undecorated(f: types.FunctionType) -> types.FunctionType:
     """Return the function inside ``torch.no_grad()``, which is in force anyway."""
-    while (f.__module__ or "", f.__code__.co_name) != ("", "") and hasattr(f, "__wrapped__"):
-        wrapper, inner = f.__code__, f.__wrapped__
+    while type(inner := f.__dict__.get("__wrapped__")) is types.FunctionType:
+        wrapper = f.__code__
         context = wrapper.co_name == "decorate_context" and "torch" in wrapper.co_filename
         compiler = wrapper.co_filename.endswith(_OF_COMPILER) or "_dynamo" in wrapper.co_filename
-        if not isinstance(inner, types.FunctionType) or not (compiler or (context and _turns_off(f))):
+        if not compiler and not (context and _turns_off(f)):
             break
         f = inner
     return f
@@ -123,12 +118,8 @@ def undecorated(f: types.FunctionType) -> types.FunctionType:
 
 def _turns_off(f: types.FunctionType) -> bool:
     """Return True for the decorators ``torch.no_grad`` and ``torch.inference_mode``."""
-    for cell in f.__closure__ or ():
-        made = _content(cell)
-        bound = getattr(made, "__self__", made)
-        if type(bound).__name__ in ("no_grad", "inference_mode"):
-            return True
-    return False
+    made = [one.__self__ if type(one) is types.MethodType else one for one in map(_content, f.__closure__ or ())]
+    return any(name_of_type(type(one)).endswith((".no_grad", ".inference_mode")) for one in made)
 
 
 def _factory(f: types.FunctionType) -> types.CodeType:
@@ -137,7 +128,7 @@ def _factory(f: types.FunctionType) -> types.CodeType:
         raise Unprovable("it is asynchronous")
     node, file = _definition(f)
     owner = f.__qualname__.rpartition(".")[0].rpartition(".")[2]
-    rewriting = Rewriting(owner="" if owner == "<locals>" else owner, statements=True)
+    rewriting = Rewriting(owner="" if owner == "<locals>" else owner)
     if isinstance(node, ast.Lambda):
         body: list[ast.stmt] = [ast.Return(rewriting.visit(node))]
     else:
@@ -229,8 +220,6 @@ def _function(name: str, parameters: list[str], body: list[ast.stmt]) -> ast.Fun
 
 
 def _without_decorators(node: ast.FunctionDef) -> ast.FunctionDef:
-    import copy
-
     bare = copy.copy(node)
     bare.decorator_list = []
     return bare

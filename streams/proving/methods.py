@@ -1,4 +1,4 @@
-"""Call methods of tensors, arrays and containers."""
+"""Call functions and methods that are written in C."""
 
 from __future__ import annotations
 
@@ -14,27 +14,32 @@ from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.checked_evaluation import current
 from looptap.streams.harmless.plain import (
     ARRAY,
+    ATOM,
     MAPPING,
     MODULE,
     OTHER,
-    SEQUENCE,
     TENSOR,
     is_a,
+    is_of_torch,
+    is_ordinary,
+    is_plain_model,
     kind_of,
     module_of,
     of_class,
+    order_of,
     type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import PURE, effect, note, operate
-from looptap.streams.proving.attributes import as_object
-from looptap.streams.proving.reading import item, read
+from looptap.streams.proving.attributes import as_object, item
 from looptap.streams.proving.vouching import (
     CONTAINERS,
     deep,
+    is_module,
     iterate,
     judged,
     keyed,
+    name_of,
     operand,
     own,
     pairs,
@@ -42,103 +47,77 @@ from looptap.streams.proving.vouching import (
     unknown,
     vouch,
 )
+from looptap.streams.proving.writing import set_plainly
 
-
-def method(value: Any, name: str, /, *given: Any, **named: Any) -> Any:
-    """Return ``value.name(…)``."""
-    kind = kind_of(value)
-    if kind == TENSOR:
-        return _tensor_method(value, name, given, named)
-    if kind in (OTHER, MODULE):
-        if name == "__getattribute__" and is_a(value, types.ModuleType):
-            return as_object(value, *given)
-        if type_of(value) is contextvars.ContextVar and (name == "get" or current().in_own_context):
-            return getattr(value, name)(*given)
-        if is_operator_of_builtin(value, name):
-            return _container_method(value, name, given, named)
-        return call(read(value, name), *given, **named)
-    if name == "__getitem__":
-        return item(value, *given)
-    if kind == SEQUENCE and _is_of_job(type_of(value), name):
-        return call(read(value, name), *given, **named)
-    if (name[:2] == "__" and name not in _DUNDERS) or (kind == ARRAY and value.dtype.hasobject):
-        raise unknown(f".{name}() of {type_name(value)}")
-    return _container_method(value, name, given, named)
-
-
+_UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _DUNDERS = frozenset(
     {"__array__", "__dlpack__", "__dlpack_device__", "__len__", "__contains__", "__iter__", "__reversed__"}
 )
+_READS = frozenset({"keys", "values", "items", "get", "index", "count", "__len__", "__iter__", "__contains__"})
+"""Methods of containers that do the same for each subclass, and call nothing of it."""
+_BASES = (dict, collections.OrderedDict, list, set, object)
 _ITERATING = frozenset({"extend", "extendleft"})
 _HASHING = frozenset({
     "union", "intersection", "difference", "symmetric_difference", "difference_update", "intersection_update",
-    "symmetric_difference_update", "issubset", "issuperset", "isdisjoint", "subtract",
+    "symmetric_difference_update", "issubset", "issuperset", "isdisjoint", "subtract", "update",
 })
-
-
-def _is_of_job(kind: type, name: str) -> bool:
-    """Return True for a method of a named tuple that its class has of its own."""
-    held = of_class(kind, name)
-    held = held.__func__ if type(held) in (classmethod, staticmethod) else held
-    return type(held) is types.FunctionType and module_of(held) != "collections"
-
-
-def is_operator_of_builtin(value: Any, name: str) -> bool:
-    """Return True for a method of an iterator or container that the evaluation made."""
-    held = of_class(type_of(value), name)
-    return id(value) in current().own and type(held) in (types.MethodDescriptorType, types.WrapperDescriptorType)
-
-
-_READS = frozenset({"keys", "values", "items", "get", "index", "count", "__len__", "__iter__", "__contains__"})
-"""Methods of containers that do the same for each subclass, and call nothing of it."""
-
-
-def method_of_base(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
-    """Return what a builtin container's method gives for a subclass."""
-    of_container = getattr(f, "__objclass__", None) or _owner(value, name, f)
-    if of_container not in _BASES or not (name in _READS or id(value) in current().own):
-        raise unknown(f".{name}() of {type_name(value)}")
-    return _container_method(value, name, given, named, f)
-
-
-_BASES = (dict, collections.OrderedDict, list, set, object)
-
-
-def _owner(value: Any, name: str, f: Any) -> Any:
-    """Return the class whose method is bound, also where `super()` has found it."""
-    for base in type_of(value).__mro__:
-        held = base.__dict__.get(name)
-        if type(held) in (types.MethodDescriptorType, types.WrapperDescriptorType):
-            return base
-    return None
-
-
-def shielded(value: Any) -> Any:
-    """Return an array of the job such that nothing can write to it."""
-    if type_of(value) is not np.ndarray or id(value) in current().own:
-        return value
-    view = value.view()
-    view.flags.writeable = False
-    return view
-
-
-_KEYED = frozenset(
-    (
-        "get",
-        "pop",
-        "setdefault",
-        "__setitem__",
-        "__delitem__",
-        "__contains__",
-        "move_to_end",
-        "add",
-        "discard",
-        "remove",
-    )
-)
+_KEYED = frozenset({
+    "get", "pop", "setdefault", "__setitem__", "__delitem__", "__contains__", "move_to_end", "add", "discard", "remove",
+})
 """Methods of dicts and sets whose first argument is hashed."""
 _HOLDING = frozenset({("append", 0), ("appendleft", 0), ("insert", 1), ("__setitem__", 1)})
 """Methods of sequences, and the argument that becomes an item."""
+_FRESH = frozenset({
+    "copy", "split", "rsplit", "most_common", "union", "intersection", "difference", "tolist", "__iter__",
+    "__reversed__", "elements",
+})
+"""Methods that make a container or an iterator."""
+
+
+def builtin(f: Any, given: Any, named: Any) -> Any:
+    """Return what a function or method of C gives that is not known by identity."""
+    name, bound = f.__name__, getattr(f, "__self__", None)
+    if name.startswith(("_get_", "_is_")) and module_of(f).startswith("torch._C") and not given and not named:
+        return f()
+    if type(f) in _UNBOUND and given:
+        bound, *given = given
+        f = f.__get__(bound)
+    if bound is not None and not is_a(bound, (types.ModuleType, type, np.ufunc)):
+        return _method(f, bound, name, given, named)
+    if is_a(bound, type) and not is_ordinary(bound):
+        raise unknown(name_of(f))
+    of_torch = module_of(f) == "torch" or getattr(bound, "__name__", "").startswith("torch")
+    if of_torch and effect(name):
+        return operate(f, name, tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()})
+    if type(bound) is type and bound in (dict, str, bytes, float, int):
+        return f(*map(vouch, given), **{k: vouch(v) for k, v in named.items()})
+    raise unknown(name_of(f))
+
+
+def _method(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
+    kind = kind_of(value)
+    if kind == TENSOR:
+        return _method_of_tensor(f, value, name, given, named)
+    if kind in (OTHER, MODULE):
+        if name == "__getattribute__" and len(given) == 1 and not named:
+            return as_object(value, *given)
+        if name == "__setattr__" and f.__objclass__ is object:
+            return set_plainly(value, *given)
+        if type(value) is contextvars.ContextVar and (name == "get" or current().in_own_context):
+            return f(*given)
+        if not (id(value) in current().own or (name in _READS and _owner(f, value, name) in _BASES)):
+            raise unknown(f".{name}() of {type_name(value)}")
+    elif name == "__getitem__":
+        return item(value, *given)
+    elif (name[:2] == "__" and name not in _DUNDERS) or (kind == ARRAY and value.dtype.hasobject):
+        raise unknown(f".{name}() of {type_name(value)}")
+    return _method_of_container(f, value, name, given, named)
+
+
+def _owner(f: Any, value: Any, name: str) -> Any:
+    """Return the class whose method is bound, also where `super()` has found it."""
+    found = (base for base in order_of(type_of(value)) if type(base.__dict__.get(name)) in _UNBOUND)
+    return getattr(f, "__objclass__", None) or next(found, None)
 
 
 def _argument(value: Any, name: str, place: int, given: Any) -> Any:
@@ -147,7 +126,7 @@ def _argument(value: Any, name: str, place: int, given: Any) -> Any:
         return iterate(given)
     if name == "update" and is_a(value, dict) and not is_a(value, collections.Counter):
         return pairs(given)
-    if name in _HASHING or name == "update":
+    if name in _HASHING:
         return given if kind_of(given) == MAPPING else [keyed(one) for one in iterate(given)]
     if name in known.COMPARES and place == 0:
         return deep(given)
@@ -156,54 +135,70 @@ def _argument(value: Any, name: str, place: int, given: Any) -> Any:
     return given if (name, place) in _HOLDING else vouch(given)
 
 
-def _container_method(value: Any, name: str, given: Any, named: Any, bound: Any = None) -> Any:
+def _method_of_container(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
     kind = kind_of(value)
     if name in known.MUTATORS and id(value) not in current().own and not is_a(value, str | bytes | tuple):
         raise Refusal(f".{name}() would change a {type_name(value)} of the job")
-    if name in known.COMPARES and kind in (SEQUENCE, MAPPING):
-        deep(value)
     if name in known.NEVER or named.get("out") is not None:
         raise unknown(f".{name}() of {type_name(value)}")
-    if kind in (SEQUENCE, MAPPING, OTHER):
-        given = tuple(_argument(value, name, place, one) for place, one in enumerate(given))
-        named = {k: judged(v) if k == "key" and v is not None else v for k, v in named.items()}
+    if kind in (ARRAY, ATOM):
+        f = f if shielded(value) is value else getattr(shielded(value), name)
+        given, named = [shielded(vouch(one)) for one in given], {k: vouch(v) for k, v in named.items()}
     else:
-        given = tuple(shielded(vouch(one)) for one in given)
-        named = {k: vouch(v) for k, v in named.items()}
-    result = (bound or getattr(shielded(value), name))(*given, **named)
-    fresh = name in ("copy", "split", "rsplit", "most_common", "union", "intersection", "difference", "tolist")
-    if (
-        (fresh and is_a(result, CONTAINERS))
-        or (name in ("__iter__", "__reversed__", "elements") and of_class(type(result), "__next__"))
-        or (kind == ARRAY and type(result) is np.ndarray and result.base is None and result is not value)
+        if name in known.COMPARES and kind != OTHER:
+            deep(value)
+        given = [_argument(value, name, place, one) for place, one in enumerate(given)]
+        named = {k: judged(v) if k == "key" and v is not None else v for k, v in named.items()}
+    result = f(*given, **named)
+    if (name in _FRESH and (is_a(result, CONTAINERS) or of_class(type(result), "__next__"))) or (
+        kind == ARRAY and type(result) is np.ndarray and result.base is None and result is not value
     ):
         own(result)
     return result
 
 
-def _tensor_method(value: Any, name: str, given: Any, named: Any) -> Any:
-    if name in value.__dict__:
-        return call(value.__dict__[name], *given, **named)
-    if name in known.TENSOR_NEVER:
-        raise Refusal(f".{name}() would change a tensor or its graph")
-    held = of_class(type_of(value), name)
-    if type(held) is types.FunctionType:
-        operand(value)
-        return call(held, value, *given, **named)
-    return method_of_tensor(getattr(value, name), value, given, named)
+def shielded(value: Any) -> Any:
+    """Return an array of the job such that nothing can write to it."""
+    if type(value) is not np.ndarray or id(value) in current().own:
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
 
 
-def method_of_tensor(bound: Any, value: Any, given: Any, named: Any) -> Any:
-    """Return what a tensor's method that is written in C gives."""
-    name = bound.__name__
-    operand(value)
-    if name in known.TENSOR_NEVER or named.get("out") is not None:
+def _method_of_tensor(f: Any, value: Any, name: str, given: Any, named: Any) -> Any:
+    refuse_change(value, name)
+    if named.get("out") is not None:
         raise Refusal(f".{name}() would change a tensor or its graph")
     arguments, words = tuple(map(vouch, given)), {k: vouch(v) for k, v in named.items()}
     if name in known.TENSOR_READS:
-        result = bound(*arguments, **words)
+        result = f(*arguments, **words)
         note(result, value, arguments, words)
         return result
     if effect(name) == PURE or (effect(name) and name[:1] != "_"):
-        return operate(lambda own, *others, **more: bound(*others, **more), name, (value, *arguments), words)
+        return operate(lambda own, *others, **more: f(*others, **more), name, (value, *arguments), words)
     raise unknown(f".{name}() of a tensor")
+
+
+def refuse_change(tensor: Any, name: str) -> None:
+    """Raise `Refusal` for a method that changes what no operator of torch shows."""
+    operand(tensor)
+    if name in known.TENSOR_NEVER:
+        raise Refusal(f".{name}() would change a tensor or its graph")
+
+
+def bound_method(function: Any, value: Any, given: Any, named: Any) -> Any:
+    """Return what a method gives that is written in Python."""
+    if type(function) is types.FunctionType and kind_of(value) == TENSOR:
+        refuse_change(value, function.__name__)
+    walks = type(function) is types.FunctionType and function.__name__ in known.MODULE_METHODS and is_of_torch(function)
+    if walks and is_module(value) and is_plain_model(value, lists=True):
+        found = function(value, *map(_bare, given), **{k: _bare(v) for k, v in named.items()})
+        return own(found) if of_class(type(found), "__next__") else found
+    return call(function, value, *given, **named)
+
+
+def _bare(value: Any) -> Any:
+    if kind_of(value) != ATOM:
+        raise unknown(f"walking over a model with {type_name(value)}")
+    return value

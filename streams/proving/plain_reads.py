@@ -11,7 +11,7 @@ from looptap.streams.harmless.checked_evaluation import evaluated
 from looptap.streams.harmless.plain import is_a, is_plain, name_of_type
 from looptap.streams.harmless.refusal import Refusal, as_error
 from looptap.streams.harmless.results import to_copy
-from looptap.streams.proving.reading import read
+from looptap.streams.proving.attributes import read
 
 T = TypeVar("T")
 _NUMBERS = frozenset(map(id, (float, int, bool, str, type(None))))

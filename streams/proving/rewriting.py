@@ -1,8 +1,8 @@
 """Rewrite Python so that each operation is checked before it runs.
 
-``x.y`` becomes ``__read(x, 'y')``, ``x[y]`` ``__item(x, y)``, ``f(x)`` ``__call(f, x)``, ``x.f(y)``
-``__method(x, 'f', y)``; what is iterated, tested, unpacked or an operand passes through a check of its own. Their names
-are those of `operations`. What cannot be rewritten raises `Unprovable`.
+``x.y`` becomes ``__read(x, 'y')``, ``x[y]`` ``__item(x, y)``, ``f(x)`` ``__call(f, x)``; what is iterated, tested,
+unpacked or an operand passes through a check of its own. Their names are those of `CHECKS`. What cannot be rewritten
+raises `Unprovable`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Rewriting(ast.NodeTransformer):
     ``owner`` is the name of the class around a method, which mangles private names.
     """
 
-    def __init__(self, owner: str = "", raw: frozenset[str] = frozenset(), statements: bool = False) -> None:
-        self.owner, self.raw, self.statements = owner, raw, statements
+    def __init__(self, owner: str = "", raw: frozenset[str] = frozenset()) -> None:
+        self.owner, self.raw = owner, raw
         self._first_argument: list[str] = []
         self._locals = 0
 
@@ -53,8 +53,8 @@ class Rewriting(ast.NodeTransformer):
                 raise Unprovable(f"{type(node).__name__.lower()} in {ast.unparse(node):.60}")
             return self.generic_visit(node)
         new: Any = method(node)
-        if isinstance(new, ast.AST) and isinstance(node, ast.expr | ast.stmt):
-            for part in ast.walk(new):
+        for one in new if isinstance(new, list) else [new]:
+            for part in ast.walk(one):
                 if isinstance(part, ast.expr | ast.stmt | ast.keyword) and not hasattr(part, "lineno"):
                     ast.copy_location(part, node)
         return new
@@ -81,7 +81,7 @@ class Rewriting(ast.NodeTransformer):
         if isinstance(node, ast.Slice):
             parts = [ast.Constant(None) if one is None else self.visit(one)
                      for one in (node.lower, node.upper, node.step)]
-            return _call("__slice", *parts)
+            return _call("__slice_of", *parts)
         if isinstance(node, ast.Tuple):
             return ast.Tuple([self._element(one) if isinstance(one, ast.Starred) else self._index(one)
                               for one in node.elts], ast.Load())
@@ -93,26 +93,23 @@ class Rewriting(ast.NodeTransformer):
         if isinstance(f, ast.Name) and f.id in self.raw:
             return ast.Call(f, [self.visit(one) for one in node.args], [])
         if isinstance(f, ast.Name) and f.id == "super" and not node.args and self._first_argument:
-            return _call("__super", ast.Name("__class__", ast.Load()), ast.Name(self._first_argument[-1], ast.Load()))
+            names = "__class__", self._first_argument[-1]
+            return _call("__of_super", *(ast.Name(one, ast.Load()) for one in names))
         given = [ast.Starred(_call("__iterate", self.visit(one.value)), ast.Load()) if isinstance(one, ast.Starred)
                  else self.visit(one) for one in node.args]
         keywords = [ast.keyword(k.arg, self.visit(k.value) if k.arg else _call("__mapping", self.visit(k.value)))
                     for k in node.keywords]
-        if isinstance(f, ast.Attribute):
-            name = ast.Constant(self._mangled(f.attr))
-            return _call("__method", self.visit(f.value), name, *given, keywords=keywords)
         return _call("__call", self.visit(f), *given, keywords=keywords)
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
         """Check what is hashed."""
         elements = [ast.Starred(_call("__keys", self.visit(one.value)), ast.Load()) if isinstance(one, ast.Starred)
                     else self._key(one) for one in node.elts]
-        new = ast.Set(elements)
-        return _call("__own", new) if self.statements else new
+        return _call("__own", ast.Set(elements))
 
     def _key(self, node: ast.expr) -> ast.expr:
         new: ast.expr = self.visit(node)
-        return new if isinstance(node, ast.Constant) else _call("__key", new)
+        return new if isinstance(node, ast.Constant) else _call("__keyed", new)
 
     def _listed(self, node: ast.expr) -> ast.expr:
         if isinstance(getattr(node, "ctx", None), ast.Store):
@@ -120,8 +117,7 @@ class Rewriting(ast.NodeTransformer):
         elements = [self._element(part) for part in getattr(node, "elts", ())]
         if isinstance(node, ast.Tuple):
             return ast.Tuple(elements, ast.Load())
-        new = ast.List(elements, ast.Load())
-        return _call("__own", new) if self.statements else new
+        return _call("__own", ast.List(elements, ast.Load()))
 
     def _element(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Starred):
@@ -134,8 +130,7 @@ class Rewriting(ast.NodeTransformer):
         keys = [None if key is None else self._key(key) for key in node.keys]
         values = [_call("__mapping", self.visit(v)) if k is None else self.visit(v)
                   for k, v in zip(node.keys, node.values, strict=True)]
-        new = ast.Dict(keys, values)
-        return _call("__own", new) if self.statements else new
+        return _call("__own", ast.Dict(keys, values))
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         """Check both operands."""
@@ -192,13 +187,12 @@ class Rewriting(ast.NodeTransformer):
         return ast.Lambda(self._arguments(node.args), self.visit(node.body))
 
     def _arguments(self, node: ast.arguments) -> ast.arguments:
-        new = ast.arguments(
+        return ast.arguments(
             posonlyargs=[_bare(one) for one in node.posonlyargs], args=[_bare(one) for one in node.args],
             vararg=node.vararg and _bare(node.vararg), kwonlyargs=[_bare(one) for one in node.kwonlyargs],
             kw_defaults=[None if one is None else self.visit(one) for one in node.kw_defaults],
             kwarg=node.kwarg and _bare(node.kwarg), defaults=[self.visit(one) for one in node.defaults],
         )
-        return new
 
     def _comprehension(self, node: Any) -> ast.expr:
         generators = []
@@ -214,7 +208,7 @@ class Rewriting(ast.NodeTransformer):
         else:
             element = self._key(node.elt) if isinstance(node, ast.SetComp) else self.visit(node.elt)
             new = type(node)(element, generators)
-        return _call("__own", new) if self.statements or isinstance(node, ast.GeneratorExp) else new
+        return _call("__own", new)
 
     # ------------------------------------------------------------ statements
 
@@ -255,17 +249,15 @@ class Rewriting(ast.NodeTransformer):
         if len(node.targets) == 1:
             return self._assigned(node.targets[0], self.visit(node.value))
         name = self._temporary()
-        statements: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], self.visit(node.value))]
-        for target in node.targets:
-            statements.append(self._assigned(target, ast.Name(name, ast.Load())))
-        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
+        first = ast.Assign([ast.Name(name, ast.Store())], self.visit(node.value))
+        return [first, *(self._assigned(target, ast.Name(name, ast.Load())) for target in node.targets)]
 
     def _assigned(self, target: ast.expr, value: ast.expr) -> ast.stmt:
         if isinstance(target, ast.Name):
             return ast.Assign([target], value)
         if isinstance(target, ast.Tuple | ast.List):
             _only_names(target)
-            return ast.Assign([target], _call("__unpack", value))
+            return ast.Assign([target], _call("__iterate", value))
         if isinstance(target, ast.Attribute):
             name = ast.Constant(self._mangled(target.attr))
             return ast.Expr(_call("__write", self.visit(target.value), name, value))
@@ -296,8 +288,7 @@ class Rewriting(ast.NodeTransformer):
             before = [ast.Assign([ast.Name(place, ast.Store())], self._index(target.slice))]
             key, read, write = ast.Name(place, ast.Load()), "__item", "__write_item"
         changed = _call("__in_place", operator, _call(read, whole, key), value)
-        statements = [first, *before, ast.Expr(_call(write, whole, key, changed))]
-        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
+        return [first, *before, ast.Expr(_call(write, whole, key, changed))]
 
     def visit_Delete(self, node: ast.Delete) -> Any:
         """Check what is deleted from a container."""
@@ -312,7 +303,7 @@ class Rewriting(ast.NodeTransformer):
                 statements.append(ast.Expr(_call("__delete", self.visit(target.value), name)))
             else:
                 raise Unprovable(f"del {ast.unparse(target)}")
-        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
+        return statements
 
     def visit_For(self, node: ast.For) -> ast.stmt:
         """Check what is iterated."""
@@ -369,7 +360,7 @@ class Rewriting(ast.NodeTransformer):
             name = bound if one.asname is None else one.name
             target = ast.Name(one.asname or bound, ast.Store())
             statements.append(ast.Assign([target], _call("__module", ast.Constant(name))))
-        return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in statements]
+        return statements
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
         """Read names of loaded modules; nothing is imported."""
@@ -378,10 +369,9 @@ class Rewriting(ast.NodeTransformer):
         name = ast.Constant("." * node.level + (node.module or ""))
         package = [ast.Name("__package__", ast.Load())] if node.level else []
         return [
-            ast.fix_missing_locations(ast.copy_location(ast.Assign(
-                [ast.Name(one.asname or one.name, ast.Store())],
-                _call("__read", _call("__module", name, *package), ast.Constant(one.name)),
-            ), node)) for one in node.names
+            ast.Assign([ast.Name(one.asname or one.name, ast.Store())],
+                       _call("__read", _call("__module", name, *package), ast.Constant(one.name)))
+            for one in node.names
         ]
 
     def _temporary(self) -> str:

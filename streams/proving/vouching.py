@@ -35,23 +35,15 @@ from looptap.streams.harmless.plain import (
     type_of,
 )
 from looptap.streams.harmless.refusal import Refusal
-from looptap.streams.harmless.results import result
+from looptap.streams.harmless.results import to_copy
 from looptap.streams.harmless.watch import note
 
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
-
-
 BUILTINS = (
-    types.BuiltinFunctionType,
-    types.MethodWrapperType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
+    types.BuiltinFunctionType, types.MethodWrapperType, types.MethodDescriptorType, types.WrapperDescriptorType
 )
-
-
 _VIEWS = tuple(type(getattr(kind(), name)()) for kind in (dict, collections.OrderedDict)
                for name in ("keys", "values", "items"))
-
 CONTAINERS = (list, dict, set, collections.deque, collections.Counter, collections.OrderedDict,
                collections.defaultdict, bytearray)
 """Containers that code may change."""
@@ -78,45 +70,8 @@ def unknown(what: str) -> Refusal:
     return Refusal(f"{what} is not known to be harmless")
 
 
-def operand(value: Any) -> Any:
-    """Return an operand, if operators on its type run no code of the job."""
-    kind = kind_of(value)
-    if kind == TENSOR:
-        if value.__dict__ and not is_plain(value):
-            raise unknown("a tensor with methods of the job's own")
-    elif kind == ARRAY and value.dtype.hasobject:
-        raise unknown("an array of objects")
-    elif kind in (SEQUENCE, MAPPING):
-        return deep(value)
-    elif kind in (OTHER, MODULE) and not _is_class(value):
-        raise unknown(f"an operator on {type_name(value)}")
-    return value
-
-
 def _is_class(value: Any) -> bool:
     return is_a(value, type) and is_ordinary(value)
-
-
-_COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__contains__", "__iter__",
-             "__getitem__")
-_SIMPLE = (object, int, float, complex, str, bytes, types.FunctionType, types.BuiltinFunctionType)
-"""Types whose operators of C call nothing else."""
-
-
-def deep(value: Any, operators: tuple[str, ...] = _COMPARED) -> Any:
-    """Return a value to compare, if its operators and those of its items are plain."""
-    kind = type_of(value)
-    if value is None or kind in (float, int, str, bool) or _is_class(value):
-        return value
-    if kind_of_type(kind) == TENSOR:
-        return operand(value)
-    if is_plain(value) or all(_is_simple(of_class(kind, name)) for name in operators):
-        return value
-    if kind in (list, tuple, set, frozenset):
-        for one in value:
-            deep(one, operators)
-        return value
-    raise unknown(f"{'comparing' if operators is _COMPARED else 'printing'} {type_name(value)}")
 
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -129,6 +84,51 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "GtE": operator.ge,
 }
 _UNARY: dict[str, Callable[[Any], Any]] = {"USub": operator.neg, "UAdd": operator.pos, "Invert": operator.invert}
+IN_PLACE = {how: getattr(operator, f"i{f.__name__.strip('_')}") for how, f in _BINARY.items()}
+_USES = {
+    "comparing": ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__contains__", "__iter__",
+                  "__getitem__"),
+    "printing": OF_TEXT,
+    "the hash of": ("__hash__", "__eq__"),
+}
+"""The methods that a use of a value may call."""
+_SIMPLE = (object, int, float, complex, str, bytes, types.FunctionType, types.BuiltinFunctionType)
+"""Types whose operators of C call nothing else."""
+
+
+def deep(value: Any, use: str = "comparing") -> Any:
+    """Return a value, if this use of it and of its items runs no code of the job."""
+    kind = type_of(value)
+    what = kind_of_type(kind)
+    if what == TENSOR and value.__dict__ and not is_plain(value):
+        raise unknown("a tensor with methods of the job's own")
+    if what == ARRAY and value.dtype.hasobject:
+        raise unknown("an array of objects")
+    if what in (ATOM, TENSOR, ARRAY) or _is_class(value) or is_plain(value):
+        return value
+    if kind in (list, tuple, set, frozenset):
+        for one in value:
+            deep(one, use)
+    elif not all(_is_simple(of_class(kind, name)) for name in _USES[use]):
+        raise unknown(f"{use} {type_name(value)}")
+    return value
+
+
+def operand(value: Any, other: Any = None) -> Any:
+    """Return an operand, if operators on its type run no code of the job.
+
+    The items of a container are only touched if ``other`` is no container: by `%`, or as an array.
+    """
+    kind = kind_of(value)
+    touched = kind not in (SEQUENCE, MAPPING) or kind_of(other) not in (SEQUENCE, MAPPING)
+    if kind in (SEQUENCE, MAPPING, MODULE, OTHER) and touched and not (_is_class(value) or is_plain(value)):
+        raise unknown(f"an operator on {type_name(value)}")
+    return deep(value)
+
+
+def keyed(value: Any) -> Any:
+    """Return a key whose hash runs no code of the job."""
+    return deep(value, "the hash of")
 
 
 def binary(how: str, left: Any, right: Any) -> Any:
@@ -136,7 +136,7 @@ def binary(how: str, left: Any, right: Any) -> Any:
     compare = _COMPARISONS.get(how)
     if compare is not None:
         return made(compare(deep(left), deep(right)), left, right)
-    return made(_BINARY[how](operand(left), operand(right)), left, right)
+    return made(_BINARY[how](operand(left, right), operand(right, left)), left, right)
 
 
 def unary(how: str, value: Any) -> Any:
@@ -195,7 +195,7 @@ def shown(value: Any, conversion: int = -1) -> Any:
                 break
     if kind_of_type(kind) in (TENSOR, SEQUENCE, MAPPING) and not all(map(is_of_torch, _text_of_tensors())):
         raise unknown("printing a tensor in a way of the job's own")
-    deep(value, OF_TEXT)
+    deep(value, "printing")
     return value if conversion == -1 else convert(value)
 
 
@@ -227,21 +227,10 @@ def vouch(value: Any) -> Any:
             return {keyed(key): vouch(one) for key, one in value.items()}
     if callable(value) and kind == MODULE:
         return proxy(value)
-    converted = result(value) if kind == OTHER else value
+    converted = to_copy(value) if kind == OTHER else value
     if converted is not value:
         return vouch(converted)
     raise unknown(f"computing with {type_name(value)}")
-
-
-def keyed(value: Any) -> Any:
-    """Return a key whose hash runs no code of the job."""
-    if is_a(value, tuple):
-        for one in value:
-            keyed(one)
-    plain = kind_of(value) not in (OTHER, MODULE) or _is_class(value)
-    if not plain and not all(_is_simple(of_class(type_of(value), name)) for name in ("__hash__", "__eq__")):
-        raise unknown(f"the hash of {type_name(value)}")
-    return value
 
 
 def own(value: Any) -> Any:
@@ -320,12 +309,7 @@ def iterate(value: Any) -> Any:
 
 def each(value: Any) -> Iterator[Any]:
     """Return what a loop may run over whose items are taken apart."""
-    return map(unpack, iterate(value))
-
-
-def unpack(value: Any) -> Any:
-    """Return a value that may be taken apart."""
-    return iterate(value)
+    return map(iterate, iterate(value))
 
 
 def mapping(value: Any) -> Any:

@@ -9,10 +9,8 @@ import dataclasses
 import enum
 import importlib.util
 import inspect
-import operator
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 from looptap.streams.harmless.checked_code import call
@@ -37,8 +35,9 @@ from looptap.streams.harmless.plain import (
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import may_write, note
-from looptap.streams.proving.reading import index_of
+from looptap.streams.proving.attributes import index_of
 from looptap.streams.proving.vouching import (
+    IN_PLACE,
     is_module,
     is_own,
     keyed,
@@ -117,21 +116,14 @@ def delete_item(value: Any, key: Any) -> None:
     del value[key]
 
 
-_IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv, "Mod": operator.imod,
-    "FloorDiv": operator.ifloordiv, "Pow": operator.ipow, "MatMult": operator.imatmul, "BitOr": operator.ior,
-    "BitAnd": operator.iand, "BitXor": operator.ixor, "LShift": operator.ilshift, "RShift": operator.irshift,
-}
-
-
 def in_place(how: str, value: Any, other: Any) -> Any:
     """Return ``value`` after ``value += other`` and the like."""
     kind = kind_of(value)
     if kind == TENSOR:
         may_write(f"{how.lower()} in place", operand(value))
-        return _IN_PLACE[how](value, operand(other))
+        return IN_PLACE[how](value, operand(other))
     if (kind == ATOM and type_of(value) is not bytearray) or type_of(value) is tuple or _is_container(value):
-        return _IN_PLACE[how](value, operand(other))
+        return IN_PLACE[how](value, operand(other, value))
     raise Refusal(f"{how.lower()} in place would change a {type_name(value)} of the job")
 
 

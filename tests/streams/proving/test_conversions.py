@@ -156,6 +156,33 @@ def test_nothing_is_converted_by_code_that_is_not_checked(what):
         assert "Refused" not in said or "not known to be harmless" in said or "would" in said
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "'%s' % x", "'%s' % (x,)", "'%s' % [x]", "'%(a)s' % {'a': x}", "'%d' % x", "b'%s' % x", "[1] * x", "(1,) * x",
+        "np.ones(2) + x", "np.ones(2) + [x, x]", "torch.ones(2) * x", "torch.ones(2) + (x,)", "1 + x", "x % 2", "-x",
+        "[1] + x", "{1} | x", "{1: 2} | x", "[1].__iadd__(x)", "np.float64(1) * [x]",
+        "def q(e):\n    a = [1]\n    a += e.x\n    return a", "def q(e):\n    a = 'a%s'\n    a %= e.x\n    return a",
+        "def q(e):\n    a = np.ones(2)\n    a += e.x\n    return a",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["__str__", "__repr__", "__index__", "__int__", "__float__", "__iter__", "__array__", "__len__",
+             "__getitem__", "keys", "__bytes__", "__format__", "__array_ufunc__", "__array_priority__"]
+)  # fmt: skip
+def test_operators_use_nothing_of_an_operand_that_has_none(name, query):
+    value = property(noting(name, 1)) if name == "__array_priority__" else noting(name, 1)
+    x = type("Operand", (), {name: value})()
+    agent, run = pair("operands")
+    agent.expose(np=np, torch=torch)
+    stream = run.stream(query, on="batch")
+    RUNS.clear()
+    agent.emit("batch", step=1, x=x)
+    agent.close()
+    assert RUNS == []
+    assert stream.error_count == 1
+
+
 @pytest.mark.parametrize("query", ["x", "list(e.x for e in events)", "last(e.x for e in events)"])
 @pytest.mark.parametrize("what", ["array", "number", "enum", "row", "list", "tensor", "settings"])
 def test_harmless_conversions_are_followed(query, what):

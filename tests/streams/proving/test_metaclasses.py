@@ -1,4 +1,4 @@
-"""No question runs code of a metaclass of the job, whatever it asks of its classes."""
+"""No question runs code of a metaclass of the job, whatever it asks."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ PER_JOB = 40
 
 
 def ran(thing, kind, forms):
-    """Return what has run of a job's code as it was asked, and how many questions were attached."""
+    """Return what has run of a job's code as it was asked, and the streams."""
     agent, run = pair("metaclasses")
     agent.expose(made=kind, exposed=thing, lazy=looptap.lazy(lambda: thing))
     RUNS.clear()

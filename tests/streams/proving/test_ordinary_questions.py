@@ -184,6 +184,22 @@ def test_a_metaclass_that_runs_code_is_not_read():
     assert SEEN == []
 
 
+class Later:
+    """An object whose class gets a property while the job runs."""
+
+    def __init__(self):
+        self.value = 1
+
+
+def test_a_property_that_a_class_gets_later_is_followed():
+    thing = Later()
+    assert ask("thing.value", "own", {"thing": thing}).outcome == "answered"
+    Later.value = property(lambda own: SEEN.append("value"), lambda own, new: None)
+    SEEN.clear()
+    assert ask("thing.value", "own", {"thing": thing}).outcome == "refused"
+    assert SEEN == []
+
+
 class Logged:
     """An object whose operators leave traces."""
 
