@@ -122,7 +122,7 @@ def _of_object(value: Any, depth: int) -> Any:
         return np.from_dlpack(_Exchanged(value))
     fields = of_class(kind, "__dataclass_fields__")
     if type(fields) is dict:
-        return {name: to_copy(_field(value, name), depth + 1) for name in fields}
+        return {name: to_copy(one, depth + 1) for name, one in call(_fields_of, value, list(fields))}
     own = [base for base in order if not _is_known(base)]
     for name in _READ:
         if any(name in base.__dict__ and _runs(base.__dict__[name]) for base in own):
@@ -154,17 +154,8 @@ def _items_of(container: Any) -> Any:
     return [one for one in container]  # followed, as all code of the job's
 
 
-def _field(value: Any, name: str) -> Any:
-    """Return a field of a data class; one that is computed is not read."""
-    own = attributes_of(value)
-    if name in own:
-        return own[name]
-    held = of_class(type_of(value), name)
-    if type(held) is types.MemberDescriptorType:
-        return held.__get__(value)
-    if _runs(held):
-        raise _refusal(value, name)
-    return held
+def _fields_of(value: Any, names: list[str]) -> Any:
+    return [(name, getattr(value, name)) for name in names]  # followed, as all code of the job's
 
 
 _OF_C = (

@@ -22,7 +22,7 @@ MOST_ITEMS = 1000
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _STRUCTURE = ("_parameters", "_buffers", "_modules")
 _IMMUTABLE = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _GENERATORS = frozenset({"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"})
 """Types of generators by their names: numpy loads numpy.random on first use, which takes 10 ms."""
 
@@ -167,7 +167,7 @@ class ModuleState:
         known = self._copies.get(id(value))
         if known is not None:
             return known
-        if kind in _CONTAINERS:
+        if kind in CONTAINERS:
             return self._container(value, name) if len(value) <= MOST_ITEMS else value
         if kind is tuple and len(value) <= MOST_ITEMS:
             items = tuple(self._copy(item, name) for item in value)

@@ -187,6 +187,11 @@ _FUNCTION_AT = {
 """The place of the function that they call."""
 _COMPARING = (filter, itertools.filterfalse, itertools.groupby, itertools.accumulate)
 """Functions that test, compare or add the items if they are given no function for that."""
+_COUNTING = (
+    enumerate, collections.deque, itertools.islice, itertools.tee, itertools.permutations, itertools.combinations,
+    itertools.combinations_with_replacement,
+)
+"""Functions whose arguments after the first are numbers."""
 
 
 def _held(f: Any, given: Any, named: Any) -> Any:
@@ -219,9 +224,13 @@ def _iterated(f: Any, given: Any, named: Any) -> Any:
             return proxy(one) if f in (map, itertools.starmap) else judged(one)
         if f is itertools.starmap:
             return each(one)
+        if at == "fillvalue":
+            return one
+        if type(at) is str or (at and f in _COUNTING):
+            return vouch(one)
         if kind_of(one) != ATOM and (compares or (f is itertools.compress and at == 1)):
             return map(vouch, iterate(one))
-        return one if at == "fillvalue" else iterate(one)
+        return iterate(one)
 
     found = {at: part(at, one) for at, one in parts.items()}
     return f(*[found.pop(at) for at in range(len(given))], **found)

@@ -10,7 +10,7 @@ import contextvars
 import enum
 import sys
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict
 from contextlib import nullcontext
 from typing import Any
 
@@ -29,13 +29,12 @@ from looptap.streams.harmless.plain import (
 )
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.watch import note
-from looptap.streams.preserving.module_state import MOST_BYTES, MOST_ITEMS, kind_of, unwrapped
+from looptap.streams.preserving.module_state import CONTAINERS, MOST_BYTES, MOST_ITEMS, kind_of, unwrapped
 
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
 )
-_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 
 
 def run(model: Any, given: Any, named: Any) -> Any:
@@ -112,7 +111,7 @@ class _Copying:
         self._kept.append(original)
         current().copies[id(made)] = (made, original)
         attributes = {
-            name: self.value(one) if name not in self._structure else one.copy() if type(one) in _CONTAINERS else one
+            name: self.value(one) if name not in self._structure else one.copy() if type(one) in CONTAINERS else one
             for name, one in original.__dict__.items()
         }
         for name in _HOOKS:
@@ -128,7 +127,7 @@ class _Copying:
         }
         made.__dict__.update(attributes)
         own = [made.__dict__, *(one for name, one in attributes.items() if name in self._structure)]
-        current().own.update({id(one): one for one in own if type(one) in _CONTAINERS})
+        current().own.update({id(one): one for one in own if type(one) in CONTAINERS})
         return made
 
     def value(self, value: Any, depth: int = 0) -> Any:
@@ -143,7 +142,7 @@ class _Copying:
             return self._tensor(value)
         if issubclass(kind, self._torch.nn.Module) and not kind_of(kind).script:
             return self.module(value, kind.__name__)
-        if kind in _CONTAINERS and len(value) <= MOST_ITEMS and depth < 10:
+        if kind in CONTAINERS and len(value) <= MOST_ITEMS and depth < 10:
             return self._container(value, depth)
         if kind is tuple and len(value) <= MOST_ITEMS and depth < 10:
             return tuple(self.value(one, depth + 1) for one in value)
@@ -223,7 +222,7 @@ class _Copying:
 
 
 def _is_data(value: Any) -> bool:
-    if type_of(value) in _CONTAINERS and len(value) > MOST_ITEMS:
+    if type_of(value) in CONTAINERS and len(value) > MOST_ITEMS:
         return False
     return is_plain(value) or is_copyable(type_of(value)) or is_a(value, enum.Enum)
 

@@ -37,6 +37,7 @@ from looptap.streams.harmless.plain import (
 from looptap.streams.harmless.refusal import Refusal
 from looptap.streams.harmless.results import to_copy
 from looptap.streams.harmless.watch import note
+from looptap.streams.preserving import module_state
 
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 BUILTINS = (
@@ -44,8 +45,7 @@ BUILTINS = (
 )
 _VIEWS = tuple(type(getattr(kind(), name)()) for kind in (dict, collections.OrderedDict)
                for name in ("keys", "values", "items"))
-CONTAINERS = (list, dict, set, collections.deque, collections.Counter, collections.OrderedDict,
-               collections.defaultdict, bytearray)
+CONTAINERS = (*module_state.CONTAINERS, bytearray)
 """Containers that code may change."""
 
 

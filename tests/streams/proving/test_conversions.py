@@ -160,6 +160,12 @@ def test_nothing_is_converted_by_code_that_is_not_checked(what):
     "query",
     [
         "'%s' % x", "'%s' % (x,)", "'%s' % [x]", "'%(a)s' % {'a': x}", "'%d' % x", "b'%s' % x", "[1] * x", "(1,) * x",
+        "def q(e):\n    return '%s' % (e.x,)", "def q(e):\n    return '%(a)s' % {'a': e.x}",
+        "def q(e):\n    return np.ones(2) + [e.x]", "def q(e):\n    return [*itertools.islice([1, 2], e.x)]",
+        "def q(e):\n    return [*itertools.islice([1, 2], e.kind())]",
+        "def q(e):\n    return [*enumerate([1], e.kind())]",
+        "def q(e):\n    return [*itertools.product([1], repeat=e.kind())]", "def q(e):\n    return [1] * e.kind()",
+        "def q(e):\n    return '%s' % e.kind()", "def q(e):\n    return collections.deque([1], maxlen=e.kind())",
         "np.ones(2) + x", "np.ones(2) + [x, x]", "torch.ones(2) * x", "torch.ones(2) + (x,)", "1 + x", "x % 2", "-x",
         "[1] + x", "{1} | x", "{1: 2} | x", "[1].__iadd__(x)", "np.float64(1) * [x]",
         "def q(e):\n    a = [1]\n    a += e.x\n    return a", "def q(e):\n    a = 'a%s'\n    a %= e.x\n    return a",
@@ -174,7 +180,7 @@ def test_operators_use_nothing_of_an_operand_that_has_none(name, query):
     value = property(noting(name, 1)) if name == "__array_priority__" else noting(name, 1)
     x = type("Operand", (), {name: value})()
     agent, run = pair("operands")
-    agent.expose(np=np, torch=torch)
+    agent.expose(np=np, torch=torch, kind=type(x))
     stream = run.stream(query, on="batch")
     RUNS.clear()
     agent.emit("batch", step=1, x=x)
