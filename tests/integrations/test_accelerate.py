@@ -128,7 +128,7 @@ def test_its_own_agent_is_called_after_the_project(tmp_path, monkeypatch):
 
 
 RANKS = """
-import sys, torch
+import os, sys, torch
 torch.set_num_threads(1)
 from small_trainers import accelerated
 trackers = []
@@ -137,6 +137,7 @@ if sys.argv[1] == "watched":
     trackers = [AccelerateTracker("ranks")]
 losses, ended = accelerated(trackers, accumulate=2, bf16=sys.argv[2] == "bf16")
 print(losses, ended, flush=True)
+os._exit(0)  # see MODELS
 """
 
 

@@ -159,6 +159,14 @@ def keras_fit(*callbacks, epochs=2, model=None, **how):
     return model, history.history, " ".join(float(value.sum()).hex() for value in model.get_weights())
 
 
+MODELS = []
+"""Models of several ranks, which live as long as the process.
+
+A model that is released right after its last backward pass can hang (torch 2.13, gloo): its process group waits with
+the GIL for a thread that needs the GIL to release the pass. One in 70 programs did, on a busy machine.
+"""
+
+
 def accelerated(trackers=(), *, at=None, accumulate=1, bf16=False, epochs=2, log=True):
     """Train a loop with Accelerate; return the losses and the parameters."""
     import accelerate
@@ -173,6 +181,8 @@ def accelerated(trackers=(), *, at=None, accumulate=1, bf16=False, epochs=2, log
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
     loader = torch.utils.data.DataLoader(Examples(pairs=True), 4, shuffle=True)
     model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
+    if accelerator.num_processes > 1:
+        MODELS.append(model)
     accelerator.init_trackers("my project", config={"lr": 0.01})
     losses, number = [], 0
     try:
