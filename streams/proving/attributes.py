@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import sys
 import types
 from typing import Any
 
@@ -74,9 +75,13 @@ def read(value: Any, name: str) -> Any:
             if type(of_class(kind, "__getattr__")) is not types.FunctionType:
                 raise
             return call(of_class(kind, "__getattr__"), value, name)
-    if type(of_class(kind, "__torch_function__")) is classmethod and not module_of(kind).startswith("torch."):
+    if issubclass(kind, _tensor_type()) and not module_of(kind).startswith("torch."):
         raise unknown(f"an attribute of {type_name(value)}, which computes all of them,")
     return as_object(value, name)
+
+
+def _tensor_type() -> Any:
+    return getattr(sys.modules.get("torch"), "Tensor", ())
 
 
 def as_object(value: Any, name: str) -> Any:
@@ -96,11 +101,11 @@ def as_object(value: Any, name: str) -> Any:
 
 def _given(held: Any, value: Any, name: str) -> Any:
     """Return what ``held``, which the class has under this name, gives for a value."""
-    kind, own = type_of(value), attributes_of(value)
-    get, sets = (of_class(type_of(held), how) for how in ("__get__", "__set__"))
+    kind = type_of(value)
+    get = of_class(type_of(held), "__get__")
     if get is property.__get__ and type(held.fget) is types.FunctionType:
         return call(held.fget, value)
-    if sets is None and name in own:
+    if of_class(type_of(held), "__set__") is None and name in (own := attributes_of(value)):
         return own[name]
     if held is _NOWHERE:
         return getattr(value, name)  # a part of a model
@@ -127,9 +132,10 @@ def _is_c(kind: type) -> bool:
 
 def _of_instance(value: Any, name: str) -> Any:
     """Return an attribute that the class lacks: of the object, or computed."""
-    own, fallback = attributes_of(value), of_class(type_of(value), "__getattr__")
+    own = attributes_of(value)
     if name in own:
         return own[name]
+    fallback = of_class(type_of(value), "__getattr__")
     if fallback is None:
         raise AttributeError(f"{type_of(value).__name__!r} object has no attribute {name!r}", name=name)
     if is_of_torch(fallback) and fallback.__qualname__ == "Module.__getattr__":

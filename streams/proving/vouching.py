@@ -120,8 +120,10 @@ def operand(value: Any, other: Any = None) -> Any:
     The items of a container are only touched if ``other`` is no container: by `%`, or as an array.
     """
     kind = kind_of(value)
+    if kind == ATOM:
+        return value
     touched = kind not in (SEQUENCE, MAPPING) or kind_of(other) not in (SEQUENCE, MAPPING)
-    if kind in (SEQUENCE, MAPPING, MODULE, OTHER) and touched and not (_is_class(value) or is_plain(value)):
+    if touched and kind not in (TENSOR, ARRAY) and not (_is_class(value) or is_plain(value)):
         raise unknown(f"an operator on {type_name(value)}")
     return deep(value)
 
