@@ -192,6 +192,8 @@ class TrainingRun:
             self._ended = self.agent.state_dict()
         if self.agent is not None and self._given is None:
             self.agent.close(reason)
+        elif self.agent is not None:
+            self.agent.end_group(GROUPS[0])  # as closing does: steps of an epoch that failed are in no later one
         self.agent = self._said = self.estimate = self.raised = None
         self.losses, self.batches, self._trainer = [], [], _nothing
 

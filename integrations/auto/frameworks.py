@@ -153,4 +153,5 @@ def _watch_keras(events: RunEvents, trainer: ModuleType) -> None:
             events.raise_own(EVALUATION, {**metrics, "metrics": metrics})
 
     notice_lookups(trainer.callbacks_module.CallbackList, "on_train_begin", begin)
+    notice_lookups(trainer.callbacks_module.CallbackList, "on_epoch_end", lambda callbacks: events.note_epoch())
     notice_words(trainer.callbacks_module.CallbackList, "on_test_end", tested)

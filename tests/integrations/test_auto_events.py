@@ -330,3 +330,17 @@ def test_the_losses_of_a_failed_training_are_not_those_of_the_next():
             parts.clear()
     assert found.values == [[]]
     assert found.lines == plain("failed_training")
+
+
+@pytest.mark.promise("auto")
+def test_the_steps_of_a_failed_training_are_in_no_epoch_of_the_next():
+    found = Observed("failed_epochs", ["mean(e.loss for e in events)", "len(events)"])
+    groups = [[]]
+    for word, *rest in (line.split() for line in found.lines):
+        if word == "step":
+            groups[-1].append(float(rest[0]))
+        else:  # the end of an epoch, or of a training
+            groups.append([])
+    assert found.values[0] == pytest.approx([sum(losses) / len(losses) for losses in groups[:-1]])
+    assert found.values[1] == [len(losses) for losses in groups[:-1]] == [4, 3, 6, 6]
+    assert found.lines == plain("failed_epochs")

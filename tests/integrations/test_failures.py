@@ -120,8 +120,10 @@ def failed(kind, folder, error, **how):
 def test_the_losses_of_a_failed_update_are_not_those_of_the_next_training(kind, tmp_path):
     agent, run = pair("again", groups=("step", "epoch"))
     stream = run.stream("step, len(losses), len(batches), loss - sum(losses)", on="step")
+    epochs = run.stream("len(events)", on="step")
     failed(kind, tmp_path, RuntimeError, agent=agent).train()
     assert [tuple(row) for row in stream.values] == [(n, PARTS, PARTS, 0) for n in (1, 2, *range(1, 7))]
+    assert [*epochs.values] == [2, 3, 3]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda one: one.__name__)
@@ -258,6 +260,7 @@ class Fail(keras.callbacks.Callback):
 
 agent, run = pair("keras", groups=("step", "epoch"))
 stream = run.stream("step, len(losses), len(batches)", on="step")
+groups = run.stream("len(events)", on="step")
 model, errors, callback = keras_model(), [SystemExit, KeyboardInterrupt, RuntimeError], KerasCallback(agent=agent)
 for error in [*reversed(errors), None]:
     try:
@@ -269,6 +272,7 @@ for error in [*reversed(errors), None]:
 counts = [row[1:] for row in stream.values]
 assert set(map(tuple, counts)) == {(1, 1)}, counts
 assert [row[0] for row in stream.values] == [*range(1, 16)], stream.values  # three failed in the third batch, then six
+assert [*groups.values] == [3, 3, 3, 6], groups.values
 assert is_open(agent)
 own, seen = KerasCallback("own"), []
 class Look(keras.callbacks.Callback):

@@ -39,6 +39,8 @@ SAME_REACH_COUNT = 8
 MAX_BACKWARDS_COUNT = 2000
 """Backward passes without a step after which each counts as one."""
 OWN, STEPS = "own", "steps"
+_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"
+"""What torch puts around the ``step`` of each class of optimizers."""
 
 Place = tuple[str, int]
 
@@ -216,6 +218,16 @@ def _others_have_gradients(before: Look, frame: FrameType | None) -> bool:
     held = {id(one) for optimizer, *_ in before for group in optimizer.param_groups for one in group["params"]}
     parameters = (one for _, module in modules_in_sight(frame) for one in module.parameters())
     return any(one.is_leaf and one.grad is not None and not one.is_meta for one in parameters if id(one) not in held)
+
+
+def is_in_one_step(frame: FrameType | None, backwards: int) -> bool:
+    """Return True if an optimizer of torch's kind is stepping, outward from ``frame``.
+
+    LBFGS evaluates its closure again and again. After many ``backwards`` its step may be a whole training.
+    """
+    while frame is not None and frame.f_code.co_qualname != _STEP:
+        frame = frame.f_back
+    return frame is not None and backwards < MAX_BACKWARDS_COUNT
 
 
 def place_of(frame: FrameType | None) -> Place:

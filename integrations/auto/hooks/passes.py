@@ -3,7 +3,7 @@
 What a pass is shows while its batches are fetched: it learns if a step came after a batch that was fetched to learn
 from. Such a pass is an epoch. It ends when its DataLoader is exhausted, or with the updates on its last batch if its
 batches are fetched one ahead, as Accelerate does; where that cannot be known, or the loop breaks off, when the next
-pass over the same data begins. A pass that does not learn is an evaluation once it is exhausted.
+pass that learns, or over the same data, begins. A pass that does not learn is an evaluation once it is exhausted.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class LoaderPasses:
         now, count, event, ahead = self._by_iterator.get(id(iterator)), iterator._num_yielded, None, False
         begins = now is None or now.iterator() is not iterator or count < now.count
         if now is None or begins:
-            event = EPOCH if self._broken_off(iterator) else None
+            event = EPOCH if self._broken_off(iterator, learns) else None
             ahead = bool(self._due and self._last and self._last.reads(iterator))
             now = self._by_iterator[id(iterator)] = LoaderPass(iterator, done, ahead)
             self._perhaps = False
@@ -120,6 +120,10 @@ class LoaderPasses:
         if event == EPOCH and now.ended and now.is_ahead(caller):
             event, self._due = None, max(last_steps, 1)
         return overdue, event
+
+    def note_epoch(self, steps: int) -> None:
+        """Note an epoch that a framework has announced, after so many updates."""
+        self._epoch_steps = steps
 
     def note_update(self) -> bool:
         """Note an update; return True if an epoch has waited for it."""
@@ -144,12 +148,16 @@ class LoaderPasses:
         last.learns = True
         return True
 
-    def _broken_off(self, iterator: Any) -> bool:
-        """Return True if a pass over this data has ended early; forget those that have."""
+    def _broken_off(self, iterator: Any, learns: bool) -> bool:
+        """Return True if a pass that learned has ended early; forget those that have.
+
+        A new pass shows it that ``learns``, such as that of a training after one that failed, or is over the same data.
+        """
         found = False
         for key, old in [*self._by_iterator.items()]:
             holder = old.iterator()
-            if holder is iterator or (holder is None and (old.ended or not old.learned or old.reads(iterator))):
+            over = holder is None and (learns or old.ended or not old.learned or old.reads(iterator))
+            if holder is iterator or over:
                 del self._by_iterator[key]
                 found = found or (old.learned and not old.ended)
         if len(self._by_iterator) >= MAX_PASSES_COUNT:

@@ -1,4 +1,4 @@
-"""An optimizer that evaluates its closure several times a step."""
+"""An optimizer that evaluates its closure up to 25 times a step."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch import nn
 torch.manual_seed(0)
 model = nn.Linear(4, 1)
 x, y = torch.randn(16, 4), torch.randn(16, 1)
-optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
 
 
 def closure():
