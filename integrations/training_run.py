@@ -190,10 +190,10 @@ class TrainingRun:
             harmlessly(self.estimate.finished)
         if self.agent is not None:
             self._ended = self.agent.state_dict()
-        if self.agent is not None and self._given is None:
-            self.agent.close(reason)
-        elif self.agent is not None:
-            self.agent.end_group(GROUPS[0])  # as closing does: steps of an epoch that failed are in no later one
+            if self._given is None:
+                self.agent.close(reason)
+            else:  # as closing does: steps of an epoch that failed are in no later one
+                self.agent.end_group(GROUPS[0])
         self.agent = self._said = self.estimate = self.raised = None
         self.losses, self.batches, self._trainer = [], [], _nothing
 

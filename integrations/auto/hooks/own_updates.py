@@ -183,7 +183,7 @@ class OwnUpdates:
         """
         reached = [had_none for one, marks, had_none in before if is_sharded(one) or marks != marks_of(one)]
         if reached:
-            own = all(reached)
+            own = all(reached) and not _is_in_step(frame)  # LBFGS evaluates its closure again and again
         elif beside:
             own = False
         else:
@@ -220,14 +220,11 @@ def _others_have_gradients(before: Look, frame: FrameType | None) -> bool:
     return any(one.is_leaf and one.grad is not None and not one.is_meta for one in parameters if id(one) not in held)
 
 
-def is_in_one_step(frame: FrameType | None, backwards: int) -> bool:
-    """Return True if an optimizer of torch's kind is stepping, outward from ``frame``.
-
-    LBFGS evaluates its closure again and again. After many ``backwards`` its step may be a whole training.
-    """
+def _is_in_step(frame: FrameType | None) -> bool:
+    """Return True if a torch optimizer is stepping, outward from ``frame``."""
     while frame is not None and frame.f_code.co_qualname != _STEP:
         frame = frame.f_back
-    return frame is not None and backwards < MAX_BACKWARDS_COUNT
+    return frame is not None
 
 
 def place_of(frame: FrameType | None) -> Place:

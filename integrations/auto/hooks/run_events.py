@@ -18,7 +18,7 @@ from looptap.agent.agent import Agent
 from looptap.integrations.auto.hooks.evaluations import Evaluation
 from looptap.integrations.auto.hooks.gradients import LeftGradients, has_gradients, key_of
 from looptap.integrations.auto.hooks.own_frames import hide_own_frames
-from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, is_in_one_step, place_of
+from looptap.integrations.auto.hooks.own_updates import OWN, STEPS, Look, OwnUpdates, Place, place_of
 from looptap.integrations.auto.hooks.passes import EPOCH, EVALUATION
 from looptap.integrations.auto.hooks.script_agent import SKIPPED, STEP, ScriptAgent
 from looptap.integrations.auto.hooks.updates import ThreadUpdate, ThreadUpdates
@@ -89,8 +89,7 @@ class RunEvents:
         place = place_of(sys._getframe())
         update.places.add(place)
         follows = self.own_updates.expects(place, update.backwards)
-        inside = follows != STEPS and is_in_one_step(sys._getframe(), update.backwards)
-        if inside or (follows == OWN and update.awaits_step(count)):  # beside an open update: none of its own
+        if follows == OWN and update.awaits_step(count):  # beside an open update: none of its own
             follows = STEPS
         if follows == OWN:
             update.backwards = 0
@@ -197,7 +196,7 @@ class RunEvents:
         return self._script.open()
 
     def note_epoch(self) -> None:
-        """Note that a framework has announced the end of an epoch: its passes make no other one."""
+        """Note an epoch of a framework, whose passes make no other one."""
         update = self._updates.mine
         update.passes.note_epoch(update.done)
 

@@ -92,7 +92,7 @@ class RootInputs:
 
     def note(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Note what the model is called with."""
-        self._given, self._awaited = (arguments, keywords), 0
+        self._given, self._awaited = (tuple(map(_as_given, arguments)), keywords), 0
         self.first_call = self.first_call or next(_calls)
 
     def read(self, name: str) -> Any:
@@ -173,6 +173,11 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
     except AttributeError:
         return []
     return [*own.items()] if type(own) is dict else []
+
+
+def _as_given(argument: Any) -> Any:
+    """Return a copy of a plain dict, to which the model may add its outputs."""
+    return argument.copy() if type(argument) is dict else argument
 
 
 def _size(tensor: Any) -> int:

@@ -1,4 +1,4 @@
-"""Trainings that fail within an epoch, each with a loader of its own, and one after."""
+"""Trainings with a loader each that fail within an epoch, and one after."""
 
 import torch
 from torch import nn
