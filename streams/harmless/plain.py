@@ -10,6 +10,7 @@ import collections
 import datetime
 import functools
 import inspect
+import operator
 import sys
 import types
 import weakref
@@ -49,6 +50,7 @@ _kinds: dict[type, int] = dict(_BASIC)
 order_of = type.__dict__["__mro__"].__get__
 held_by = type.__dict__["__dict__"].__get__
 _qualname_of = type.__dict__["__qualname__"].__get__
+_flags_of = type.__dict__["__flags__"].__get__
 """What a class is, read past the attributes of its metaclass."""
 
 
@@ -138,6 +140,12 @@ def of_class(kind: type, name: str, otherwise: Any = None) -> Any:
     return otherwise
 
 
+LIBRARIES = frozenset({
+    "abc", "argparse", "builtins", "collections", "datetime", "decimal", "enum", "fractions", "jax", "jaxlib",
+    "looptap", "matplotlib", "mlx", "numpy", "pandas", "pathlib", "PIL", "polars", "pyarrow", "tensorflow", "torch",
+    "types", "typing", "uuid",
+})
+"""Packages whose classes are known: they compare, hash and copy themselves without effects."""
 _of_libraries: dict[int, Any] = {}  # metaclasses, by identity: the hash of one may run code
 
 
@@ -159,9 +167,21 @@ def _only_makes(meta: type) -> bool:
 
 def _is_of_library(meta: Any) -> bool:
     """Return True for a metaclass of a library, whatever it says of itself."""
-    module, name = module_of(meta), _qualname_of(meta)
-    known = module.partition(".")[0] in ("builtins", "abc", "enum", "torch", "typing") and type(name) is str
-    return known and getattr(sys.modules.get(module), "__dict__", {}).get(name) is meta
+    return not is_written(meta) or (module_of(meta).partition(".")[0] in LIBRARIES and is_found(meta))
+
+
+def is_written(kind: type) -> bool:
+    """Return True for a class that a class statement has made, and not C."""
+    return bool(_flags_of(kind) & (1 << 9))  # Py_TPFLAGS_HEAPTYPE
+
+
+def is_found(kind: type) -> bool:
+    """Return True for a class that stands where it says it does."""
+    found: Any = sys.modules.get(module_of(kind))
+    name = _qualname_of(kind)
+    for step in name.split(".") if type(name) is str else ("",):
+        found = getattr(found, "__dict__", {}).get(step)
+    return found is kind
 
 
 _COPYING = (
@@ -172,7 +192,7 @@ _COPYING = (
 
 def is_copyable(kind: type) -> bool:
     """Return True for a class whose objects are copied by their attributes."""
-    return kind_of_type(kind) == OTHER and bool(kind.__flags__ & (1 << 9)) and all(
+    return kind_of_type(kind) == OTHER and is_written(kind) and all(
         of_class(kind, name) is object.__dict__.get(name) for name in _COPYING
     )
 
@@ -216,8 +236,15 @@ OF_TEXT = ("__str__", "__repr__", "__format__")
 
 @functools.lru_cache(maxsize=MAX_TYPES)
 def is_of_looptap(kind: type) -> bool:
-    """Return True for exactly a class of looptap's own."""
-    return module_of(kind).startswith("looptap.") and not module_of(kind).startswith("looptap.examples")
+    """Return True for exactly a class of looptap's own, whatever it says of itself."""
+    module = module_of(kind)
+    if not module.startswith("looptap.") or module.startswith("looptap.examples"):
+        return False
+    row = is_found(kind.__bases__[0]) and all(  # a row's type is made with its names, and holds what gives its items
+        type(one) in (str, tuple, types.NoneType) or (type(one) is property and type(one.fget) is operator.itemgetter)
+        for one in held_by(kind).values()
+    )
+    return is_found(kind) or (row and module_of(kind.__bases__[0]) == module)
 
 
 _OF_METACLASSES = frozenset({

@@ -15,14 +15,17 @@ from looptap.streams.harmless.checked_code import call
 from looptap.streams.harmless.plain import (
     ARRAY,
     ATOM,
+    LIBRARIES,
     MAPPING,
     MODULE,
     SEQUENCE,
     TENSOR,
     attributes_of,
     is_a,
+    is_found,
     is_plain,
     is_plain_model,
+    is_written,
     kind_of,
     module_of,
     of_class,
@@ -41,12 +44,6 @@ _READ = (
     "get_last_lr", "last_epoch",
 )
 """What a copy reads of an object: none of it may be code of the job."""
-_KNOWN = frozenset({
-    "builtins", "numpy", "torch", "looptap", "collections", "datetime", "decimal", "fractions", "uuid", "pathlib",
-    "enum", "types", "argparse", "PIL", "matplotlib", "pandas", "polars", "pyarrow", "jax", "jaxlib", "tensorflow",
-    "mlx",
-})
-"""Packages whose objects copy themselves without effects."""
 _EXACT: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (int, int.__int__), (float, float.__float__), (complex, complex.__complex__), (str, str.__str__),
     (bytes, bytes.__bytes__),
@@ -179,10 +176,6 @@ def _refusal(value: Any, name: str) -> Refusal:
 
 def _is_known(kind: type) -> bool:
     """Return True for a class that such a package has, whatever it says of itself."""
-    module, name = module_of(kind), kind.__qualname__
-    if module.partition(".")[0] not in _KNOWN or module.startswith("looptap.examples"):
-        return False
-    found: Any = sys.modules.get(module)
-    for step in name.split("."):
-        found = getattr(found, "__dict__", {}).get(step)
-    return found is kind or not kind.__flags__ & (1 << 9)
+    module = module_of(kind)
+    known = module.partition(".")[0] in LIBRARIES and not module.startswith("looptap.examples")
+    return known and (is_found(kind) or not is_written(kind))

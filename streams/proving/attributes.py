@@ -27,6 +27,7 @@ from looptap.streams.harmless.plain import (
     is_of_looptap,
     is_of_torch,
     is_ordinary,
+    is_written,
     kind_of,
     kind_of_type,
     module_of,
@@ -113,7 +114,8 @@ def _given(held: Any, value: Any, name: str) -> Any:
         return call(held.func, value)  # nothing is written to the object
     if module_of(type_of(held)) == "torch.distributions.utils":  # torch's own of the same kind
         return call(held.wrapped, value)
-    if get is None or _only_binds(held) or (type(held) is types.GetSetDescriptorType and _is_c(held.__objclass__)):
+    of_c = type(held) is types.GetSetDescriptorType and not is_written(held.__objclass__)
+    if get is None or of_c or _only_binds(held):
         return held if get is None else get(held, value, kind)
     if type(get) is types.FunctionType:
         return call(get, held, value, kind)
@@ -124,10 +126,6 @@ def _only_binds(held: Any) -> bool:
     if type(held) is classmethod:  # over a property it would run that
         held = held.__func__
     return is_a(held, _BINDING)
-
-
-def _is_c(kind: type) -> bool:
-    return not kind.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE: a class statement has made it
 
 
 def _of_instance(value: Any, name: str) -> Any:

@@ -191,6 +191,8 @@ def bound_method(function: Any, value: Any, given: Any, named: Any) -> Any:
     """Return what a method gives that is written in Python."""
     if type(function) is types.FunctionType and kind_of(value) == TENSOR:
         refuse_change(value, function.__name__)
+    if module_of(function).startswith("numpy.") and kind_of(value) == ARRAY:  # of masked arrays
+        return _method(types.MethodType(function, value), value, function.__name__, given, named)
     walks = type(function) is types.FunctionType and function.__name__ in known.MODULE_METHODS and is_of_torch(function)
     if walks and is_module(value) and is_plain_model(value, lists=True):
         found = function(value, *map(_bare, given), **{k: _bare(v) for k, v in named.items()})

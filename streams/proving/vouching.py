@@ -27,6 +27,7 @@ from looptap.streams.harmless.plain import (
     is_of_torch,
     is_ordinary,
     is_plain,
+    is_written,
     kind_of,
     kind_of_type,
     module_of,
@@ -229,7 +230,8 @@ def vouch(value: Any) -> Any:
             return {keyed(key): vouch(one) for key, one in value.items()}
     if callable(value) and kind == MODULE:
         return proxy(value)
-    converted = to_copy(value) if kind == OTHER else value
+    converts = kind == OTHER and of_class(type_of(value), "__looptap_panel__") is None  # whose copy is only its text
+    converted = to_copy(value) if converts else value
     if converted is not value:
         return vouch(converted)
     raise unknown(f"computing with {type_name(value)}")
@@ -249,7 +251,7 @@ def is_own(value: Any) -> bool:
     if id(value) not in current().own:
         return False
     kind = type_of(value)
-    written = kind_of_type(kind) in (OTHER, MODULE) and kind.__flags__ & (1 << 9)  # by a class statement
+    written = kind_of_type(kind) in (OTHER, MODULE) and is_written(kind)
     return not written or all(type(of_class(kind, name)) is not types.FunctionType for name in _OPERATORS)
 
 
@@ -268,7 +270,7 @@ def truth(value: Any) -> Any:
             found = of_class(type_of(value), name)
             if type(found) is types.FunctionType:
                 return deep(call(found, value))
-            if found is not None and type_of(value).__flags__ & (1 << 9):  # a class written in Python over one of C
+            if found is not None and is_written(type_of(value)):  # over one of C
                 raise unknown(f"the truth of {type_name(value)}")
         if is_a(value, type):
             raise unknown(f"the truth of {type_name(value)}")

@@ -200,6 +200,22 @@ def test_a_property_that_a_class_gets_later_is_followed():
     assert SEEN == []
 
 
+class Posing:
+    """An object that says that it is of looptap's own."""
+
+    @property
+    def value(self):
+        SEEN.append("value")
+        return 1
+
+
+def test_a_class_that_poses_as_one_of_looptap_is_followed():
+    Posing.__module__ = "looptap.streams.control"
+    SEEN.clear()
+    assert ask("thing.value", "own", {"thing": Posing()}).outcome == "refused"
+    assert SEEN == []
+
+
 class Logged:
     """An object whose operators leave traces."""
 
