@@ -40,8 +40,8 @@ class EvaluationPlan(PlanState):
     """
 
     __slots__ = (
-        "_all_due", "_most", "ahead", "deferred", "done", "hooks", "immediate", "origin", "padding", "queries", "reads",
-        "replaced", "row_of", "started", "width",
+        "_all_due", "_most", "ahead", "deferred", "done", "hooks", "immediate", "origin", "padding", "purse", "queries",
+        "reads", "replaced", "row_of", "started", "width",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,8 @@ class EvaluationPlan(PlanState):
         self.origin, self.queries, self.deferred = origin, queries, later
         put_off = frozenset(later)
         self.immediate = tuple(q for q in queries if q not in put_off)
+        self.purse = self.immediate[0].meter.budget if self.immediate else None
+        """What all immediate queries are paid from."""
         self.hooks = tuple(q.hooks for q in self.immediate if q.hooks is not None)
         self.reads = frozenset[str]().union(*(q.observed for q in self.immediate))
         """The names that the immediate queries probably read, for events whose observables have to be found."""
@@ -71,6 +73,15 @@ class EvaluationPlan(PlanState):
         self.ahead: tuple[AttachedQuery, ...] = ()
         self.done = self._most = 0  # `_most`: the length of ``rows`` at which all queries are due, and the time
         self._all_due = 0.0
+
+    def withhold(self, number: int) -> bool:
+        """Withhold an event from all immediate queries; False if one may not skip it."""
+        if not all([query.may_skip for query in self.immediate]):
+            return False
+        for query in self.immediate:
+            if not number % query.every:
+                query.withhold(number)
+        return True
 
     def row_or_missed(self, observables: Mapping[str, Any], number: int, now: float, began: int) -> tuple[Any, ...]:
         """Return an event's row; as missed if its numbers cannot be had."""
@@ -148,11 +159,12 @@ class EvaluationPlan(PlanState):
 
 
 def evaluate(
-    plan: EvaluationPlan, event: Event, number: int, now: float, began: int, step: float, queues: QueueSet
-) -> float:
-    """Evaluate each immediate query at the event; return the seconds that all took.
+    plan: EvaluationPlan, event: Event, number: int, now: float, began: int, step: float, queues: QueueSet, broke: bool
+) -> tuple[float, float]:
+    """Evaluate the immediate queries at the event; return the seconds that all took.
 
-    ``step`` is the time of a step of the loop.
+    And those of queries with a grant. ``step`` is the time of a step of the loop; ``broke`` says that the purse is
+    empty.
 
     No wakeup is sent while the cost of a query is measured: it gives the interpreter lock away, and the I/O thread
     keeps that for as long as it likes.
@@ -161,7 +173,7 @@ def evaluate(
     for hooks in plan.hooks:
         hooks.begin(event)
     try:
-        return _evaluate(plan.immediate, event, number, now, began, step, queues)
+        return _evaluate(plan.immediate, event, number, now, began, step, queues, broke)
     finally:
         for hooks in plan.hooks:
             hooks.release()
@@ -171,11 +183,16 @@ def evaluate(
 
 
 def _evaluate(
-    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float, queues: QueueSet
-) -> float:
+    queries: tuple[AttachedQuery, ...], event: Event, number: int, now: float, began: int, step: float,
+    queues: QueueSet, broke: bool,
+) -> tuple[float, float]:  # fmt: skip
     started = begin = monotonic()  # what an event costs with any query is no query's fault
+    granted = 0.0
     for query in queries:
         if number % query.every:
+            continue
+        if broke and query.may_skip:
+            query.withhold(number)
             continue
         meter = query.meter
         if meter.skip:
@@ -199,11 +216,13 @@ def _evaluate(
         if query.derived:
             evaluate_derived(query)
             ended = monotonic()
+        if meter.grant is not None:
+            granted += ended - started
         if queues.deferred:  # the wakeup is not the query's cost, nor is what the I/O thread does then
             queues.settle()
             ended = monotonic()
         started = ended
-    return started - begin
+    return started - begin, granted
 
 
 def miss_nested(source: SourceState, now: float) -> int:

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import get_native_id
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any
 
 from looptap.agent.handoff.scalar_looks import ScalarLooks
@@ -205,17 +205,28 @@ class EventSource(SourceState):
                 if not (self.inner_groups or self.look_next) and plan.queries is self.queries:
                     self.shortcut = plan if plan.deferred else None
                 return
+        purse = plan.purse
+        broke = purse is not None and not purse.fill(now)
+        if broke and not (self.commands or self.latest_slots) and plan.withhold(number):
+            observables.clear()
+            return
+        began = thread_time()
+        granted = 0.0
         if type(observables) is FoundObservables:
             observables.load(plan.reads)
         event = event_of(observables, self.origin, number, now, dt)
         try:
             actions = self._prepare(event) if self.commands or self.latest_slots else None
             step = dt - self._query_seconds * (self._last_evaluated == number - 1)
-            self._query_seconds = evaluate(plan, event, number, now, self.group_start, step, self._queues)
+            self._query_seconds, granted = evaluate(
+                plan, event, number, now, self.group_start, step, self._queues, broke
+            )
             self._last_evaluated = number
             if actions:
                 raise DeferredActions(actions)
         finally:
+            if purse is not None:
+                purse.pay(thread_time() - began - granted)
             observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
             if type(event) is LazyEvent:
                 event._lazies.clear()

@@ -14,6 +14,10 @@ How a query is limited:
 
 A query that has become cheap, or has a grant, is free again. Python cannot be interrupted: a budget works between
 evaluations.
+
+All queries together are paid from one purse, however cheap each of them is: the processor time that events take of the
+training thread. It fills with the budget's share of the time that passes, and with 20 µs an event. While it is empty,
+mapped queries without a grant are withheld; so all of them are evaluated at the same, fewer events.
 """
 
 from __future__ import annotations
@@ -39,11 +43,16 @@ MIN_WATCH_MEANS = 6
 """Means for which a suspect is watched at least, so that what it did in one of them comes again."""
 TOO_LONG_SECONDS = 1.0
 """Seconds of one evaluation that, twice, detach a query without a grant."""
+SHORTAGE_SECONDS = 5.0
+"""Seconds for which it is said that the purse was empty."""
+BURST_SECONDS = 0.1
+"""The most that the purse holds, and what it holds at first."""
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 640.0
 """Seconds after which a suspended query is tried again: twice as many after each time, up to the longest."""
 MEASURE_NEXT = -1
 """A pace that means: watch the next evaluation."""
 _SMOOTHING_FACTOR = 0.2
+_LEAST_SECONDS = 1e-9  # not 0: the product with a budget without limit would be no number
 _MIN_DEMAND_CHANGE = 0.05  # part by which a demand has to change for the shares to be computed again
 
 
@@ -63,6 +72,7 @@ class OverheadBudget:
         """The fraction of the loop's time that each expensive query would take."""
         self._io = 0.0
         self._share: float | None = None  # None: to be computed
+        self._purse, self._filled, self._empty = BURST_SECONDS, -math.inf, -math.inf
 
     @property
     def io(self) -> float:
@@ -72,6 +82,26 @@ class OverheadBudget:
     @io.setter
     def io(self, share: float) -> None:
         self._io, self._share = share, None
+
+    def fill(self, now: float) -> bool:
+        """Fill the purse up to ``now``, at an event; return False if it is empty."""
+        earned = self.fraction * max(now - self._filled, _LEAST_SECONDS) + CHEAP_SECONDS
+        self._purse, self._filled = min(self._purse + earned, BURST_SECONDS), now
+        if self._purse >= 0:
+            return True
+        self._empty = now
+        return False
+
+    def shortage(self, now: float) -> str:
+        """Say that the purse has been empty in the last seconds, else nothing."""
+        if now - self._empty > SHORTAGE_SECONDS:
+            return ""
+        return f"not evaluated at each event: all queries together may take {percent(self.fraction)} of the loop's time"
+
+    def pay(self, seconds: float) -> None:
+        """Take the cost of an event from the purse."""
+        if seconds > 0:
+            self._purse -= seconds
 
     def demand(self, meter: CostMeter, fraction: float) -> None:
         """Record the fraction that an expensive query would take."""
@@ -183,12 +213,12 @@ class CostMeter:
     """
 
     __slots__ = (
-        "_budget", "_long", "_step", "_typical", "_until", "cheap", "every", "grant", "own", "pace", "skip", "verdict",
+        "_long", "_step", "_typical", "_until", "budget", "cheap", "every", "grant", "own", "pace", "skip", "verdict",
         "watched",
     )  # fmt: skip
 
     def __init__(self, budget: OverheadBudget, grant: float | None = None, pace: int = 1) -> None:
-        self._budget, self.grant, self.pace, self.cheap = budget, grant, pace, CHEAP_SECONDS * pace
+        self.budget, self.grant, self.pace, self.cheap = budget, grant, pace, CHEAP_SECONDS * pace
         self._typical = TypicalCost()
         self.own = OwnTime(budget.io_schedule)
         self._step = self._until = 0.0
@@ -235,12 +265,12 @@ class CostMeter:
         if demand > allowed:  # to pass over an event is part of what it costs
             every = math.ceil(demand / max(allowed - SKIP_SECONDS / self._step, allowed / 2))
         if self.grant is None:
-            self._budget.demand(self, demand)
+            self.budget.demand(self, demand)
         self.every, self.watched = every, every > 1 or (self.watched and now < self._until)
         self.skip = every - 1 or (MEASURE_NEXT if self.watched else 0)
         if every > 1:
-            others = [other for meter, other in list(self._budget.demands.items()) if meter is not self]
-            self.verdict = Verdict(typical, self._step, self.allowed(), len(others), sum(others), self._budget.io)
+            others = [other for meter, other in list(self.budget.demands.items()) if meter is not self]
+            self.verdict = Verdict(typical, self._step, self.allowed(), len(others), sum(others), self.budget.io)
 
     def note_cheap(self, now: float) -> None:
         """Record that a watched query is cheap; free it if it was watched long enough."""
@@ -261,7 +291,7 @@ class CostMeter:
 
     def allowed(self) -> float:
         """Return the fraction of the loop's time that the query may take."""
-        return self._budget.share() if self.grant is None else self.grant
+        return self.budget.share() if self.grant is None else self.grant
 
     @property
     def limited(self) -> bool:
@@ -270,7 +300,7 @@ class CostMeter:
 
     def forget(self) -> None:
         """Free the query's part of the common budget: it is gone, cheap or granted."""
-        self._budget.release(self)
+        self.budget.release(self)
         self.every, self.skip, self.watched = 1, 0, False
 
 

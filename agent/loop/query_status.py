@@ -174,6 +174,16 @@ class QueryStatus:
             self._resume()
         self._notify()
 
+    def withhold(self, number: int) -> None:
+        """Count an event that the budget keeps from this query."""
+        self.seen = number
+        self.withheld += 1
+
+    @property
+    def may_skip(self) -> bool:
+        """True if it is paid from the purse of all, and may skip events."""
+        return self.meter.grant is None and self.pipeline.mapped
+
     @property
     def filtered(self) -> int:
         """The number of evaluations at which a mapped query yielded no value."""
@@ -206,7 +216,7 @@ class QueryStatus:
         """Describe how the budget limits this query; empty if it does not."""
         meter, verdict = self.meter, self.meter.verdict
         if verdict is None or not (self.suspended or meter.limited):
-            return ""
+            return meter.budget.shortage(monotonic()) if self.may_skip and not self.deferred else ""
         if self.suspended:
             left = max(0.0, self.retry_at - monotonic())
             return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import sys
@@ -221,6 +222,43 @@ def test_the_kernel_counts_how_often_a_thread_has_waited():
     while time.thread_time() < until:
         pass
     assert thread_usage()[0] - cpu >= 0.0099
+
+
+# ---------------------------------------------------------------- the purse of all
+
+
+@pytest.mark.promise("S15")
+def test_many_queries_that_are_cheap_alone_are_paid_from_one_purse():
+    ticks = itertools.count()
+    agent, run = pair("many", budget=0.03, clock=lambda: next(ticks) * 1e-4)  # of which an event reads a few
+    agent.expose(short=lambda: sum(range(600)))  # some 10 µs
+    cheap = [run.stream(f"short() * 0 + step + {n}", on="batch", unsafe=True) for n in range(40)]
+    granted = run.stream("short() * 0 + step", on="batch", unsafe=True, budget=float("inf"))
+    total = run.stream("sum(short() * 0 + e.step for e in events)", on="batch", window=2_000, unsafe=True)
+    for step in range(2_000):
+        agent.emit("batch", step=step)
+    parts_of(agent).dispatcher.on_heartbeat_timer()
+    run.stats()
+    assert all(stream.withheld > 1_000 for stream in cheap)
+    assert [accounted(stream) for stream in cheap] == [2_000] * 40
+    assert len({tuple(stream.values[:1]) for stream in cheap}) == 40  # each is evaluated
+    steps = [{value - n for value in stream.values} for n, stream in enumerate(cheap)]
+    assert all(one == steps[0] for one in steps), "at the same events"
+    assert (granted.withheld, granted.arrived) == (0, 2_000)
+    assert total.values == [sum(range(2_000))]
+    assert "all queries together may take 3% of the loop's time" in " ".join(cheap[0].notes)
+    assert not any("all queries together" in note for stream in (granted, total) for note in stream.notes)
+
+
+def test_the_purse_fills_with_time_and_a_single_query_of_20_us_never_empties_it():
+    budget = OverheadBudget(0.03)
+    assert all(budget.fill(0.0) or budget.pay(20e-6) for _ in range(10_000))
+    budget.pay(1.0)
+    assert not budget.fill(1.0)
+    assert "all queries together may take 3%" in budget.shortage(1.0)
+    assert [budget.fill(second) for second in (10.0, 20.0, 40.0)] == [False, False, True]
+    assert budget.shortage(40.0) == ""
+    assert all(OverheadBudget(math.inf).fill(0.0) for _ in range(3))
 
 
 # ---------------------------------------------------------------- what is withheld is counted

@@ -429,7 +429,7 @@ def test_the_budget_charges_the_query_that_costs_and_not_its_source():
     ticks = iter(range(10**9))
     agent, run = pair(budget=0.03, clock=lambda: next(ticks) * 1e-3)
     agent.expose(slow=lambda v: sum(range(60_000)) * 0 + v)
-    source = run.stream("step", on="batch")
+    source = run.stream("step", on="batch", budget=float("inf"))  # else the purse of all is empty at once
     dear = run.stream("slow(v)", of=source)
     for step in range(3_000):
         agent.emit("batch", step=step, loss=0.0)
