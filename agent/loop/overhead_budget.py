@@ -23,6 +23,7 @@ mapped queries without a grant are withheld; so all of them are evaluated at the
 from __future__ import annotations
 
 import math
+from time import monotonic
 from typing import NamedTuple
 
 from looptap.agent.loop.thread_time import IoSchedule, OwnTime
@@ -89,12 +90,12 @@ class OverheadBudget:
         self._purse, self._filled = min(self._purse + earned, BURST_SECONDS), now
         if self._purse >= 0:
             return True
-        self._empty = now
+        self._empty = monotonic()
         return False
 
-    def shortage(self, now: float) -> str:
+    def shortage(self) -> str:
         """Say that the purse has been empty in the last seconds, else nothing."""
-        if now - self._empty > SHORTAGE_SECONDS:
+        if monotonic() - self._empty > SHORTAGE_SECONDS:
             return ""
         return f"not evaluated at each event: all queries together may take {percent(self.fraction)} of the loop's time"
 

@@ -216,7 +216,7 @@ class QueryStatus:
         """Describe how the budget limits this query; empty if it does not."""
         meter, verdict = self.meter, self.meter.verdict
         if verdict is None or not (self.suspended or meter.limited):
-            return meter.budget.shortage(monotonic()) if self.may_skip and not self.deferred else ""
+            return meter.budget.shortage() if self.may_skip and not self.deferred else ""
         if self.suspended:
             left = max(0.0, self.retry_at - monotonic())
             return (

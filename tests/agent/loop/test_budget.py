@@ -255,9 +255,9 @@ def test_the_purse_fills_with_time_and_a_single_query_of_20_us_never_empties_it(
     assert all(budget.fill(0.0) or budget.pay(20e-6) for _ in range(10_000))
     budget.pay(1.0)
     assert not budget.fill(1.0)
-    assert "all queries together may take 3%" in budget.shortage(1.0)
+    assert "all queries together may take 3%" in budget.shortage()
     assert [budget.fill(second) for second in (10.0, 20.0, 40.0)] == [False, False, True]
-    assert budget.shortage(40.0) == ""
+    assert OverheadBudget(0.03).shortage() == ""
     assert all(OverheadBudget(math.inf).fill(0.0) for _ in range(3))
 
 
