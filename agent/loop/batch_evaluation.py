@@ -42,8 +42,6 @@ class BatchEvaluation(QueryStatus):
         self.every = pipeline.every
         self.grouped = False
         """True if its window ends with the groups of the host."""
-        self.deferred: bool | None = None
-        """True if it is evaluated after its events; None before its first."""
         self.recorder: FlightRecorder[Item] | None = None
         self.inputs: tuple[str, ...] = ()
         """What the flight recorder's condition reads; in a block of columns the last ones are theirs."""

@@ -82,6 +82,8 @@ class QueryStatus:
         self.changes = 1
         """The number of changes of its state, first error or limit, which are sent to readers."""
         self.suspended = False
+        self.deferred: bool | None = None
+        """True if it is evaluated after its events; None before its first."""
         self.withheld = 0
         """Events that the budget has kept from it."""
         self._empty = 0  # events that gave no value: filtered out, or throttled
@@ -181,8 +183,8 @@ class QueryStatus:
 
     @property
     def may_skip(self) -> bool:
-        """True if it is paid from the purse of all, and may skip events."""
-        return self.meter.grant is None and self.pipeline.mapped
+        """True if it is evaluated at its events, may skip some, and has no grant."""
+        return self.meter.grant is None and self.pipeline.mapped and not self.deferred
 
     @property
     def filtered(self) -> int:
@@ -216,7 +218,7 @@ class QueryStatus:
         """Describe how the budget limits this query; empty if it does not."""
         meter, verdict = self.meter, self.meter.verdict
         if verdict is None or not (self.suspended or meter.limited):
-            return meter.budget.shortage() if self.may_skip and not self.deferred else ""
+            return meter.budget.shortage() if self.may_skip else ""
         if self.suspended:
             left = max(0.0, self.retry_at - monotonic())
             return (
