@@ -57,6 +57,12 @@ def test_a_batch_that_is_fetched_before_the_model_is_in_training_mode_is_one_to_
 # ---------------------------------------------------------------- evaluations
 
 
+def test_a_model_of_an_earlier_training_in_evaluation_mode_hides_no_evaluation_of_the_next():
+    found = observed("kept_model", "loss")
+    assert found.events == {"step": 24, "epoch": 6, "evaluation": 6}
+    assert found.lines == plain("kept_model")
+
+
 def test_the_loss_of_an_evaluation_is_one_that_was_computed_there_and_never_that_of_the_next_step():
     found = seen("far_losses")
     assert found.values[1] == pytest.approx([float(words[0]) for words in found.printed("loss")])

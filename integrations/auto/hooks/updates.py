@@ -56,8 +56,8 @@ class ThreadUpdate:
         self.places: set[Place] = set()
         """Where the script has called ``backward`` since the last update."""
         self.passes = LoaderPasses()
-        self.in_evaluation_mode = False
-        """True if a model was in evaluation mode at the last backward pass: that mode says nothing of a batch then."""
+        self.in_evaluation_mode = frozenset[int]()
+        """Optimizers with a model in evaluation mode at the last backward pass: that says nothing of a batch then."""
         self.raised = False
         """True if the event of this update has been raised."""
         self.late = False

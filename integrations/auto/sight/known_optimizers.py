@@ -103,9 +103,10 @@ class KnownOptimizers:
         found = [(known, known.reference()) for known in [*self.by_id.values()]]
         return [(known, optimizer) for known, optimizer in found if optimizer is not None]
 
-    def evaluate(self) -> bool:
-        """Return True if a model that is trained is in evaluation mode."""
-        return len(self.by_id) <= MAX_NAMED_COUNT and any(known.evaluates() for known in [*self.by_id.values()])
+    def evaluate(self) -> frozenset[int]:
+        """Return the optimizers, by id, whose models are in evaluation mode."""
+        few = [*self.by_id.items()] if len(self.by_id) <= MAX_NAMED_COUNT else []
+        return frozenset([key for key, known in few if known.evaluates()])
 
     def loss_names(self) -> frozenset[str]:
         """Return the names of their own losses, if they need some."""
