@@ -28,7 +28,7 @@ def run():
         ("step * loss", {}, "run.stream('step, loss').query('step * loss')"),
         ("mean(e.loss for e in events)", {"window": 2}, "run.stream('loss').query('mean(values)', window=100)"),
         ("loss * 2", {"ranks": "all"}, "run.stream('loss').query('v * 2')"),
-        (lambda e: e.loss, {}, "not of functions"),
+        (lambda e: e.loss, {}, "this one is a function"),
         ("loss", {"when": "loss > 1"}, "when= sends values around events to come"),
         ("loss", {"ranks": "all", "combine": "mean"}, "begins with the history of each rank"),
     ],

@@ -88,7 +88,8 @@ def test_a_panel_that_is_wrong_is_left_out_and_said(hint):
 def test_selection_echo_and_progress_have_panels_that_are_drawn(tmp_path):
     echo = Echo([[1, 2], [3, 4]], factor=2, mode="batch")
     progress = Progress(echo, max_steps=100)
-    selection = trained(Pictures("tensor"))
+    pictures = Pictures("tensor")
+    selection = trained(pictures, samples=pictures)
     agent, run = pair()
     agent.expose(echo=echo, progress=progress, assistant=selection)
     plot = looptap.plot(*map(run.stream, ("echo", "progress", "assistant")))
