@@ -19,12 +19,14 @@ from looptap.training.echoing.pytrees import versions
 from looptap.training.echoing.shuffle_buffer import Example
 from looptap.training.echoing.source import open_source
 from looptap.training.host_loader import workers_of
+from looptap.training.module_lock import ModuleLock
 from looptap.training.saved_state import require_state
 
 _START_BATCHES = 4
 """Maximum batches in the buffer at the start of an epoch: those of one fresh batch, so that none waits."""
 _GROWTH_DIVISOR = 4
 """The buffer then grows by this part of a batch with each, so that a slow loader is not waited for twice as long."""
+_passing = ModuleLock()  # held while passes begin, change places and end
 _COUNTERS = ("epoch", "steps", "fresh", "seen", "dropped")
 
 
@@ -187,11 +189,13 @@ class Echo(Flow):
         run, found = self._begin()
         try:
             yield from self._made_by(run, found)
-            if run in self._passes:  # else a state was loaded meanwhile
-                self._passes = [one for one in self._passes if one is not run]
-                self.epoch = self._passes[-1].number if self._passes else self._begun
+            with _passing:
+                if run in self._passes:  # else a state was loaded meanwhile
+                    self._passes = [one for one in self._passes if one is not run]
+                    self.epoch = self._passes[-1].number if self._passes else self._begun
         finally:
-            self._left(run)
+            with _passing:
+                self._left(run)
 
     def _made_by(self, run: EchoPass, found: dict[str, Any] | None) -> Iterator[Any]:
         arriving, clock = iter(run.source), self._clock
@@ -210,7 +214,7 @@ class Echo(Flow):
             batch = held[0] if guarded else None  # keep no other reference, so that the loop can free the batch
             before = versions(batch) if guarded else []
             run.batches += 1
-            if self._passes and self._passes[-1] is not run:
+            with _passing:
                 self._renew(run)
             run.room += -(-(self._size or 1) // _GROWTH_DIVISOR)
             count = sum(one.count for one in examples)
@@ -236,12 +240,13 @@ class Echo(Flow):
 
         Passes that the loop has left early end here.
         """
-        state, self._resumed = self._resumed, None
-        if state is None:
-            self.epoch, self._begun = self._begun, self._begun + 1
-        run = self._new_pass(self.epoch)
-        self._passes = [*(one for one in self._passes if one.running), run]
-        self._reading = [*self._reading, run]
+        with _passing:
+            state, self._resumed = self._resumed, None
+            if state is None:
+                self.epoch, self._begun = self._begun, self._begun + 1
+            run = self._new_pass(self.epoch)
+            self._passes = [*(one for one in self._passes if one.running), run]
+            self._reading = [*self._reading, run]
         if state is not None:
             run.factor, run.capacity = state["agreed"]
         self._agree(run, state is None)
@@ -270,7 +275,7 @@ class Echo(Flow):
 
     def _renew(self, run: EchoPass) -> None:
         """Make a pass the newest, unless a state was loaded meanwhile."""
-        if run in self._passes:
+        if run in self._passes[:-1]:
             self._passes = [*(one for one in self._passes if one is not run), run]
             self.epoch = run.number
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import threading
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 
 from looptap.streams.control import Control
 from looptap.streams.forwarding import facade
+from looptap.training.module_lock import ModuleLock
 from looptap.training.sampling.per_example import CrossEntropy, criterion_of
 from looptap.training.sampling.permutation_walk import Accepted, Floats, Ints
 from looptap.training.sampling.small_batches import HeldSteps
@@ -30,16 +29,7 @@ from looptap.training.selection.switch import AUTO, SWITCH_POSITIONS
 _ROUNDING_BATCHES = 1e-6  # by which an expected length may be too long
 _QUIETLY = np.errstate(all="ignore")  # warnings of numbers that are not finite: what is wrong stands in `note`
 
-_drawing = threading.RLock()  # of this module, since a Selection may be copied
-
-
-def _new_lock() -> None:
-    """Replace the lock in a forked child: a thread that is not there may hold it."""
-    global _drawing
-    _drawing = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_new_lock)
+_drawing = ModuleLock()
 
 
 @facade

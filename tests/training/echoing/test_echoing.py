@@ -343,15 +343,26 @@ def test_passes_may_overlap_as_those_of_a_data_loader(mode, kind):
     assert items([first, *left]) == twice
 
 
-def test_passes_of_two_threads_do_not_mix():
-    echo, found = Echo(loader(), 2, AFTER, buffer=20), []
-    threads = [threading.Thread(target=lambda: found.append([*echo])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [items(one) for one in found] == [{i: 2 for i in range(40)}] * 4
-    assert (echo.steps, echo.seen, echo.fresh, echo.epoch) == (40, 320, 160, 4)
+@pytest.fixture
+def often():
+    """Let threads take turns 500 times as often as usual."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("often")
+def test_passes_of_four_threads_do_not_mix():
+    for _ in range(40):
+        echo, found = Echo(loader(), 2, AFTER, buffer=20), []
+        threads = [threading.Thread(target=lambda echo=echo, found=found: found.append([*echo])) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [items(one) for one in found] == [{i: 2 for i in range(40)}] * 4
+        assert (echo.steps, echo.seen, echo.fresh, echo.epoch) == (40, 320, 160, 4)
 
 
 @pytest.mark.parametrize("mode", MODES)
