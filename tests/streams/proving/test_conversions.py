@@ -156,6 +156,7 @@ def test_nothing_is_converted_by_code_that_is_not_checked(what):
         assert "Refused" not in said or "not known to be harmless" in said or "would" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "query",
     [

@@ -170,6 +170,7 @@ def test_no_question_runs_code_of_a_metaclass(base):
 
 
 @pytest.mark.filterwarnings("ignore")  # as above
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_no_question_runs_a_method_of_a_metaclass_that_has_no_other(method):
     thing, kind = things([method], "object")
