@@ -19,7 +19,7 @@ SYSTEMS = ["selection", *(f"echo {mode}" for mode in MODES), *(f"echo of a selec
 
 
 def _marked(system):
-    """Return a system as a parameter: each third one shows the promise in `make test`."""
+    """Return a system as a parameter; each third shows the promise quickly."""
     quick = SYSTEMS.index(system) % 3 == 0
     return pytest.param(system, marks=pytest.mark.promise("echo", "selection") if quick else pytest.mark.long)
 
