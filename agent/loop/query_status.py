@@ -183,8 +183,11 @@ class QueryStatus:
 
     @property
     def may_skip(self) -> bool:
-        """True if it is evaluated at its events, may skip some, and has no grant."""
-        return self.meter.grant is None and self.pipeline.mapped and not self.deferred
+        """True if it is evaluated at its events, may skip some, and has no grant.
+
+        Its first value comes at once, whatever the others cost.
+        """
+        return self.meter.grant is None and self.pipeline.mapped and not self.deferred and self.events > 0
 
     @property
     def filtered(self) -> int:

@@ -250,6 +250,18 @@ def test_many_queries_that_are_cheap_alone_are_paid_from_one_purse():
     assert not any("all queries together" in note for stream in (granted, total) for note in stream.notes)
 
 
+def test_a_query_that_comes_while_the_purse_is_empty_has_its_first_value_at_once():
+    ticks = itertools.count()
+    agent, run = pair("late", budget=0.03, clock=lambda: next(ticks) * 1e-4)
+    agent.expose(long=lambda: sum(range(300_000)))
+    before = run.stream("long() * 0 + step", on="batch", unsafe=True)
+    while not before.withheld:
+        agent.emit("batch", step=1)
+    late = run.stream("long() * 0 + step + 1", on="batch", unsafe=True)
+    agent.emit("batch", step=1)
+    assert late.values == [2]
+
+
 def test_the_purse_fills_with_time_and_a_single_query_of_20_us_never_empties_it():
     budget = OverheadBudget(0.03)
     assert all(budget.fill(0.0) or budget.pay(20e-6) for _ in range(10_000))
