@@ -14,8 +14,8 @@ import looptap
 from looptap.testing import pair
 
 RUNS: list[str] = []
-VALUES = {
-    "eq": True, "ne": False, "hash": 3, "lt": True, "gt": True, "instancecheck": True, "subclasscheck": True,
+VALUES = {  # a true __subclasscheck__ would make every object of this process a mapping, for good
+    "eq": True, "ne": False, "hash": 3, "lt": True, "gt": True, "instancecheck": True, "subclasscheck": False,
     "call": 1, "bool": True, "len": 2, "iter": iter([1]), "contains": True, "getitem": 1, "or": 1, "ror": 1, "add": 1,
     "repr": "Made", "str": "Made", "format": "Made", "dir": ["a"], "sizeof": 3, "index": 1, "int": 1, "float": 1.0,
     "reduce_ex": None, "getattr": 1, "class_getitem": 1, "array": np.ones(1), "fspath": "x", "next": 1, "abs": 1,
