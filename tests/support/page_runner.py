@@ -220,7 +220,7 @@ class World:
 
     def others(self) -> list[str]:
         """Return the names of the other jobs that run."""
-        return [run.name for run in looptap.runs() if run.name not in (NAME, DIVERGING)]
+        return [run.name for run in looptap.runs() if run.alive and run.name not in (NAME, DIVERGING)]
 
     def end(self) -> None:
         """End the script, if there is one."""
