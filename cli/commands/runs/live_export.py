@@ -60,10 +60,11 @@ def send_live(name: str, query: str, how: dict[str, Any], to: str, place: str | 
                     sent += 1
                 if one.over:
                     code = FAILED if one.failed and not pattern else code
-                    complain(f"{id}: {one.outcome}")
+                    outcome = one.outcome
                     followed.pop(id).run.close()
                     ended.add(id)
                     sink.end(id)
+                    complain(f"{id}: {outcome}")  # last: what is said to have ended is complete
             if not (pattern or followed):
                 return code
             time.sleep(POLL_INTERVAL_SECONDS)
