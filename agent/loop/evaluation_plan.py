@@ -163,8 +163,8 @@ def evaluate(
 ) -> tuple[float, float]:
     """Evaluate the immediate queries at the event; return the seconds that all took.
 
-    And those of queries with a grant. ``step`` is the time of a step of the loop; ``broke`` says that the purse is
-    empty.
+    And those of queries that the purse does not pay. ``step`` is the time of a step of the loop; ``broke`` says that
+    the purse is empty.
 
     No wakeup is sent while the cost of a query is measured: it gives the interpreter lock away, and the I/O thread
     keeps that for as long as it likes.
@@ -187,11 +187,12 @@ def _evaluate(
     queues: QueueSet, broke: bool,
 ) -> tuple[float, float]:  # fmt: skip
     started = begin = monotonic()  # what an event costs with any query is no query's fault
-    granted = 0.0
+    unpaid = 0.0
     for query in queries:
         if number % query.every:
             continue
-        if broke and query.may_skip:
+        skips = query.may_skip
+        if broke and skips:
             query.withhold(number)
             continue
         meter = query.meter
@@ -216,13 +217,13 @@ def _evaluate(
         if query.derived:
             evaluate_derived(query)
             ended = monotonic()
-        if meter.grant is not None:
-            granted += ended - started
+        if not skips:  # nothing withholds it
+            unpaid += ended - started
         if queues.deferred:  # the wakeup is not the query's cost, nor is what the I/O thread does then
             queues.settle()
             ended = monotonic()
         started = ended
-    return started - begin, granted
+    return started - begin, unpaid
 
 
 def miss_nested(source: SourceState, now: float) -> int:

@@ -211,14 +211,14 @@ class EventSource(SourceState):
             observables.clear()
             return
         began = thread_time()
-        granted = 0.0
+        unpaid = 0.0
         if type(observables) is FoundObservables:
             observables.load(plan.reads)
         event = event_of(observables, self.origin, number, now, dt)
         try:
             actions = self._prepare(event) if self.commands or self.latest_slots else None
             step = dt - self._query_seconds * (self._last_evaluated == number - 1)
-            self._query_seconds, granted = evaluate(
+            self._query_seconds, unpaid = evaluate(
                 plan, event, number, now, self.group_start, step, self._queues, broke
             )
             self._last_evaluated = number
@@ -226,7 +226,7 @@ class EventSource(SourceState):
                 raise DeferredActions(actions)
         finally:
             if purse is not None:
-                purse.pay(thread_time() - began - granted)
+                purse.pay(thread_time() - began - unpaid)
             observables.clear()  # nothing of the loop outlives the event, whatever a query has kept of it
             if type(event) is LazyEvent:
                 event._lazies.clear()

@@ -15,9 +15,9 @@ How a query is limited:
 A query that has become cheap, or has a grant, is free again. Python cannot be interrupted: a budget works between
 evaluations.
 
-All queries together are paid from one purse, however cheap each of them is: the processor time that events take of the
-training thread. It fills with the budget's share of the time that passes, and with 20 µs an event. While it is empty,
-mapped queries without a grant are withheld; so all of them are evaluated at the same, fewer events.
+All mapped queries without a grant are paid from one purse, however cheap each of them is: the processor time that they
+take of the training thread. It fills with the budget's share of the time that passes, and with 20 µs an event. While it
+is empty, they are withheld; so all of them are evaluated at the same, fewer events. The first value of each is free.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ TOO_LONG_SECONDS = 1.0
 """Seconds of one evaluation that, twice, detach a query without a grant."""
 SHORTAGE_SECONDS = 5.0
 """Seconds for which it is said that the purse was empty."""
+MAX_DEBT_SECONDS = 10.0
+"""Seconds of the loop that pay for what the purse may owe at most."""
 BURST_SECONDS = 0.1
 """The most that the purse holds, and what it holds at first."""
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 640.0
@@ -102,7 +104,7 @@ class OverheadBudget:
     def pay(self, seconds: float) -> None:
         """Take the cost of an event from the purse."""
         if seconds > 0:
-            self._purse -= seconds
+            self._purse = max(self._purse - seconds, -MAX_DEBT_SECONDS * self.fraction)
 
     def demand(self, meter: CostMeter, fraction: float) -> None:
         """Record the fraction that an expensive query would take."""
